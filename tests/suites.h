@@ -206,6 +206,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(read_items) \
 	X(recipe) \
 	X(recipe_invert) \
+	X(remote) \
 	X(rename) \
 	X(run) \
 	X(safetensors) \
@@ -231,6 +232,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(view_model) \
 	X(vtensor) \
 	X(vtensor_ops) \
+	X(wire) \
 	X(writer_dcp) \
 	X(writer_hyperparallel) \
 	X(writer_safetensors) \

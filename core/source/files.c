@@ -518,7 +518,7 @@ bool files_written(struct files *f, uint32_t i)
 int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off, struct ckpt_err *e)
 {
 	int rc = pin(f, i, e);
-	struct ckpt_err why;
+	struct ckpt_err why = { 0 };
 	int64_t n;
 
 	counters_add(f->counts, FILES_READS, 1);
@@ -527,11 +527,14 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 		return rc;
 	}
 	n = source_read(f->v[i].source, buf, len, off, &why);
-	if (n < 0 || (size_t)n < len)
+	/* After the bytes were taken, see files.h; and if a store does not have them any more. */
+	if (n == (int64_t)len || n == -ESTALE)
+		rc = files_check(f, i, e);
+	if (!rc && n < 0 && *why.msg)
+		rc = err_set(e, (int)-n, "read '%s', %s", f->sources[i].path, why.msg);
+	else if (!rc && n < (int64_t)len)
 		rc = err_sys(e, n < 0 ? (int)-n : EIO, "read '%s', %zu bytes at %llu",
 			     f->sources[i].path, len, (unsigned long long)off);
-	else
-		rc = files_check(f, i, e); /* after the bytes were taken, see files.h */
 	unpin(f, i);
 	counters_add(f->counts, rc ? FILES_FAULTS : FILES_BYTES, rc ? 1 : len);
 	return rc ? -e->code : 0;

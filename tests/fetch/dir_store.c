@@ -7,12 +7,16 @@
  *	DIR_STORE_LOG=FILE	a line for each request: get PATH OFF LEN, look PATH, list PATH
  *	DIR_STORE_DELAY=MS	before the first byte of each answer
  *	DIR_STORE_FAIL=N	request N fails after some of its bytes, and each Nth after it
+ *	DIR_STORE_MAD=SEED	messages are sent in between that say anything
+ *
+ * The first line of the log is "pid PID".
  */
 #include "remote/store.h"
 
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "remote/wire.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -48,10 +52,38 @@ static unsigned number(const char *name)
 	return s ? (unsigned)strtoul(s, NULL, 10) : 0;
 }
 
+/* Another side that has lost its mind. */
+static void *rave(void *arg)
+{
+	uint64_t x = *(unsigned *)arg;
+
+	for (unsigned i = 0; i < 20000; i++) {
+		struct wire_head h = { 0 };
+		char text[300] = "nonsense";
+		int fd = i % 3 ? -1 : open("/dev/zero", O_RDONLY | O_CLOEXEC);
+
+		for (size_t k = 0; k < sizeof(h); k++) {
+			x = x * 6364136223846793005 + 1442695040888963407;
+			((uint8_t *)&h)[k] = (uint8_t)(x >> 56);
+		}
+		h.kind = WIRE_ANSWER + (uint32_t)(x >> 40) % (WIRE_KINDS - WIRE_ANSWER);
+		h.id %= 50;
+		for (size_t k = 0; k < WIRE_NUMBERS; k++)
+			h.n[k] >>= (x >> 35) % 2 ? 60 : 0;
+		(void)wire_send(WIRE_FD, &h, text, (x >> 20) % sizeof(text), fd);
+		if (fd >= 0)
+			(void)close(fd);
+		(void)usleep(100);
+	}
+	return NULL;
+}
+
 int net_new(const struct net_options *o, struct net **ret, struct ckpt_err *e)
 {
 	const char *log = getenv("DIR_STORE_LOG");
 	struct net *n = calloc(1, sizeof(*n));
+	static unsigned seed;
+	pthread_t t;
 
 	(void)o;
 	if (!n)
@@ -59,6 +91,11 @@ int net_new(const struct net_options *o, struct net **ret, struct ckpt_err *e)
 	n->delay_ms = number("DIR_STORE_DELAY");
 	n->fail = number("DIR_STORE_FAIL");
 	n->log = log ? open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
+	if (n->log >= 0)
+		(void)dprintf(n->log, "pid %d\n", (int)getpid());
+	seed = number("DIR_STORE_MAD");
+	if (seed && !pthread_create(&t, NULL, rave, &seed))
+		(void)pthread_detach(t);
 	*ret = n;
 	return 0;
 }

@@ -1,0 +1,821 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Objects through a real fetcher, whose store is a directory: see tests/fetch/dir_store.c. */
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "blob_util.h"
+#include "ckpt/ckpt_internal.h"
+#include "data_util.h"
+#include "fault.h"
+#include "opts_util.h"
+#include "remote/wire.h"
+#include "source/files.h"
+#include "source/lender.h"
+#include "source/source.h"
+#include "suites.h"
+#include <ckptfs/ckpt.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+
+static char dir[4096], cache[4200], log_path[4200], store[4200];
+
+static void program(char ret[static 4300])
+{
+	char self[4096];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	REQUIRE(n > 0);
+	self[n] = 0;
+	*strrchr(self, '/') = 0;
+	(void)snprintf(ret, 4300, "%s/dir-fetch", self);
+}
+
+static void setup(void)
+{
+	char fetch[4300];
+
+	(void)close(new_dir(dir));
+	(void)snprintf(cache, sizeof(cache), "%s/cache", dir);
+	(void)snprintf(log_path, sizeof(log_path), "%s/log", dir);
+	(void)snprintf(store, sizeof(store), "%s/store", dir);
+	REQUIRE(!mkdir(store, 0700));
+	(void)snprintf(fetch, sizeof(fetch), "%s/b", store);
+	REQUIRE(!mkdir(fetch, 0700));
+	program(fetch);
+	REQUIRE(!setenv("CKPTFS_FETCH", fetch, 1));
+	REQUIRE(!setenv("DIR_STORE", store, 1));
+	REQUIRE(!setenv("DIR_STORE_LOG", log_path, 1));
+}
+
+/* Byte i of every object is known. */
+static uint8_t byte_at(uint64_t i)
+{
+	uint64_t x = (i >> 3) * 0x9e3779b97f4a7c15;
+
+	return (uint8_t)((x ^ x >> 29) >> 8 * (i & 7));
+}
+
+static void put_object(const char *name, uint64_t size)
+{
+	autofree uint8_t *p = malloc(size + 1);
+	char path[4300];
+	int fd;
+
+	REQUIRE(p);
+	for (uint64_t i = 0; i < size; i++)
+		p[i] = byte_at(i);
+	(void)snprintf(path, sizeof(path), "%s/b", store);
+	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_file(fd, name, p, size);
+	(void)close(fd);
+}
+
+static struct place *open_at(const char *address, const struct place_options *o)
+{
+	struct place *p;
+	const char *file;
+	struct ckpt_err e = { 0 };
+	autofree char *root = NULL;
+
+	ck_assert_msg(!place_open(address, o, &p, &root, &file, &e), "%s", e.msg);
+	return p;
+}
+
+static struct source *source_of(struct place *p, const char *name)
+{
+	struct ckpt_err e = { 0 };
+	struct source *s;
+
+	ck_assert_msg(!place_file(p, name, &s, &e), "%s", e.msg);
+	return s;
+}
+
+static void check_bytes(const uint8_t *p, uint64_t off, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (p[i] != byte_at(off + i))
+			ck_abort_msg("wrong byte at %llu", (unsigned long long)(off + i));
+}
+
+static void read_and_check(struct source *s, uint64_t off, uint64_t n)
+{
+	autofree uint8_t *buf = malloc(n + 1);
+	struct ckpt_err e = { 0 };
+	int64_t got;
+
+	REQUIRE(buf);
+	got = source_read(s, buf, n, off, &e);
+	ck_assert_msg(got == (int64_t)n, "%lld: %s", (long long)got, e.msg);
+	check_bytes(buf, off, n);
+}
+
+/* Lines of the log that begin with this; *ret_bytes: the sum of their last number. */
+static unsigned logged(const char *begin, uint64_t *ret_bytes)
+{
+	FILE *f = fopen(log_path, "re");
+	char line[4500];
+	unsigned n = 0;
+
+	*ret_bytes = 0;
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, begin, strlen(begin))) {
+			n++;
+			*ret_bytes += strtoull(strrchr(line, ' ') + 1, NULL, 10);
+		}
+	if (f)
+		(void)fclose(f);
+	return n;
+}
+
+static void forget_log(void)
+{
+	(void)!truncate(log_path, 0);
+}
+
+/* ---- whole checkpoints ---- */
+
+static uint64_t hash_tree(struct ckpt *c, ckpt_node at, uint64_t h, unsigned *n)
+{
+	char name[CKPT_NAME_MAX + 1];
+	ckpt_node node = 0;
+
+	for (uint64_t pos = 0; !ckpt_next(c, at, &pos, name, &node);) {
+		struct ckpt_stat st = { 0 };
+		struct ckpt_file *f = NULL;
+		struct ckpt_err e = { 0 };
+
+		ck_assert(!ckpt_type(c, node, &st, &e));
+		h = h * 31 + strlen(name) + (uint8_t)name[0];
+		if (st.is_dir && strcmp(name, ".ckptfs") != 0)
+			h = hash_tree(c, node, h, n);
+		if (st.is_dir || st.is_link)
+			continue;
+		h = h * 31 + (uint64_t)ckpt_file_open(c, node, &f, &e);
+		if (!f)
+			continue;
+		autofree uint8_t *p = malloc(ckpt_file_size(f) + 1);
+
+		REQUIRE(p);
+		ck_assert_msg(ckpt_file_read(f, p, ckpt_file_size(f), 0, &e) ==
+				      (int64_t)ckpt_file_size(f),
+			      "%s: %s", name, e.msg);
+		for (uint64_t i = 0; i < ckpt_file_size(f); i++)
+			h = h * 31 + p[i];
+		ckpt_file_close(f);
+		++*n;
+	}
+	return h;
+}
+
+START_LOOP_TEST(every_format_is_the_same_from_a_store, data_count("ckpt"))
+{
+	const struct ckpt_opts opts = { .index = ":memory:", .allow_missing = true };
+	const struct place_options how = { .cache_dir = _i % 2 ? cache : "none" };
+	autofree char *data = realpath(data_dir(), NULL);
+	struct ckpt *a = NULL, *b = NULL;
+	struct ckpt_err ea = { 0 }, eb = { 0 };
+	char path[4200], address[4200];
+	unsigned na = 0, nb = 0;
+	int rc;
+
+	REQUIRE(data && !setenv("DIR_STORE", data, 1));
+	(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data, data_name(_i));
+	(void)snprintf(address, sizeof(address), "s3://%s/ckpt", data_name(_i));
+	rc = open_typed(path, &opts, &a, &ea);
+	ck_assert_msg(ckpt_open_place(open_at(address, &how), path, &opts, &b, &eb) == rc, "%s; %s",
+		      ea.msg, eb.msg);
+	if (rc) {
+		ck_assert_str_eq(ea.msg, eb.msg);
+		return;
+	}
+	ck_assert_uint_eq(hash_tree(a, CKPT_ROOT, 0, &na), hash_tree(b, CKPT_ROOT, 0, &nb));
+	ck_assert_uint_eq(na, nb);
+	ckpt_close(a);
+	ckpt_close(b);
+}
+END_TEST
+
+/* ---- requests ---- */
+
+START_TEST(opening_asks_for_a_listing_and_the_metadata_and_never_again_for_the_bytes)
+{
+	const struct ckpt_opts opts = { .index = ":memory:", .cache_dir = cache };
+	autofree char *data = realpath(data_dir(), NULL);
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	uint64_t bytes;
+
+	REQUIRE(data && !setenv("DIR_STORE", data, 1));
+	ck_assert_msg(!open_typed("s3://plain/ckpt", &opts, &c, &e), "%s", e.msg);
+	ck_assert_uint_eq(logged("list", &bytes), 1);
+	ck_assert_uint_eq(logged("get", &bytes), 1);
+	ck_assert_uint_eq(logged("look", &bytes), 0);
+	ckpt_close(c);
+	forget_log();
+	ck_assert_msg(!open_typed("s3://plain/ckpt", &opts, &c, &e), "%s", e.msg);
+	ck_assert_uint_eq(logged("list", &bytes), 1);
+	ck_assert_uint_eq(logged("get", &bytes) + logged("look", &bytes), 0);
+	ckpt_close(c);
+}
+END_TEST
+
+START_TEST(a_small_read_asks_for_a_block_or_two)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct rng r = rng_new();
+	struct place *p;
+	struct source *s;
+	uint64_t bytes;
+
+	put_object("x", 20 * MIB + 77);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	for (int i = 0; i < 20; i++) {
+		forget_log();
+		read_and_check(s, rng_below(&r, 20 * MIB), 4096);
+		(void)logged("get", &bytes);
+		ck_assert_uint_le(bytes, 128 * KIB);
+	}
+	read_and_check(s, 20 * MIB, 77);
+	/* All of it, no byte of which is fetched twice. */
+	forget_log();
+	read_and_check(s, 0, 20 * MIB + 77);
+	(void)logged("get", &bytes);
+	ck_assert_uint_lt(bytes, 20 * MIB + 77);
+	forget_log();
+	read_and_check(s, 0, 20 * MIB + 77);
+	ck_assert_uint_eq(logged("get", &bytes), 0);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+START_TEST(what_is_wanted_is_fetched_once_in_large_requests)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct place *p;
+	struct source *s;
+	uint64_t bytes;
+
+	put_object("x", 40 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	ck_assert(source_want(s, 0, 40 * MIB));
+	for (uint64_t at = 0; at < 40 * MIB; at += MIB)
+		read_and_check(s, at, MIB);
+	ck_assert_uint_le(logged("get", &bytes), 24);
+	ck_assert_uint_le(bytes, 40 * MIB);
+	ck_assert(!source_want(s, 0, 40 * MIB));
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+START_TEST(whole_segments_are_mapped_and_lent)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct lender *lender = lender_new(64 * MIB);
+	struct place *p;
+	struct source *s;
+	const uint8_t *at;
+
+	put_object("x", 6 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	s->lender = lender;
+	ck_assert_ptr_null(source_map(s, 0, 4 * MIB)); /* not there yet */
+	read_and_check(s, 0, 4 * MIB);
+	at = source_map(s, 4096, 4 * MIB - 4096);
+	ck_assert_ptr_nonnull(at);
+	check_bytes(at, 4096, 4 * MIB - 4096);
+	ck_assert_ptr_null(source_map(s, 0, 5 * MIB));
+	at = source_lend(s, 1, 100);
+	ck_assert_ptr_nonnull(at);
+	check_bytes(at, 1, 100);
+	source_give_back(s);
+	source_free(s);
+	lender_free(lender);
+	place_free(p);
+}
+END_TEST
+
+/* ---- what changes and what breaks ---- */
+
+START_TEST(a_changed_object_never_gives_other_bytes)
+{
+	const struct place_options how = { .cache_dir = "none" };
+	struct stored_file file = { .path = "x" };
+	struct place *p;
+	struct files *f;
+	struct ckpt_err e = { 0 };
+	uint8_t buf[4096];
+
+	put_object("x", 2 * MIB);
+	p = open_at("s3://b", &how);
+	ck_assert(!files_new(p, &file, 1, &f, &e));
+	ck_assert_msg(!files_read(f, 0, buf, sizeof(buf), 0, &e), "%s", e.msg);
+	put_object("x", 2 * MIB + 1);
+	ck_assert_int_eq(files_read(f, 0, buf, sizeof(buf), MIB, &e), -EIO);
+	ck_assert_str_eq(e.msg, "'x' was changed after the checkpoint was opened");
+	ck_assert(files_changed(f));
+	files_free(f);
+	place_free(p);
+}
+END_TEST
+
+START_TEST(a_request_that_fails_is_an_error_with_a_reason)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct stored_file file = { .path = "x" };
+	struct place *p;
+	struct files *f;
+	struct ckpt_err e = { 0 };
+	autofree uint8_t *buf = malloc(MIB);
+
+	REQUIRE(buf && !setenv("DIR_STORE_FAIL", "2", 1));
+	put_object("x", 2 * MIB);
+	p = open_at("s3://b", &how);
+	ck_assert(!files_new(p, &file, 1, &f, &e));
+	ck_assert_int_eq(files_read(f, 0, buf, MIB, 0, &e), -EIO);
+	ck_assert_str_eq(e.msg, "read 'x', 1048576 bytes at 0: a request fails");
+	ck_assert(!files_changed(f));
+	ck_assert_msg(!files_read(f, 0, buf, MIB, 0, &e), "%s", e.msg); /* the third does not */
+	check_bytes(buf, 0, MIB);
+	files_free(f);
+	place_free(p);
+}
+END_TEST
+
+START_TEST(without_a_fetcher_it_says_what_to_install)
+{
+	struct place *p;
+	const char *file;
+	char *root;
+	struct ckpt_err e = { 0 };
+
+	REQUIRE(!setenv("CKPTFS_FETCH", "/nowhere/ckptfs-fetch", 1));
+	ck_assert_int_eq(place_open("s3://b/x", NULL, &p, &root, &file, &e), -ENOENT);
+	ck_assert_msg(strstr(e.msg, "install ckptfs-fetch") != NULL, "%s", e.msg);
+}
+END_TEST
+
+static pid_t fetcher(unsigned i)
+{
+	FILE *f = fopen(log_path, "re");
+	char line[4500];
+	pid_t pid = 0;
+
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, "pid ", 4) && !i--)
+			pid = (pid_t)strtol(line + 4, NULL, 10);
+	if (f)
+		(void)fclose(f);
+	return pid;
+}
+
+START_TEST(a_fetcher_that_dies_ends_what_waits_for_it)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct place *p;
+	struct source *s;
+	struct ckpt_err e = { 0 };
+	uint8_t buf[4096];
+
+	put_object("x", 2 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, 4096);
+	REQUIRE(!kill(fetcher(0), SIGKILL));
+	ck_assert_int_eq(source_read(s, buf, sizeof(buf), MIB, &e), -EIO);
+	ck_assert_msg(strstr(e.msg, "has ended: open the checkpoint again") != NULL, "%s", e.msg);
+	read_and_check(s, 100, 4096); /* what is there needs no fetcher */
+	source_free(s);
+	place_free(p);
+	p = open_at("s3://b", &how); /* and another one starts */
+	s = source_of(p, "x");
+	read_and_check(s, MIB, 4096);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+START_TEST(after_fork_only_the_parent_reads)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct place *p;
+	struct source *s;
+	int status;
+	pid_t pid;
+
+	put_object("x", 2 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, 4096);
+	pid = fork();
+	REQUIRE(pid >= 0);
+	if (!pid) {
+		struct ckpt_err e = { 0 };
+		uint8_t buf[4096];
+		bool ok = source_read(s, buf, sizeof(buf), MIB, &e) == -EIO &&
+			  strstr(e.msg, "before fork") != NULL;
+
+		source_free(s);
+		place_free(p);
+		_exit(ok ? 0 : 1);
+	}
+	REQUIRE(waitpid(pid, &status, 0) == pid);
+	ck_assert(WIFEXITED(status) && !WEXITSTATUS(status));
+	read_and_check(s, MIB, 4096);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+/* ---- the cache after a reboot ---- */
+
+/* The file of the only object in the cache with that name; its map if it is "map". */
+static void in_cache(const char *name, char ret[static 8192])
+{
+	DIR *d = opendir(cache), *inner;
+	const struct dirent *x;
+
+	REQUIRE(d);
+	while ((x = readdir(d)) && (x->d_name[0] == '.'))
+		;
+	REQUIRE(x);
+	(void)snprintf(ret, 8192, "%s/%.255s", cache, x->d_name);
+	(void)closedir(d);
+	inner = opendir(ret);
+	REQUIRE(inner);
+	while ((x = readdir(inner)) && (x->d_name[0] == '.'))
+		;
+	REQUIRE(x);
+	(void)snprintf(ret + strlen(ret), 4000, "/%.255s/%s", x->d_name, name);
+	(void)closedir(inner);
+}
+
+static void flip(const char *path, uint64_t at)
+{
+	autoclose int fd = open(path, O_RDWR | O_CLOEXEC);
+	uint8_t b;
+
+	REQUIRE(fd >= 0 && pread(fd, &b, 1, (off_t)at) == 1);
+	b ^= 0x10;
+	REQUIRE(pwrite(fd, &b, 1, (off_t)at) == 1);
+}
+
+START_TEST(a_block_that_a_power_failure_tore_is_fetched_again)
+{
+	const struct place_options how = { .cache_dir = cache };
+	char path[8192];
+	struct place *p;
+	struct source *s;
+	uint64_t bytes;
+
+	put_object("x", 4 * MIB + 5);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, 4 * MIB + 5);
+	source_free(s);
+	place_free(p);
+	in_cache("0000-1", path);
+	flip(path, 3 * MIB + 17);
+	in_cache("map", path);
+	flip(path, offsetof(struct map_head, boot) + 3); /* as if written in another boot */
+	forget_log();
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, 4 * MIB + 5);
+	ck_assert_uint_eq(logged("get", &bytes), 1);
+	ck_assert_uint_eq(bytes, WIRE_BLOCK);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+START_LOOP_TEST(a_torn_map_is_made_again, 30)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct rng r = rng_new();
+	char path[8192];
+	struct place *p;
+	struct source *s;
+	struct stat st;
+
+	put_object("x", MIB + 5);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, MIB + 5);
+	source_free(s);
+	place_free(p);
+	(void)usleep(1000); /* the fetcher ends by itself */
+	in_cache("map", path);
+	REQUIRE(!stat(path, &st));
+	flip(path, offsetof(struct map_head, boot) + 3);
+	if (_i % 3 == 0)
+		REQUIRE(!truncate(path, (off_t)rng_below(&r, (uint64_t)st.st_size)));
+	for (int i = 0; _i % 3 && i < 20; i++)
+		if (_i % 3 == 1)
+			flip(path, rng_below(&r, (uint64_t)st.st_size));
+		else
+			flip(path, MAP_HEAD + rng_below(&r, (uint64_t)st.st_size - MAP_HEAD));
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, MIB + 5);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+START_TEST(a_directory_of_others_is_not_used)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct place *p;
+	struct source *s;
+	DIR *d;
+	unsigned n = 0;
+
+	REQUIRE(!mkdir(cache, 0700) && !chmod(cache, 0777));
+	put_object("x", MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, MIB);
+	d = opendir(cache);
+	REQUIRE(d);
+	while (readdir(d))
+		n++;
+	ck_assert_uint_eq(n, 2); /* "." and ".." */
+	(void)closedir(d);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+/* ---- several at a time ---- */
+
+static uint64_t bytes_below(const char *path)
+{
+	char line[8300];
+	uint64_t n = 0;
+	FILE *f;
+
+	(void)snprintf(line, sizeof(line), "du -sk %s", path);
+	f = popen(line, "re");
+	REQUIRE(f && fgets(line, sizeof(line), f));
+	n = strtoull(line, NULL, 10) * 1024;
+	(void)pclose(f);
+	return n;
+}
+
+/* Two fetchers share a cache that is smaller than what they read. */
+START_LONG_TEST(what_is_evicted_is_fetched_again_and_the_cache_stays_bounded)
+{
+	const struct place_options a = { .cache_dir = cache, .cache_size = 100 * MIB }, b = {
+		.cache_dir = cache, .cache_size = 100 * MIB, .retry_s = 7
+	};
+	struct rng r = rng_new();
+	struct place *p[2];
+	struct source *s[2];
+
+	put_object("x", 300 * MIB);
+	p[0] = open_at("s3://b", &a);
+	p[1] = open_at("s3://b", &b);
+	for (int i = 0; i < 2; i++)
+		s[i] = source_of(p[i], "x");
+	for (uint64_t at = 0; at < 300 * MIB; at += 4 * MIB) {
+		read_and_check(s[at / MIB / 4 % 2], at, 4 * MIB);
+		read_and_check(s[0], rng_below(&r, 299 * MIB), 100 * KIB);
+		read_and_check(s[1], rng_below(&r, 299 * MIB), 100 * KIB);
+	}
+	/* A segment in use, and what was written since the last look, by each. */
+	ck_assert_uint_lt(bytes_below(cache), 100 * MIB + 2 * (64 + 7 + 8) * MIB);
+	for (int i = 0; i < 2; i++) {
+		source_free(s[i]);
+		place_free(p[i]);
+	}
+}
+END_TEST
+
+START_LONG_TEST(memory_in_place_of_a_cache_is_bounded_and_right)
+{
+	const struct place_options how = { .cache_dir = "none" };
+	struct rng r = rng_new();
+	struct place *p;
+	struct source *s;
+	uint64_t bytes;
+
+	put_object("x", 600 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	for (uint64_t at = 0; at < 600 * MIB; at += 4 * MIB) {
+		(void)source_want(s, at, 16 * MIB);
+		read_and_check(s, at, 4 * MIB);
+		if (at > 4 * MIB)
+			read_and_check(s, rng_below(&r, at), 5000);
+	}
+	(void)logged("get", &bytes);
+	ck_assert_uint_ge(bytes, 600 * MIB);
+	/* What the fetcher holds: /proc has it as shared memory. */
+	char path[64], line[256];
+	FILE *f;
+	uint64_t kib = 0;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/status", (int)fetcher(0));
+	f = fopen(path, "re");
+	REQUIRE(f);
+	while (fgets(line, sizeof(line), f))
+		if (!strncmp(line, "VmRSS:", 6))
+			kib = strtoull(line + 6, NULL, 10);
+	(void)fclose(f);
+	ck_assert_uint_lt(kib, (256 + 40 + 16) * 1024);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+/* Several readers, each with a fetcher of its own, which somebody kills now and then. */
+struct reader {
+	unsigned i;
+	uint64_t size;
+	atomic_bool *stop;
+	unsigned reads, ends;
+	const char *wrong;
+};
+
+static bool right(const uint8_t *p, uint64_t off, uint64_t n)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (p[i] != byte_at(off + i))
+			return false;
+	return true;
+}
+
+static void *read_at_random(void *arg)
+{
+	struct reader *x = arg;
+	const struct place_options how = { .cache_dir = cache, .retry_s = 10 + x->i };
+	struct rng r = { 77 * x->i + rng_new().state };
+	uint8_t *buf = malloc(2 * MIB);
+
+	while (!*x->stop && !x->wrong) {
+		struct place *p = NULL;
+		struct source *s = NULL;
+		struct ckpt_err e = { 0 };
+		const char *file;
+		char *root = NULL;
+		int64_t n = 0;
+
+		if (place_open("s3://b", &how, &p, &root, &file, &e) ||
+		    place_file(p, "x", &s, &e)) {
+			n = -1;
+			x->ends++;
+		}
+		while (n >= 0 && !*x->stop) {
+			uint64_t off = rng_below(&r, x->size),
+				 len = 1 + rng_below(&r, rng_below(&r, 4) ? 70000 : 2 * MIB - 1);
+
+			if (rng_below(&r, 3) == 0)
+				(void)source_want(s, rng_below(&r, x->size),
+						  1 + rng_below(&r, MIB));
+			n = source_read(s, buf, len, off, &e);
+			if (n < 0 && !strstr(e.msg, "has ended"))
+				x->wrong = strdup(e.msg);
+			if (n >= 0 && ((uint64_t)n != min_u64(len, x->size - off) ||
+				       !right(buf, off, (uint64_t)n)))
+				x->wrong = "other bytes";
+			x->reads += n >= 0;
+			x->ends += n < 0;
+			if (x->wrong)
+				break;
+		}
+		source_free(s);
+		place_free(p);
+		free(root);
+	}
+	free(buf);
+	return NULL;
+}
+
+START_LONG_TEST(readers_get_the_right_bytes_while_fetchers_are_killed)
+{
+	enum { READERS = 4 };
+	struct reader x[READERS];
+	pthread_t t[READERS];
+	atomic_bool stop = false;
+	struct rng r = rng_new();
+	unsigned reads = 0, ends = 0, killed = 0;
+
+	REQUIRE(!setenv("DIR_STORE_DELAY", "2", 1));
+	put_object("x", 30 * MIB + 12345);
+	for (unsigned i = 0; i < READERS; i++) {
+		x[i] = (struct reader){ i, 30 * MIB + 12345, &stop, 0, 0, NULL };
+		REQUIRE(!pthread_create(&t[i], NULL, read_at_random, &x[i]));
+	}
+	for (unsigned i = 0; i < 40; i++) {
+		char path[64], name[64] = "";
+		uint64_t ignored;
+		unsigned n;
+		pid_t pid;
+		FILE *f;
+
+		(void)usleep(50000);
+		n = logged("pid ", &ignored);
+		pid = n ? fetcher((unsigned)rng_below(&r, n)) : 0;
+		(void)snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
+		f = pid ? fopen(path, "re") : NULL;
+		/* Many of them have ended, and their numbers may be somebody else's. */
+		if (f && fgets(name, sizeof(name), f) && !strncmp(name, "dir-fetch", 9))
+			killed += !kill(pid, SIGKILL);
+		if (f)
+			(void)fclose(f);
+	}
+	stop = true;
+	for (unsigned i = 0; i < READERS; i++) {
+		(void)pthread_join(t[i], NULL);
+		ck_assert_msg(!x[i].wrong, "%s", x[i].wrong);
+		reads += x[i].reads;
+		ends += x[i].ends;
+	}
+	ck_assert_uint_gt(reads, 20);
+	ck_assert_uint_gt(killed, 0);
+	(void)ends;
+}
+END_TEST
+
+/* ---- no memory, and another side that lies ---- */
+
+START_TEST(whatever_fails_here_is_a_clean_error)
+{
+	const struct place_options how = { .cache_dir = "none" };
+	struct place *keep;
+
+	put_object("x", 200 * KIB);
+	keep = open_at("s3://b", &how); /* the fetcher goes on */
+	FAULT_LOOP(FAULT_ALLOC)
+	{
+		struct place *p = NULL;
+		struct source *s = NULL;
+		struct ckpt_err e = { 0 };
+		const char *file;
+		char *root = NULL;
+		uint8_t buf[8192];
+		int rc = place_open("s3://b", &how, &p, &root, &file, &e);
+
+		if (!rc)
+			rc = place_file(p, "x", &s, &e);
+		if (!rc) {
+			int64_t n = source_read(s, buf, sizeof(buf), 60 * KIB, &e);
+
+			rc = n < 0 ? (int)n : 0;
+		}
+		fault_off();
+		ck_assert_msg(rc ? rc == -e.code && *e.msg : right(buf, 60 * KIB, sizeof(buf)),
+			      "%d: %s", rc, e.msg);
+		source_free(s);
+		place_free(p);
+		free(root);
+	}
+	place_free(keep);
+}
+END_TEST
+
+START_LOOP_TEST(a_fetcher_that_lies_does_no_harm_but_to_itself, 8)
+{
+	const struct place_options how = { .cache_dir = "none" };
+	char seed[24];
+
+	(void)snprintf(seed, sizeof(seed), "%llu",
+		       (unsigned long long)(rng_new().state % 1000000 + 1 + (unsigned)_i));
+	REQUIRE(!setenv("DIR_STORE_MAD", seed, 1));
+	put_object("x", 3 * MIB);
+	for (int i = 0; i < 20; i++) {
+		struct place *p = NULL;
+		struct source *s = NULL;
+		struct ckpt_err e = { 0 };
+		const char *file;
+		char *root = NULL;
+		autofree uint8_t *buf = malloc(MIB);
+		int rc = place_open("s3://b", &how, &p, &root, &file, &e);
+
+		REQUIRE(buf);
+		if (!rc && !place_file(p, "x", &s, &e))
+			for (uint64_t at = 0; at < 3 * MIB; at += MIB)
+				(void)source_read(s, buf, MIB, at, &e);
+		source_free(s);
+		place_free(p);
+		free(root);
+	}
+}
+END_TEST
+
+SUITE(remote, .setup = setup, .seconds = 60)
