@@ -98,7 +98,7 @@ CFLAGS_    := -std=gnu17 -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN
 
 # ckptfs-fetch; no other program contains it or links its libraries.
 FETCH := $(sort $(wildcard core/remote/*.c))
-FETCH_PROGRAM := $(if $(WITH_FETCH),$(if $(wildcard core/remote/net.c),$(BUILD)/ckptfs-fetch))
+FETCH_PROGRAM := $(if $(WITH_FETCH),$(BUILD)/ckptfs-fetch)
 CORE := $(filter-out $(FETCH),$(sort $(wildcard core/*/*.c core/*/*/*.c)))
 FS   := $(sort $(wildcard fs/*/*.c))
 TEST := tests/runner.c tests/fault.c tests/disk.c $(sort $(wildcard tests/core/*.c tests/core/*/*.c tests/core/*/*/*.c))
@@ -156,7 +156,7 @@ $(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/r
 $(BUILD)/core/source/remote_link.o: private CPPFLAGS_ += -DCKPTFS_LIBEXECDIR='"$(LIBEXECDIR)"'
 $(BUILD)/core/source/remote_link.o: $(BUILD)/libexecdir
 
-$(BUILD)/tests/unit: $(call obj,$(TEST) $(wildcard fs/cmd/export*.c) $(filter-out %/fetch_main.c $(if $(FETCH_PROGRAM),,%/server.c),$(FETCH))) $(BUILD)/libcore.a $(BUILD)/tests.list
+$(BUILD)/tests/unit: $(call obj,$(TEST) $(wildcard fs/cmd/export*.c) $(filter-out %/fetch_main.c,$(FETCH))) $(BUILD)/libcore.a $(BUILD)/tests.list
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WRAP) $(LDFLAGS) -o $@ $(objects) $(CK_LIBS) $(PKG_LIBS) $(FETCH_LIBS)
 
 # Fuzz targets. Replayed over their corpora by `make check` with any compiler, and fuzzed by clang.
