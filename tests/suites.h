@@ -156,6 +156,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(heat) \
 	X(heats) \
 	X(hf_index) \
+	X(hf) \
 	X(hist) \
 	X(hp_layout) \
 	X(hub) \

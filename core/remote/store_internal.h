@@ -51,8 +51,8 @@ struct store_ops {
 	enum http_verdict (*judge)(struct store *s, const char *path, const struct http_answer *a,
 				   struct ckpt_err *e);
 	/* 2xx for bytes of an object, before they are taken; may be NULL. */
-	int (*check)(struct store *s, const struct place_seen *seen, const struct http_answer *a,
-		     struct ckpt_err *e);
+	int (*check)(struct store *s, const char *path, const struct place_seen *seen,
+		     const struct http_answer *a, struct ckpt_err *e);
 	void (*free)(struct store *s);
 };
 

@@ -7,114 +7,27 @@
  * is need not be asked again for each range; no request has anything that would have to be kept
  * from another host.
  */
+#include "remote/moved.h"
 #include "remote/store_internal.h"
 #include "remote/url.h"
 
-#include "base/bytes.h"
-#include "base/checked.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/err.h"
-#include "base/list.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-enum {
-	PLACES_MAX = 4096,
-	FRESH_S = 5, /* an address that is refused so soon was never valid */
-};
-
-/* Where a file really is. */
-struct moved {
-	LIST_LINK(struct moved) link;
-	char *path, *url;
-	uint64_t since_ns;
-};
-
 struct web {
 	struct store base;
 	char *root;  /* URL without a '/' at its end */
 	bool is_dir; /* the address had one */
-	pthread_mutex_t lock;
-	LIST(struct moved) moved;
-	size_t n_moved;
+	struct moved_table moved;
 };
 
 static struct web *web_of(struct store *s)
 {
 	return (struct web *)s;
-}
-
-static void free_moved(struct web *w, struct moved *m)
-{
-	LIST_REMOVE(&w->moved, m);
-	w->n_moved--;
-	free(m->path);
-	free(m->url);
-	free(m);
-}
-
-static struct moved *find_moved(const struct web *w, const char *path)
-{
-	LIST_EACH (m, &w->moved)
-		if (!strcmp(m->path, path))
-			return m;
-	return NULL;
-}
-
-/* url: taken over; NULL: forget. */
-static void set_moved(struct web *w, const char *path, char *url)
-{
-	SCOPED_LOCK(&w->lock);
-	struct moved *m = find_moved(w, path);
-
-	if (m)
-		free_moved(w, m);
-	if (!url)
-		return;
-	if (w->n_moved == PLACES_MAX)
-		free_moved(w, w->moved.last);
-	m = calloc(1, sizeof(*m));
-	if (!m || !(m->path = strdup(path))) {
-		free(m);
-		free(url); /* the server is asked again */
-		return;
-	}
-	m->url = url;
-	m->since_ns = clock_ns();
-	LIST_PUSH(&w->moved, m);
-	w->n_moved++;
-}
-
-/* Adds where the file is, if that is elsewhere. */
-static bool add_moved(struct web *w, const char *path, struct buf *url)
-{
-	SCOPED_LOCK(&w->lock);
-	const struct moved *m = find_moved(w, path);
-
-	if (m)
-		buf_str(url, m->url);
-	return m;
-}
-
-static bool has_expired(struct web *w, const char *path)
-{
-	SCOPED_LOCK(&w->lock);
-	const struct moved *m = find_moved(w, path);
-
-	return m && clock_ns() - m->since_ns > FRESH_S * CLOCK_SECOND;
-}
-
-/* Was the request led to an address with '/' at its end, as servers do for a directory? */
-static bool is_directory(struct web *w, const char *path)
-{
-	SCOPED_LOCK(&w->lock);
-	const struct moved *m = find_moved(w, path);
-	size_t n = m ? strcspn(m->url, "?") : 0;
-
-	return n && m->url[n - 1] == '/';
 }
 
 static int web_make(struct store *base, const char *path, const struct object_request *o,
@@ -124,7 +37,7 @@ static int web_make(struct store *base, const char *path, const struct object_re
 
 	(void)e;
 	m->method = o->method;
-	if (!add_moved(w, path, &m->url)) {
+	if (!moved_find(&w->moved, path, &m->url, NULL)) {
 		buf_str(&m->url, w->root);
 		if (strcmp(path, ".") != 0) {
 			buf_str(&m->url, "/");
@@ -144,7 +57,7 @@ static enum http_verdict web_judge(struct store *base, const char *path,
 				   const struct http_answer *a, struct ckpt_err *e)
 {
 	struct web *w = web_of(base);
-	char *to = NULL;
+	autofree char *to = NULL;
 
 	switch (a->status) {
 	case 301:
@@ -154,15 +67,15 @@ static enum http_verdict web_judge(struct store *base, const char *path,
 	case 308:
 		if (http_location(a, &to, e))
 			return HTTP_FAIL;
-		set_moved(w, path, to);
+		moved_set(&w->moved, path, to, NULL);
 		return HTTP_NOW;
 	case 401:
 	case 403:
 	case 410:
 		/* An address that was valid for a while. */
-		if (!has_expired(w, path))
+		if (!moved_is_old(&w->moved, path))
 			return HTTP_TAKE;
-		set_moved(w, path, NULL);
+		moved_set(&w->moved, path, NULL, NULL);
 		err_set(e, EACCES, "the server answered %u where it had redirected to", a->status);
 		return HTTP_AGAIN;
 	default:
@@ -219,7 +132,7 @@ static int web_look(struct store *base, const char *path, struct place_seen *ret
 		return 1;
 	}
 	rc = store_ask(base, path, &head, on_head, &l, NULL, &found, &why);
-	if (!rc && found && is_directory(w, path)) {
+	if (!rc && found && moved_is_directory(&w->moved, path)) {
 		*ret = (struct place_seen){ .kind = PLACE_DIR };
 		return 1;
 	}
@@ -250,9 +163,7 @@ static void web_free(struct store *base)
 {
 	struct web *w = web_of(base);
 
-	while (w->moved.first)
-		free_moved(w, w->moved.first);
-	(void)pthread_mutex_destroy(&w->lock);
+	moved_release(&w->moved);
 	free(base->address);
 	free(w->root);
 	free(w);
@@ -275,7 +186,7 @@ int web_open(struct net *n, const char *address, const struct store_options *o, 
 		url_release(&u);
 		return err_nomem(e);
 	}
-	(void)pthread_mutex_init(&w->lock, NULL);
+	moved_init(&w->moved);
 	w->base.ops = &ops;
 	w->base.net = n;
 	len = strlen(u.path);

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * moved - where servers have redirected requests for a store's files to, so that they need not be
+ * asked again for each range.
+ *
+ * Private to core/remote.
+ *
+ * Threads: any; init and release from one.
+ */
+#ifndef REMOTE_MOVED_H
+#define REMOTE_MOVED_H
+
+#include "base/list.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+
+struct moved {
+	LIST_LINK(struct moved) link;
+	char *path, *url, *etag;
+	uint64_t since_ns;
+};
+
+struct moved_table {
+	pthread_mutex_t lock;
+	LIST(struct moved) all;
+	size_t n;
+};
+
+void moved_init(struct moved_table *t);
+void moved_release(struct moved_table *t);
+/* Notes it; url NULL: forgets it. etag may be NULL. Out of memory: forgets it. */
+void moved_set(struct moved_table *t, const char *path, const char *url, const char *etag);
+/* Adds the address, and the ETag if `etag` is not NULL; false: the file has not been moved. */
+bool moved_find(struct moved_table *t, const char *path, struct buf *url, struct buf *etag);
+/* Has it been noted long enough for the address to have expired? One that is refused at once was
+ * never valid. */
+bool moved_is_old(struct moved_table *t, const char *path);
+/* Does the address end in '/', as servers say that it is a directory? */
+bool moved_is_directory(struct moved_table *t, const char *path);
+
+#endif
