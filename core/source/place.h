@@ -123,6 +123,10 @@ int place_open(const char *address, const struct place_options *o, struct place 
 	       char **ret_root, const char **ret_file, struct ckpt_err *e);
 void place_free(struct place *p); /* NULL is fine */
 
+/* Ends the threads that wait for other machines, while no other function is called. The next call
+ * that needs one starts it. */
+void place_rest(void);
+
 /*
  * Does the name exist, with links followed? 1 and what it is, 0 if it does not exist, or a negative
  * errno with a sentence: something that cannot be examined is not absent. "." is the place itself.

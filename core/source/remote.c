@@ -238,17 +238,21 @@ static int ask_list(struct tree *t, const char *path, struct dir **ret, struct c
 	return 0;
 }
 
-/* The listing of a directory; the caller puts it back. */
+/* The listing of a directory; the caller puts it back. -ENOTSUP, without a sentence: there are no
+ * listings. */
 static int get_dir(struct tree *t, const char *path, struct dir **ret, struct ckpt_err *e)
 {
+	struct ckpt_err why;
 	int rc;
 
 	*ret = find_dir(t, path, false);
 	if (*ret)
 		return 0;
-	rc = t->no_list ? -ENOTSUP : ask_list(t, path, ret, e);
+	rc = t->no_list ? -ENOTSUP : ask_list(t, path, ret, &why);
 	if (rc == -ENOTSUP)
 		t->no_list = true;
+	else if (rc)
+		*e = why;
 	if (rc)
 		return rc;
 	keep_dir(t, *ret);
@@ -307,10 +311,15 @@ static int look_listed(struct tree *t, const char *path, struct place_seen *ret,
 		autofree char *above = strndup(path, at ? at - 1 : 0);
 		const struct entry *x;
 		struct dir *d;
-		int rc = above ? get_dir(t, above, &d, e) : err_nomem(e);
+		struct ckpt_err why;
+		int rc = above ? get_dir(t, above, &d, &why) : err_nomem(&why);
 
+		if (rc == -ENOENT)
+			return 0;
+		if (rc && rc != -ENOTSUP)
+			*e = why;
 		if (rc)
-			return rc == -ENOENT ? 0 : rc;
+			return rc;
 		if (!path[at]) { /* the address itself */
 			*ret = (struct place_seen){ .kind = PLACE_DIR, .id = d->id };
 			dir_put(t, d);
@@ -586,14 +595,19 @@ static int find_kind(struct tree *t, const char *address, struct ckpt_err *e)
 {
 	bool as_dir = *address && address[strlen(address) - 1] == '/';
 	struct place_seen seen;
+	struct ckpt_err why;
 	struct dir *d;
-	int rc = get_dir(t, "", &d, e);
+	int rc = get_dir(t, "", &d, &why);
 	bool some = !rc && d->n;
 
 	if (!rc)
 		dir_put(t, d);
-	if (some || (rc && rc != -ENOTSUP && rc != -ENOENT))
-		return some ? 1 : rc;
+	if (some)
+		return 1;
+	if (rc && rc != -ENOTSUP && rc != -ENOENT) {
+		*e = why;
+		return rc;
+	}
 	if (rc == -ENOTSUP && as_dir)
 		return 1;
 	rc = look_singly(t, "", &seen, e);
@@ -656,4 +670,9 @@ int remote_open(const char *address, const struct place_options *o, struct place
 	*ret_root = steal_ptr(&root);
 	*ret_file = name;
 	return 0;
+}
+
+void place_rest(void)
+{
+	link_rest();
 }

@@ -42,6 +42,9 @@ struct link_key {
 int link_get(const struct link_key *key, struct link **ret, struct ckpt_err *e);
 void link_hold(struct link *l);
 void link_put(struct link *l);
+/* Ends the receivers of all links, while no other function is called. The next call starts its
+ * link's again. */
+void link_rest(void);
 
 enum { MAX_PINS = 3 };
 

@@ -35,8 +35,10 @@ struct link {
 	char *cache_dir;
 	struct link_key key;
 	pid_t owner;
-	int sock, stop; /* stop: wakes the receiver to end */
-	pthread_t receiver;
+	int sock, stop;	    /* stop: wakes the receiver to end */
+	pthread_t receiver; /* if `receives`, under the lock */
+	bool receives;
+	atomic_bool resting; /* it ends, and the link goes on */
 	/* Under the lock. */
 	pthread_mutex_t lock;
 	LIST(struct call) calls;
@@ -259,6 +261,8 @@ static void *receive(void *arg)
 		}
 	}
 	free(m);
+	if (l->resting)
+		return NULL;
 	go_down(l, EIO,
 		rc == -EPROTO ? "ckptfs-fetch sent what is no message"
 			      : "ckptfs-fetch, which reads object stores, has ended: open the "
@@ -275,6 +279,7 @@ static int start_receiver(struct link *l, struct ckpt_err *e)
 	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = pthread_create(&l->receiver, NULL, receive, l);
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	l->receives = !rc;
 	return rc ? err_sys(e, rc, "start a thread") : 0;
 }
 
@@ -323,6 +328,8 @@ static int begin_call(struct link *l, struct call *c, struct ckpt_err *e)
 		*e = l->why;
 		return -e->code;
 	}
+	if (!l->receives && start_receiver(l, e))
+		return -e->code;
 	do
 		c->head.id = ++l->last_id;
 	while (!c->head.id || c->head.id == PING_ID || find_call(l, c->head.id));
@@ -456,11 +463,11 @@ static void link_stop(struct link *l)
 {
 	const uint64_t one = 1;
 
-	if (l->owner == getpid() && pthread_equal(l->receiver, pthread_self())) {
+	if (l->owner == getpid() && l->receives && pthread_equal(l->receiver, pthread_self())) {
 		l->orphan = true;
 		return;
 	}
-	if (l->owner == getpid()) {
+	if (l->owner == getpid() && l->receives) {
 		(void)!write(l->stop, &one, sizeof(one));
 		(void)pthread_join(l->receiver, NULL);
 	}
@@ -488,8 +495,6 @@ static int start(const struct link_key *key, struct link **ret, struct ckpt_err 
 	l->stop = eventfd(0, EFD_CLOEXEC);
 	if (!rc && l->stop < 0)
 		rc = err_sys(e, errno, "eventfd");
-	if (!rc)
-		rc = start_receiver(l, e);
 	if (rc) {
 		link_free(l);
 		return rc;
@@ -553,4 +558,25 @@ void link_put(struct link *l)
 		LIST_REMOVE(&links.all, l);
 	}
 	link_stop(l);
+}
+
+static void rest(struct link *l)
+{
+	uint64_t one = 1;
+
+	if (l->owner != getpid() || !l->receives)
+		return;
+	l->resting = true;
+	(void)!write(l->stop, &one, sizeof(one));
+	(void)pthread_join(l->receiver, NULL);
+	(void)!read(l->stop, &one, sizeof(one));
+	l->resting = false;
+	l->receives = false;
+}
+
+/* Without the lock: a receiver may need it to end. */
+void link_rest(void)
+{
+	LIST_EACH (l, &links.all)
+		rest(l);
 }
