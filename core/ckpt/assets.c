@@ -227,6 +227,10 @@ static int look_in_place(struct finder *f, const char *name, struct place *place
 	if (!path)
 		return err_nomem(e);
 	rc = place_file(place, name, &s, &why);
+	if (rc && place_fd(place) < 0 && rc != -ENOENT && rc != -EACCES) { /* who knows? */
+		*e = why;
+		return rc;
+	}
 	if (rc)
 		return not_opened(f, name, -rc, e);
 	rc = add(f, path, name, s, true, e);
@@ -447,10 +451,7 @@ static int list_remote(struct place *place, struct name_list *ret, struct ckpt_e
 
 	if (rc == -EFBIG)
 		return err_set(e, EFBIG, "it has more than %d files", MAX_ASSETS);
-	if (rc != -ENOTSUP)
-		return rc;
-	rc = 0;
-	for (size_t i = 0; !rc && i < ARRAY_LEN(usual); i++)
+	for (size_t i = 0; !rc && !ret->n && i < ARRAY_LEN(usual); i++)
 		rc = name_list_add(ret, usual[i], e);
 	return rc;
 }
