@@ -266,6 +266,11 @@ const char *ckpt_beyond(const struct ckpt *c)
 	return place_beyond(c->place);
 }
 
+void ckpt_rest(void)
+{
+	place_rest();
+}
+
 const char *ckpt_version(void)
 {
 	return CKPTFS_VERSION;

@@ -458,6 +458,7 @@ static int confine(struct mount *m, struct ckpt_err *e)
 	struct ckpt_err missing;
 	int rc = 0;
 
+	ckpt_rest();
 	if (sandbox_enter(&m->rules, backing, &missing))
 		rc = miss(m, &missing, e);
 	if (!rc)

@@ -119,6 +119,12 @@ CKPT_API int ckpt_assets(struct ckpt *c, int (*each)(void *arg, const struct ckp
  * lead to: that of a Hugging Face cache. NULL if links are not followed beyond its own directory.
  */
 CKPT_API const char *ckpt_beyond(const struct ckpt *c);
+/*
+ * Ends the threads of the library, while no other function of it is called: for a program that gives
+ * up rights, which each thread has for itself. Checkpoints stay open. Those in object stores need a
+ * thread: the next call that does starts it, with the rights of its caller.
+ */
+CKPT_API void ckpt_rest(void);
 /* The directory for chunk indexes unless options name another, created if needed; the caller frees
  * it with free(). NULL: there is none. */
 CKPT_API char *ckpt_index_dir(void);
