@@ -339,7 +339,7 @@ fuzz:
 
 # Release builds, whatever VARIANT says. CASES, SIZE, ROUNDS, OUT: see scripts/bench.py.
 bench:
-	@$(MAKE) -s VARIANT=release all build/release/bench/reader build/release/bench/bench_plan
+	@$(MAKE) -s VARIANT=release all $(addprefix build/release/,bench/reader bench/bench_plan tests/proxy)
 	@python3 scripts/bench.py
 
 layers:

@@ -253,7 +253,7 @@ start_servers() {
   rm -rf "$servers_dir"
   mkdir -p "$servers_dir"
   unset HF_TOKEN HF_ENDPOINT AWS_PROFILE AWS_ENDPOINT_URL AWS_ENDPOINT_URL_S3 AWS_SESSION_TOKEN http_proxy https_proxy \
-    HTTPS_PROXY all_proxy ALL_PROXY
+    HTTPS_PROXY all_proxy ALL_PROXY AWS_CA_BUNDLE
   export AWS_EC2_METADATA_DISABLED=true AWS_SHARED_CREDENTIALS_FILE=/nowhere AWS_CONFIG_FILE=/nowhere
   # shellcheck disable=SC2154 # of the suite
   for name in $servers; do
