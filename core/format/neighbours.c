@@ -242,6 +242,18 @@ static int look_in(struct place *place, const char *dir, struct name_list *dirs,
 	return rc < 0 ? rc : 0;
 }
 
+/*
+ * A file that would be a checkpoint, and is a pointer of Git LFS: -EREMOTE, with the sentence that
+ * says so. Of what is not read, it does not matter.
+ */
+static int not_fetched(struct place *place, const struct neighbour *is, const char *file,
+		       struct ckpt_err *e)
+{
+	struct source *s CLEANUP(source_freep) = NULL;
+
+	return !*is->unread && place_file(place, file, &s, e) == -EREMOTE ? -EREMOTE : 0;
+}
+
 static int directory(struct place *place, struct ckpt_err *e)
 {
 	struct name_list dirs CLEANUP(name_list_release) = { 0 };
@@ -253,6 +265,8 @@ static int directory(struct place *place, struct ckpt_err *e)
 	if (l.row < ARRAY_LEN(entries)) {
 		const struct neighbour *is = &entries[l.row].is;
 
+		if (not_fetched(place, is, l.name, e))
+			return -EREMOTE;
 		return err_set(e, code_of(is), "it is %s ('%s' is in it)%s; %s", is->what,
 			       FQN_TEXT(l.name, strlen(l.name)), is->unread, is->todo);
 	}

@@ -133,6 +133,20 @@ START_LOOP_TEST(files_are_recognised_by_their_names_and_beginnings,
 }
 END_TEST
 
+/* What has been cloned without Git LFS: that is said of what could be read if it were there. */
+START_TEST(pointers_of_git_lfs_are_named)
+{
+	static const char pointer[] = "version https://git-lfs.github.com/spec/v1\n"
+				      "oid sha256:0123456789abcdef0123456789abcdef"
+				      "0123456789abcdef0123456789abcdef\nsize 99\n";
+
+	put_file(dir_fd, "model.gguf", pointer, sizeof(pointer) - 1);
+	expect_refused(NULL, ENOTSUP, "it is GGUF");
+	put_file(dir_fd, "flax_model.msgpack", pointer, sizeof(pointer) - 1);
+	expect_refused(NULL, EREMOTE, "open 'flax_model.msgpack': a Git LFS pointer, ");
+}
+END_TEST
+
 START_TEST(a_tar_file_is_known_by_its_middle)
 {
 	char head[512] = "";
