@@ -323,6 +323,7 @@ check-torch: all
 	@tests/torch/gguf.sh
 	@tests/torch/arch.sh
 	@tests/torch/recipes.sh
+	@tests/torch/zero3.sh
 	@tests/torch/fsdp.sh
 	@tests/torch/kinds.sh
 	@tests/torch/megatron_ranks.sh
