@@ -40,6 +40,10 @@ static const char *const fixtures[] = {
 	"mranks_version_0/ckpt",
 	"torchsave_tar/ckpt",
 	"torchsave_parts/ckpt",
+	"orbax/names/ckpt",
+	"orbax/uncompressed_nodes/ckpt",
+	"orbax/v3_sharded/ckpt",
+	"orbax/msgpack_aggregate/ckpt",
 };
 enum { N_FIXTURES = sizeof(fixtures) / sizeof(fixtures[0]) };
 
@@ -259,7 +263,7 @@ static void see_file(struct ckpt *c, ckpt_node n, uint64_t size, size_t piece, s
 	struct ckpt_file *f = NULL;
 	struct ckpt_err e = { 0 };
 	int rc = ckpt_file_open(c, n, &f, &e);
-	uint64_t want = size < s->left ? size : s->left;
+	uint64_t want = size < s->left ? size : s->left, hash;
 	uint8_t *buf;
 	int64_t got = 0;
 
@@ -270,6 +274,7 @@ static void see_file(struct ckpt *c, ckpt_node n, uint64_t size, size_t piece, s
 	}
 	require(ckpt_file_size(f) == size);
 	s->left -= want;
+	hash = s->hash;
 	buf = malloc(piece);
 	require(buf);
 	for (uint64_t at = 0; at < want; at += (uint64_t)got) {
@@ -283,8 +288,10 @@ static void see_file(struct ckpt *c, ckpt_node n, uint64_t size, size_t piece, s
 		require(got == (int64_t)(rest < piece ? rest : piece));
 		add(s, buf, (size_t)got);
 	}
-	if (got < 0) /* how far it came depends on the pieces */
+	if (got < 0) { /* how far it came depends on the pieces */
+		s->hash = hash;
 		add(s, &got, sizeof(got));
+	}
 	free(buf);
 	ckpt_file_close(f);
 }
