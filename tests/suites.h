@@ -155,6 +155,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(gguf) \
 	X(heat) \
 	X(heats) \
+	X(helpers) \
 	X(hf_index) \
 	X(hf) \
 	X(hist) \

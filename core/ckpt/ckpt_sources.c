@@ -39,6 +39,7 @@ void engine_counters(struct tree *tree, struct ckpt_counters *ret)
 				       .faults = files[FILES_FAULTS],
 				       .copies = fetch[FETCH_COPIES],
 				       .copied_bytes = fetch[FETCH_COPIED],
+				       .quantised_bytes = fetch[FETCH_QUANTISED],
 				       .cache_hits = blocks.hits,
 				       .cache_misses = blocks.misses,
 				       .cache_evictions = blocks.evictions,

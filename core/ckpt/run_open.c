@@ -65,6 +65,7 @@ static void add_counters(struct ckpt_counters *to, struct ckpt *c)
 	to->cache_bytes += n.cache_bytes;
 	to->cache_max_bytes += n.cache_max_bytes;
 	to->decoded_bytes += n.decoded_bytes;
+	to->quantised_bytes += n.quantised_bytes;
 }
 
 /* Called before c is closed. */

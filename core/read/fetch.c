@@ -147,6 +147,7 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 	(void)pthread_mutex_init(&f->renew_lock, NULL);
 	(void)pthread_cond_init(&f->idle, NULL);
 	f->opts = *opts;
+	helpers_init(&f->helpers);
 	f->maps = catalog;
 	f->tensors = catalog_tensors(catalog, &f->n_tensors);
 	f->items = item_cache_new();

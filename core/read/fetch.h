@@ -74,8 +74,8 @@ int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source 
 bool fetch_is_elements(const struct fetch *f, const struct chunk_loc *loc);
 struct blockcache *fetch_blocks(struct fetch *f);
 
-/* Counts of tensor reads: copies out of items, and the bytes copied. */
-enum fetch_count { FETCH_COPIES, FETCH_COPIED, FETCH_COUNTS };
+/* Counts of tensor reads: copies out of items, and the bytes copied; bytes of quantised blocks. */
+enum fetch_count { FETCH_COPIES, FETCH_COPIED, FETCH_QUANTISED, FETCH_COUNTS };
 void fetch_counts(const struct fetch *f, uint64_t ret[static FETCH_COUNTS]);
 
 #endif

@@ -14,6 +14,7 @@
 #include "format/shard.h"
 #include "model/chunkmap.h"
 #include "read/fetch.h"
+#include "read/helpers.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -68,6 +69,7 @@ struct fetch {
 	uint64_t inline_size;
 	struct fetch_opts opts;
 	struct counters *counts; /* enum fetch_count */
+	struct helpers helpers;	 /* for blocks, which take long to compute */
 
 	pthread_mutex_t renew_lock;
 	_Atomic(struct catalog *) maps; /* where chunk maps are read from */

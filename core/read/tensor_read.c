@@ -251,6 +251,8 @@ static int read_units(struct fetch *f, const struct tensor_reader *r, uint8_t *b
 		if (rc)
 			break;
 		convert(r->v, stored, work, shown, n * u.elements);
+		if (r->v->blocks)
+			counters_add(f->counts, FETCH_QUANTISED, n * u.bytes);
 		if (shown == spare)
 			memcpy(buf, spare + skip, got);
 		first += n;
@@ -259,6 +261,40 @@ static int read_units(struct fetch *f, const struct tensor_reader *r, uint8_t *b
 		len -= got;
 	}
 	return rc;
+}
+
+/* ---- blocks, by several threads ---- */
+
+/* Elements that take about as long to quantise as a few threads take to start. */
+enum { ENOUGH_LARGE = 1 << 15, ENOUGH_SMALL = 1 << 17 };
+
+struct block_range {
+	struct fetch *f;
+	const struct tensor_reader *r;
+	uint8_t *buf;
+	uint64_t len, off; /* all bytes */
+	uint64_t first;	   /* block that they begin in */
+};
+
+static int read_blocks(void *arg, uint64_t from, uint64_t n, struct ckpt_err *e)
+{
+	const struct block_range *all = arg;
+	uint64_t bytes = all->r->v->blocks->bytes, start = (all->first + from) * bytes;
+	uint64_t at = max_u64(start, all->off),
+		 end = min_u64(start + n * bytes, all->off + all->len);
+
+	return read_units(all->f, all->r, all->buf + (at - all->off), end - at, at, e);
+}
+
+static int read_all_blocks(struct block_range *all, struct ckpt_err *e)
+{
+	const struct block_type *b = all->r->v->blocks;
+	uint64_t end = (all->off + all->len + b->bytes - 1) / b->bytes;
+	uint64_t enough = b->elements == 256 ? ENOUGH_LARGE : ENOUGH_SMALL;
+
+	all->first = all->off / b->bytes;
+	return helpers_run(&all->f->helpers, end - all->first, enough / b->elements, read_blocks,
+			   all, e);
 }
 
 static bool is_shown_as_stored(const struct vtensor *v)
@@ -293,6 +329,8 @@ static int read_shown(struct fetch *f, const struct tensor_reader *r, uint8_t *b
 
 	if (as_stored(r, len, off))
 		return read_stored(f, r, buf, len, off, NULL, parts, e);
+	if (v->blocks)
+		return read_all_blocks(&(struct block_range){ f, r, buf, len, off, 0 }, e);
 	if (!in_stored_dtype(v, len, off))
 		return read_units(f, r, buf, len, off, e);
 	rc = read_stored(f, r, buf, len, off, NULL, NULL, e);

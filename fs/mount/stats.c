@@ -233,6 +233,7 @@ static void put_engine(struct json_out *j, struct ckpt *ckpt)
 	json_open(j, "copies", '{');
 	json_u64(j, "moves", c.copies);
 	json_u64(j, "bytes", c.copied_bytes);
+	json_u64(j, "quantised_bytes", c.quantised_bytes);
 	json_close(j);
 	json_open(j, "block_cache", '{');
 	json_u64(j, "hits", c.cache_hits);

@@ -92,9 +92,11 @@ test_any_part_reads_as_the_whole() {
   done
 }
 
+quantised() { sed -n 's/.*"quantised_bytes": \([0-9]*\).*/\1/p' m/.ckptfs/stats.json; }
+
 # Rows of 256 are whole blocks of the types that have them.
 test_large_blocks_are_read_from_any_byte() {
-  local at n size
+  local at n size sum=0
   mkdir hf
   sed 's/8, 64, 4, 2, 96, 2, 3/8, 256, 4, 2, 512, 2, 3/' "$HERE/gguf.py" >own.py
   # shellcheck disable=SC2046 # words
@@ -107,6 +109,16 @@ test_large_blocks_are_read_from_any_byte() {
   ckptfs cat dcp gguf/model.gguf --assets=hf --gguf-dtype=q4_k_m | cmp - whole
   size=$(stat -c %s whole)
   is "$size" "$(stat -c %s m/gguf/model.gguf)"
+  # A read computes the blocks that it touches, and no others.
+  for at in 65536 131072 196608 262144; do
+    n=$(quantised)
+    dd if=m/gguf/model.gguf iflag=direct,skip_bytes of=part bs=4096 skip=$at count=1 status=none
+    cmp part <(dd if=whole iflag=skip_bytes bs=4096 skip=$at count=1 status=none)
+    n=$(($(quantised) - n))
+    ((n <= 4096 + 2 * 210)) || fail "$n bytes of blocks at $at"
+    ((sum += n))
+  done
+  ((sum > 0))
   for ((at = 4096; at < size; at += 13331)); do
     n=$((at % 600 + 1))
     cmp <(dd if=m/gguf/model.gguf iflag=direct,skip_bytes,fullblock bs=$n skip=$at count=1 status=none) \

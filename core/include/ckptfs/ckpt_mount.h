@@ -94,7 +94,8 @@ struct ckpt_counters {
 	/* The cache of decoded blocks: lookups that found their block, lookups that had to read or
 	 * decode it, blocks dropped, its size now and its limit. */
 	uint64_t cache_hits, cache_misses, cache_evictions, cache_bytes, cache_max_bytes;
-	uint64_t decoded_bytes; /* of compressed items; a block decoded twice counts twice */
+	uint64_t decoded_bytes;	  /* of compressed items; a block decoded twice counts twice */
+	uint64_t quantised_bytes; /* of blocks in gguf/; a block computed twice counts twice */
 };
 /* Never blocks. */
 CKPT_API void ckpt_counters_sized(struct ckpt *c, struct ckpt_counters *ret, size_t size);
