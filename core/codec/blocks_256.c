@@ -16,12 +16,16 @@ enum { BLOCK = 256, LANES = 8, LENGTH = 32, LENGTH_6 = 16 };
 typedef float lanes __attribute__((vector_size(4 * LANES)));
 typedef int32_t ilanes __attribute__((vector_size(4 * LANES)));
 
-#define ALL(x) ((lanes){ 0 } + (x))
-
 /* yes: the result of a comparison */
 INLINE lanes choose(ilanes yes, lanes a, lanes b)
 {
 	return (lanes)(((ilanes)a & yes) | ((ilanes)b & ~yes));
+}
+
+/* yes ? 0 : x */
+INLINE lanes unless(ilanes yes, lanes x)
+{
+	return (lanes)((ilanes)x & ~yes);
 }
 
 INLINE lanes magnitude(lanes x)
@@ -114,7 +118,7 @@ INLINE void summarise(const lanes *x, lanes *weight, struct sums *s)
 		s->w += weight[i];
 		s->wx += weight[i] * x[i];
 	}
-	s->min = choose(s->min > 0, ALL(0.0f), s->min);
+	s->min = unless(s->min > 0, s->min);
 }
 
 INLINE lanes error_of(const lanes *x, const lanes *weight, const lanes *codes, lanes scale,
@@ -163,7 +167,7 @@ INLINE void find_affine(const lanes *x, struct search how, struct affine *ret)
 		scale = (s.w * xl - s.wx * l) / det;
 		offset = (l2 * s.wx - l * xl) / det;
 		positive = offset > 0;
-		offset = choose(positive, ALL(0.0f), offset);
+		offset = unless(positive, offset);
 		scale = choose(positive, xl / l2, scale);
 		error = error_of(x, weight, codes, scale, offset);
 		better = (det > 0) & (error < best);
@@ -173,7 +177,7 @@ INLINE void find_affine(const lanes *x, struct search how, struct affine *ret)
 		ret->from = choose(better, min, ret->from);
 		min = choose(better, offset, min);
 	}
-	ret->scale = (lanes)((ilanes)ret->scale & ~ret->flat);
+	ret->scale = unless(ret->flat, ret->scale);
 	ret->min = -min;
 }
 
@@ -219,7 +223,7 @@ INLINE void get_scales(const uint8_t *p, lanes *scale, lanes *min)
 /* Writes d, dmin and the scales, and returns the codes that fit these best. */
 INLINE void encode_affine(const lanes *x, struct search how, uint8_t *restrict dst, ilanes *codes)
 {
-	lanes d, min, scale;
+	lanes d, min = { 0 }, scale = { 0 };
 	struct affine a;
 	float max_scale, max_min;
 	ilanes none;
@@ -330,7 +334,7 @@ INLINE void find_linear(const lanes *x, struct linear *ret)
 		ret->scale = choose(better, scale, ret->scale);
 		ret->inverse = choose(better, inverse, ret->inverse);
 	}
-	ret->scale = (lanes)((ilanes)ret->scale & ~ret->small);
+	ret->scale = unless(ret->small, ret->scale);
 }
 
 /* The scale of the largest magnitude; if there are several, the first. */
@@ -387,7 +391,7 @@ INLINE void q6_k_block(const uint8_t *restrict src, uint8_t *restrict dst)
 	inverse = -128 / extreme;
 	store_f16(dst + 208, 1 / inverse);
 	for (int h = 0; h < 2; h++) {
-		lanes d;
+		lanes d = { 0 };
 		ilanes none;
 
 		for (int k = 0; k < LANES; k++) {
