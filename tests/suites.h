@@ -144,6 +144,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(dedup) \
 	X(deepspeed) \
 	X(delta) \
+	X(derived) \
 	X(diff) \
 	X(dtype) \
 	X(err) \

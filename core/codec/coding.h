@@ -24,6 +24,9 @@ enum codec {
 
 enum { CODING_MAX = 8 }; /* codecs */
 
+/* No codecs: the bytes are computed from other items, any range alone. coding_parse never returns it. */
+#define CODING_COMPUTED UINT32_MAX
+
 /*
  * Parses the names in the chunk index, in the order in which the codecs were applied: "",
  * "+zstd+crc32c", "+stream.zstd/1+stream.zstd/1" (torch's name). False: a name is unknown, or there

@@ -136,7 +136,7 @@ int catalog_found_new(const struct catalog *c, const char *path, const struct fi
 	f->seal = catalog_seal(c);
 	f->fd = -1;
 	f->added = (struct arena)ARENA_INIT(MAX_FOUND);
-	(void)catalog_tensors(c, &f->n_tensors);
+	f->n_tensors = catalog_rows(c);
 	(void)catalog_sources(c, &f->n_sources);
 	f->records = calloc(f->n_tensors + 1, sizeof(*f->records));
 	if (!f->records) {

@@ -34,6 +34,8 @@ struct catalog {
 	struct stored_file *sources;
 	struct catalog_metadata *metadata;
 	const char **encodings;
+	size_t n_rows; /* of the index */
+	size_t n_all;  /* tensors: the shown ones, then those that are hidden */
 	size_t n_tensors, n_objects, n_sources, n_metadata, n_encodings;
 	size_t inline_source; /* + 1; 0: no chunk is in the index */
 	uint64_t inline_xxh64;
@@ -251,8 +253,11 @@ static int parse_directory(struct catalog *c, size_t len, struct ckpt_err *e)
 	chunks = cursor_varint(&d);
 	rc = get_names(c, &d);
 	c->tensors = get_count(&d, 13, sizeof(*c->tensors), &c->n_tensors);
-	for (size_t i = 0; !rc && c->tensors && i < c->n_tensors && !d.bad; i++)
+	for (size_t i = 0; !rc && c->tensors && i < c->n_tensors && !d.bad; i++) {
+		c->tensors[i].row = (uint32_t)i;
 		rc = get_tensor(c, &d, &c->tensors[i], &sum);
+	}
+	c->n_rows = c->n_all = c->n_tensors;
 	c->objects = get_count(&d, 9, sizeof(*c->objects), &c->n_objects);
 	for (size_t i = 0; !rc && c->objects && i < c->n_objects && !d.bad; i++)
 		get_object(c, &d, &c->objects[i]);
@@ -479,7 +484,7 @@ static int check_cover(struct catalog *c, const struct catalog_tensor *t, const 
 		       struct ckpt_err *e)
 {
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], before, work;
-	uint8_t *covered = &c->covered[t - c->tensors];
+	uint8_t *covered = &c->covered[t->row];
 	enum boxes_verdict verdict;
 	size_t pair[2];
 
@@ -575,6 +580,110 @@ int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct c
 	return map_from_text(c, t, text, ret, e);
 }
 
+/* ---- computed tensors ---- */
+
+/* A tensor in its new place: */
+struct moved {
+	struct catalog_tensor t;
+	uint32_t from; /* its number so far; of a computed one, behind those: its number there */
+	bool hidden;
+};
+
+static int by_place(const void *ap, const void *bp)
+{
+	const struct moved *a = ap, *b = bp;
+	int order = text_natural_cmp(a->t.fqn, a->t.fqn_len, b->t.fqn, b->t.fqn_len);
+
+	if (a->hidden != b->hidden)
+		return a->hidden ? 1 : -1;
+	return order ? order : (a->from > b->from) - (a->from < b->from);
+}
+
+/* The path of a tensor that is named like another but for its end: the steps are those of the other
+ * while these are part of the name, else it is unknown. */
+static const uint8_t *path_like(const struct catalog_tensor *like, const char *fqn, uint32_t len)
+{
+	uint32_t n = len < like->fqn_len ? len : like->fqn_len, same = 0, last = 0;
+	struct catalog_steps i = catalog_path_begin(like->path, like->fqn, like->fqn_len);
+	struct catalog_step s;
+
+	while (same < n && fqn[same] == like->fqn[same])
+		same++;
+	while (catalog_path_next(&i, &s))
+		last = (uint32_t)(s.text - like->fqn);
+	return last <= same ? like->path : catalog_path_unknown;
+}
+
+static int fill_computed(struct catalog *c, const struct catalog_computed *v, struct moved *ret,
+			 struct ckpt_err *e)
+{
+	const struct catalog_tensor *like = &c->tensors[v->like];
+	char *fqn = arena_dup(&c->shapes, v->fqn, v->fqn_len);
+	uint64_t *shape = arena_array(&c->shapes, v->n_dims + 1, sizeof(*shape)), bytes;
+
+	if (!fqn || !shape)
+		return catalog_no_memory(e);
+	if (!box_volume(v->n_dims, v->shape, &bytes) ||
+	    ckd_mul(&bytes, bytes, dtype_info(v->dtype)->size) || bytes > INT64_MAX)
+		return err_set(e, EFBIG, "tensor '%.200s' has more bytes than a file can", fqn);
+	for (size_t d = 0; d < v->n_dims; d++)
+		shape[d] = v->shape[d];
+	ret->t = (struct catalog_tensor){ .fqn = fqn,
+					  .fqn_len = v->fqn_len,
+					  .shape = shape,
+					  .logical = shape,
+					  .bytes = bytes,
+					  .row = CATALOG_COMPUTED,
+					  .path = path_like(like, fqn, v->fqn_len),
+					  .dtype = (uint8_t)v->dtype,
+					  .n_dims = (uint8_t)v->n_dims,
+					  .chunks = 1 };
+	ret->t.top = catalog_path_top(ret->t.path, v->fqn_len);
+	return 0;
+}
+
+int catalog_compute(struct catalog *c, struct catalog_computed *v, size_t n, const bool *hide,
+		    uint32_t *ret_numbers, struct ckpt_err *e)
+{
+	size_t old = c->n_tensors, all = old + n, shown = 0;
+	autofree struct moved *m = calloc(all + 1, sizeof(*m));
+	struct catalog_tensor *t;
+
+	if (!m)
+		return catalog_no_memory(e);
+	for (size_t i = 0; i < old; i++)
+		m[i] = (struct moved){ c->tensors[i], (uint32_t)i, hide[i] };
+	for (size_t i = 0; i < n; i++) {
+		if (fill_computed(c, &v[i], &m[old + i], e))
+			return -e->code;
+		m[old + i].from = (uint32_t)(old + i);
+	}
+	qsort(m, all, sizeof(*m), by_place);
+	while (shown < all && !m[shown].hidden)
+		shown++;
+	for (size_t i = 1; i < shown; i++)
+		if (!text_natural_cmp(m[i - 1].t.fqn, m[i - 1].t.fqn_len, m[i].t.fqn,
+				      m[i].t.fqn_len))
+			return err_set(e, EEXIST, "there are two tensors '%.200s'", m[i].t.fqn);
+	t = calloc(all + 1, sizeof(*t));
+	if (!t)
+		return catalog_no_memory(e);
+	for (size_t i = 0; i < all; i++) {
+		t[i] = m[i].t;
+		if (m[i].from < old)
+			ret_numbers[m[i].from] = (uint32_t)i;
+		else
+			v[m[i].from - old].number = (uint32_t)i;
+	}
+	for (size_t i = 0; i < n; i++)
+		v[i].like = ret_numbers[v[i].like];
+	free(c->tensors);
+	c->tensors = t;
+	c->n_tensors = shown;
+	c->n_all = all;
+	return 0;
+}
+
 /* ---- access ---- */
 
 const struct catalog_tensor *catalog_tensors(const struct catalog *c, size_t *ret_n)
@@ -582,6 +691,16 @@ const struct catalog_tensor *catalog_tensors(const struct catalog *c, size_t *re
 	if (ret_n)
 		*ret_n = c->n_tensors;
 	return c->tensors;
+}
+
+size_t catalog_all_tensors(const struct catalog *c)
+{
+	return c->n_all;
+}
+
+size_t catalog_rows(const struct catalog *c)
+{
+	return c->n_rows;
 }
 
 const struct catalog_object *catalog_objects(const struct catalog *c, size_t *ret_n)

@@ -15,6 +15,7 @@
 #include "model/dtype.h"
 #include "source/place.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,7 @@ struct catalog_tensor {
 	int64_t map;
 	uint32_t fqn_len, chunks, map_bytes;
 	uint32_t top;	     /* bytes of the FQN that are the top-level key, 0: not known */
+	uint32_t row;	     /* its number in the index; CATALOG_COMPUTED: it is not stored */
 	const uint8_t *path; /* the keys that lead to it, see catalog_path.h */
 	uint8_t dtype, n_dims, state; /* enum ckpt_dtype, dimensions, enum tensor_state */
 	uint8_t n_logical;	      /* 0: it never was flattened */
@@ -50,6 +52,8 @@ struct catalog_object {
 	uint32_t fqn_len, top; /* as of a tensor */
 	uint32_t text_len;
 };
+
+#define CATALOG_COMPUTED UINT32_MAX
 
 #define CATALOG_MISSING UINT64_MAX /* the size of a file that was not there */
 
@@ -76,7 +80,33 @@ const char *const *catalog_encodings(const struct catalog *c, size_t *ret_n);
 /* Equal for two indexes of the same checkpoint contents. */
 const char *catalog_seal(const struct catalog *c);
 
-/* *ret is the caller's, free() it. */
+/*
+ * Tensors that are computed from stored ones (read/derived.h). They take the place of others:
+ * afterwards catalog_tensors() lists those that are to be shown, in their order. The others have the
+ * numbers behind them, up to catalog_all_tensors(), and are read as before.
+ *
+ * Before any other use of the tensors, whose numbers change.
+ */
+struct catalog_computed {
+	const char *fqn; /* copied, as is the shape; fqn_len bytes */
+	uint32_t fqn_len;
+	uint32_t like; /* a stored tensor whose path it has; its number, which changes as well */
+	enum ckpt_dtype dtype;
+	size_t n_dims;
+	const uint64_t *shape;
+	uint32_t number; /* set here */
+};
+/*
+ * hide: one for each tensor. The new number of tensor i is ret_numbers[i]. Fails, and changes
+ * nothing, if two names are equal (EEXIST), or a tensor is larger than a file can be.
+ */
+int catalog_compute(struct catalog *c, struct catalog_computed *v, size_t n, const bool *hide,
+		    uint32_t *ret_numbers, struct ckpt_err *e);
+size_t catalog_all_tensors(const struct catalog *c);
+/* The number of tensors in the index, none of which is computed. */
+size_t catalog_rows(const struct catalog *c);
+
+/* *ret is the caller's, free() it. Not for computed tensors. */
 int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct chunkmap **ret,
 		     struct ckpt_err *e);
 

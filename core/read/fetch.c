@@ -12,6 +12,7 @@
 #include "format/item.h"
 #include "index/catalog_found.h"
 #include "index/catalog_query.h"
+#include "read/derived.h"
 #include "read/fetch_internal.h"
 #include "source/files.h"
 
@@ -115,13 +116,19 @@ int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source 
 
 	if (x->kind == ENC_UNKNOWN || x->kind == ENC_SHARD)
 		return err_set(e, ERR_UNSUPPORTED, "stored as '%s', which is not known", x->name);
-	*ret = item_source_at(&f->store, x->coding, loc);
+	*ret = item_source_at(&f->store, x->kind == ENC_COMPUTED ? CODING_COMPUTED : x->coding,
+			      loc);
 	return 0;
 }
 
 bool fetch_is_elements(const struct fetch *f, const struct chunk_loc *loc)
 {
 	return f->encodings[loc->encoding].kind == ENC_RAW;
+}
+
+const struct derived *fetch_derived(const struct fetch *f, size_t i)
+{
+	return f->derived ? f->derived[i] : NULL;
 }
 
 struct blockcache *fetch_blocks(struct fetch *f)
@@ -136,6 +143,24 @@ void fetch_counts(const struct fetch *f, uint64_t ret[static FETCH_COUNTS])
 
 /* ---- life ---- */
 
+static int add_derived(struct fetch *f, struct ckpt_err *e)
+{
+	struct encoding computed = { .name = "computed", .kind = ENC_COMPUTED };
+
+	if (!f->opts.n_derived)
+		return 0;
+	f->derived = calloc(f->n_tensors + 1, sizeof(*f->derived));
+	if (!f->derived)
+		return err_nomem(e);
+	for (size_t i = 0; i < f->opts.n_derived; i++)
+		f->derived[f->opts.derived[i].number] = &f->opts.derived[i];
+	f->computed = (uint32_t)f->n_encodings;
+	f->store.compute = derived_compute;
+	f->store.want = derived_want;
+	f->store.arg = f;
+	return add_encoding(f, &computed, e);
+}
+
 int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_opts *opts,
 	      struct fetch **ret, struct ckpt_err *e)
 {
@@ -149,14 +174,15 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 	f->opts = *opts;
 	helpers_init(&f->helpers);
 	f->maps = catalog;
-	f->tensors = catalog_tensors(catalog, &f->n_tensors);
+	f->tensors = catalog_tensors(catalog, NULL);
+	f->n_tensors = catalog_all_tensors(catalog);
 	f->items = item_cache_new();
 	f->counts = counters_new(FETCH_COUNTS);
 	f->open = calloc(f->n_tensors + 1, sizeof(struct otensor *));
 	f->looked = calloc(f->n_tensors + 1, sizeof(*f->looked));
 	find_inline(f, catalog);
 	if (item_store_init(&f->store, files, opts->cache_bytes, e) || !f->items || !f->counts ||
-	    !f->open || !f->looked || parse_encodings(f, catalog, e)) {
+	    !f->open || !f->looked || parse_encodings(f, catalog, e) || add_derived(f, e)) {
 		fetch_free(f);
 		return err_set(e, ENOMEM, "out of memory");
 	}
@@ -168,10 +194,11 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 	return 0;
 }
 
-static void otensor_free(struct otensor *t)
+static void otensor_free(struct fetch *f, struct otensor *t)
 {
 	if (!t)
 		return;
+	derived_close(f, t);
 	if (t->map && t->locs != t->map->locs)
 		free(t->locs);
 	free(t->map);
@@ -184,7 +211,10 @@ void fetch_free(struct fetch *f)
 	if (!f)
 		return;
 	for (size_t i = 0; f->open && i < f->n_tensors; i++)
-		otensor_free(f->open[i]);
+		if (f->open[i])
+			derived_close(f, f->open[i]);
+	for (size_t i = 0; f->open && i < f->n_tensors; i++)
+		otensor_free(f, f->open[i]);
 	item_store_release(&f->store);
 	item_cache_free(f->items);
 	if (f->found)
@@ -200,6 +230,7 @@ void fetch_free(struct fetch *f)
 	for (size_t i = 0; i < f->n_encodings; i++)
 		free(f->encodings[i].shard);
 	free(f->encodings);
+	free(f->derived);
 	free(f);
 }
 
@@ -227,11 +258,19 @@ static int renew(struct fetch *f, struct catalog *broken, struct ckpt_err *e)
 
 static int load_map(struct fetch *f, size_t i, struct chunkmap **ret, struct ckpt_err *e)
 {
+	const struct catalog_tensor *t = &f->tensors[i];
+
+	if (fetch_derived(f, i))
+		return derived_map(f, i, ret, e);
 	for (;;) {
 		struct catalog *c = f->maps;
 		struct ckpt_err why;
-		size_t n;
-		int rc = catalog_load_map(c, &catalog_tensors(c, &n)[i], ret, &why);
+		int rc;
+
+		/* Another catalog has all tensors in the order of the index. */
+		if (c == f->renewed)
+			t = &catalog_tensors(c, NULL)[t->row];
+		rc = catalog_load_map(c, t, ret, &why);
 
 		if (!rc)
 			return 0;
@@ -375,7 +414,7 @@ static void keep_found(struct fetch *f, const struct otensor *t)
 			return;
 	}
 	if (b.len)
-		catalog_found_add(f->found, t->index, b.data, b.len);
+		catalog_found_add(f->found, t->t->row, b.data, b.len);
 }
 
 /* Opens each payload, from the record if there is one; 1: the record is wrong. */
@@ -426,7 +465,9 @@ static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
 {
 	size_t n = t->map->count, dims = t->map->n_dims, len;
 	size_t bytes = n * (sizeof(struct payload) + dims * sizeof(uint64_t));
-	const uint8_t *found = catalog_found_get(f->found, t->index, &len);
+	bool stored = !fetch_derived(f, t->index);
+	const uint8_t *found =
+		stored ? catalog_found_get(f->found, t->t->row, &len) : (len = 0, NULL);
 	struct cursor record = cursor_of(found, len);
 	uint64_t *strides;
 	struct ckpt_err ignored;
@@ -440,9 +481,11 @@ static int open_items(struct fetch *f, struct otensor *t, struct ckpt_err *e)
 	strides = (uint64_t *)(t->payloads + n);
 	for (uint32_t i = 0; i < n; i++)
 		t->payloads[i].stride = strides + i * dims;
-	if (found)
+	if (!stored)
+		rc = derived_open(f, t, e);
+	else if (found)
 		rc = open_each(f, t, &record, &ignored);
-	if (rc) {
+	if (stored && rc) {
 		t->odd = t->encoded = false;
 		rc = copy_locs(f, t, e);
 		if (!rc && t->locs != t->map->locs)
@@ -504,7 +547,7 @@ void otensor_close(struct fetch *f, struct otensor *t)
 		struct otensor *old = gone.last;
 
 		LIST_REMOVE(&gone, old);
-		otensor_free(old);
+		otensor_free(f, old);
 	}
 }
 

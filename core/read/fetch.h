@@ -21,6 +21,7 @@ struct catalog_tensor;
 struct chunk_loc;
 struct chunkmap;
 struct ckpt_err;
+struct derived;
 struct fetch;
 struct files;
 struct otensor;
@@ -33,6 +34,8 @@ struct fetch_opts {
 	 * */
 	int (*renew)(void *arg, struct catalog **ret, struct ckpt_err *e);
 	void *renew_arg;
+	const struct derived *derived; /* borrowed: the catalog's computed tensors; see derived.h */
+	size_t n_derived;
 	const char *index; /* where to keep what is found inside items; NULL: nowhere */
 };
 
@@ -44,6 +47,8 @@ void fetch_free(struct fetch *f); /* NULL is fine; no tensor may be open */
 /* Opens tensor number i of the catalog: its files, its chunk map, every item. */
 int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct ckpt_err *e);
 void otensor_close(struct fetch *f, struct otensor *t);
+/* NULL: tensor number i is stored. A computed one has one chunk, in no file. */
+const struct derived *fetch_derived(const struct fetch *f, size_t i);
 /* Where the chunks of an opened tensor are: those in shards have places of their own, whose
  * encodings are not the catalog's. */
 const struct chunk_loc *otensor_locs(const struct otensor *t);

@@ -25,11 +25,13 @@ struct catalog;
 struct catalog_found;
 struct counters;
 struct cursor;
+struct derived;
 struct item_cache;
+struct tensor_reader;
 
 struct encoding {
 	const char *name;
-	enum { ENC_UNKNOWN, ENC_DCP, ENC_RAW, ENC_SHARD } kind;
+	enum { ENC_UNKNOWN, ENC_DCP, ENC_RAW, ENC_SHARD, ENC_COMPUTED } kind;
 	uint32_t coding; /* see codec/coding.h */
 	struct raw_layout raw;
 	struct shard_layout *shard; /* of kind ENC_SHARD, also below */
@@ -46,7 +48,8 @@ struct otensor {
 	struct chunk_loc *locs;	  /* one per chunk: the map's, or ours if some are inside shards */
 	struct payload *payloads; /* one per chunk, their strides behind them */
 	bool odd;		  /* some payload needs payload_resolve */
-	bool encoded;		  /* some item has to be decoded */
+	bool encoded;		  /* some item has to be decoded or computed */
+	struct tensor_reader **inputs; /* of a computed tensor: all of them, open; else NULL */
 
 	/* Under fetch.lock: */
 	size_t index;
@@ -67,6 +70,8 @@ struct fetch {
 	size_t n_encodings, cap_encodings;
 	uint32_t inline_file; /* the source whose bytes are in the index, inline_size of them */
 	uint64_t inline_size;
+	uint32_t computed;		/* the encoding of computed tensors */
+	const struct derived **derived; /* by tensor number; NULL: there are none */
 	struct fetch_opts opts;
 	struct counters *counts; /* enum fetch_count */
 	struct helpers helpers;	 /* for blocks, which take long to compute */
@@ -82,6 +87,18 @@ struct fetch {
 	LIST(struct otensor) unused;
 	size_t bytes;
 };
+
+/* ---- derived.c ---- */
+
+/* The chunk map of computed tensor i: one chunk, or none if it has no elements. */
+int derived_map(const struct fetch *f, size_t i, struct chunkmap **ret, struct ckpt_err *e);
+/* Opens the inputs of t; and closes them, which need not be open. */
+int derived_open(struct fetch *f, struct otensor *t, struct ckpt_err *e);
+void derived_close(struct fetch *f, struct otensor *t);
+/* For item_store: arg is the fetch. */
+int derived_compute(void *arg, uint32_t number, void *buf, size_t len, uint64_t off,
+		    struct ckpt_err *e);
+bool derived_want(void *arg, uint32_t number, uint64_t off, uint64_t len);
 
 /* ---- fetch_shards.c ---- */
 

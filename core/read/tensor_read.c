@@ -10,6 +10,7 @@
 #include "codec/cast.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
+#include "read/derived.h"
 #include "read/fetch_internal.h"
 #include "read/gather.h"
 #include "read/plan.h"
@@ -459,6 +460,19 @@ static uint64_t span_of(const struct copy *c, const struct copy_dim *dims)
 	return span;
 }
 
+/* The inputs of a computed tensor, as far as they are of this checkpoint. */
+static int input_spans(struct fetch *f, const struct otensor *t, fetch_span_fn *each, void *arg,
+		       struct ckpt_err *e)
+{
+	const struct derived *d = t->inputs ? fetch_derived(f, t->index) : NULL;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && d && i < d->n_inputs; i++)
+		if (!d->inputs[i].fetch)
+			rc = tensor_spans(f, t->inputs[i], each, arg, e);
+	return rc;
+}
+
 int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *each, void *arg,
 		 struct ckpt_err *e)
 {
@@ -468,6 +482,8 @@ int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *
 	struct plan plan = { 0 };
 	int rc = 0;
 
+	for (uint32_t i = 0; !rc && i < r->v->n_pieces; i++)
+		rc = input_spans(f, r->tensors[i], each, arg, e);
 	for (uint64_t done = 0; !rc && done < len; done += n) {
 		n = min_u64(window, len - done);
 		rc = plan_some(r, done, &n, NULL, &plan, e);
@@ -477,6 +493,8 @@ int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *
 			struct item_source item;
 			uint64_t at, size;
 
+			if (r->tensors[c->piece]->inputs)
+				continue;
 			rc = item_of(f, &r->sources[c->piece], c, &item, e);
 			if (rc)
 				break;

@@ -44,8 +44,8 @@ int tensor_scatter(struct fetch *f, const struct tensor_reader *r, void *to, con
  * of are announced to the sources. False: all of them are in memory, see source_want. */
 bool tensor_want(struct fetch *f, const struct tensor_reader *r, uint64_t off, uint64_t len);
 
-/* The parts of source files that the whole tensor is read from, as stored, in no order; they may
- * overlap. A non-zero return value of `each` stops the listing and is returned. */
+/* The parts of source files that the whole tensor is read or computed from, as stored, in no order;
+ * they may overlap. A non-zero return value of `each` stops the listing and is returned. */
 typedef int fetch_span_fn(void *arg, uint32_t file, uint64_t off, uint64_t len);
 int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *each, void *arg,
 		 struct ckpt_err *e);

@@ -13,13 +13,19 @@
  * decoder may use a window, or a block of Blosc, of up to 8 MiB; larger ones (up to 128 MiB) are allowed one at a time.
  *
  * Also used without decoding: an item whose elements are scattered is cheaper to gather from memory
- * than from the file.
+ * than from the file. And for items that are computed (CODING_COMPUTED): each block alone, in any
+ * order. Computing may read other items through the same cache, but none that is computed from
+ * this one: so a thread that makes a block waits only for items closer to the stored ones, and
+ * threads cannot wait for each other in a cycle.
  *
  * Threads: all functions from any thread (one internal mutex, never held across decoding).
  */
 #ifndef SOURCE_BLOCKCACHE_H
 #define SOURCE_BLOCKCACHE_H
 
+#include "codec/coding.h"
+
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,11 +47,14 @@ struct block_source {
 	int (*read)(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
 		    struct ckpt_err *e);
 	void *arg;
+	/* The same for the bytes of a computed item, which is named by its file. */
+	int (*compute)(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
+		       struct ckpt_err *e);
 };
 
 /* An item, as the catalog names it. */
 struct block_item {
-	uint64_t offset, length; /* stored bytes */
+	uint64_t offset, length; /* stored bytes; of a computed item 0 and all its bytes */
 	uint32_t file;
 	uint32_t coding; /* see codec/coding.h; 0: not encoded */
 };
@@ -53,6 +62,12 @@ struct block_item {
 static inline unsigned block_shift(const struct block_item *item)
 {
 	return item->coding ? DECODED_SHIFT : BLOCK_SHIFT;
+}
+
+/* Is it decoded from its beginning, one block after the other? */
+static inline bool block_is_stream(const struct block_item *item)
+{
+	return item->coding && item->coding != CODING_COMPUTED;
 }
 
 static inline size_t block_size(const struct block_item *item)

@@ -15,7 +15,10 @@
  *	busy -> gone  step: the item's end, a failure, a window too large for a small one
  *	idle -> gone  decoder_surplus: its memory is needed, or blockcache_clear
  *
- * A busy decoder belongs to one thread, which does not wait for others. A thread that waits (await:
+ * Blocks of items that are not decoded but copied or computed are made by decoders of one block.
+ *
+ * A busy decoder belongs to one thread, which does not wait for others (one of a computed item may
+ * wait for items that this is computed from, and these never wait for it). A thread that waits (await:
  * for a block, for a busy decoder of the same item, for the large one) owns no decoder. So threads
  * cannot wait for each other in a cycle. If a small decoder meets a large window, its thread starts
  * again (decode_blocks): at most once for each small decoder of the item, because no more of them
@@ -54,9 +57,13 @@ static int64_t read_stored(void *arg, uint64_t off, void *buf, size_t len, struc
 	struct decoder *d = arg;
 	const struct block_item *item = &d->known->item;
 	size_t n = (size_t)min_u64(len, off < item->length ? item->length - off : 0);
-	int rc =
-		n ? d->cache->src.read(d->cache->src.arg, item->file, buf, n, item->offset + off, e)
-		  : 0;
+	const struct block_source *src = &d->cache->src;
+	int rc = 0;
+
+	if (n && item->coding == CODING_COMPUTED)
+		rc = src->compute(src->arg, item->file, buf, n, off, e);
+	else if (n)
+		rc = src->read(src->arg, item->file, buf, n, item->offset + off, e);
 
 	return rc ? rc : (int64_t)n;
 }
@@ -254,7 +261,8 @@ static void move_to(struct blockcache *c, struct decoder *d, struct known *k)
 static int choose(struct blockcache *c, struct known *k, uint64_t index, struct zstd_place at,
 		  struct decoder **ret)
 {
-	uint64_t begin = k->item.coding ? first_block(at) : index;
+	bool stream = block_is_stream(&k->item);
+	uint64_t begin = stream ? first_block(at) : index;
 	struct choice x = choices(c, k, index);
 	struct decoder *d = x.best;
 
@@ -272,7 +280,7 @@ static int choose(struct blockcache *c, struct known *k, uint64_t index, struct 
 		if (!d)
 			return -ENOMEM;
 		begin_at(d, at);
-		if (!k->item.coding)
+		if (!stream)
 			d->next = index;
 	}
 	assert(!d->busy);
@@ -313,10 +321,11 @@ static int64_t next_bytes(struct decoder *d, uint8_t *to, struct ckpt_err *e)
 	uint64_t skip = 0;
 	int64_t n = 0;
 
-	if (!item->coding)
-		return d->next > item->length >> BLOCK_SHIFT
+	if (!block_is_stream(item))
+		return d->next > item->length >> block_shift(item)
 			       ? 0
-			       : read_stored(d, d->next << BLOCK_SHIFT, to, BLOCK_SIZE, e);
+			       : read_stored(d, d->next << block_shift(item), to, block_size(item),
+					     e);
 	if (d->begin) {
 		int rc = begin(d, e);
 
@@ -357,7 +366,7 @@ static struct entry *make_block(struct blockcache *c, struct decoder *d, struct 
  * a large one.) */
 static bool wants_large(const struct decoder *d, const struct ckpt_err *why)
 {
-	return why->code == ENOBUFS && d->known->item.coding && !d->large;
+	return why->code == ENOBUFS && block_is_stream(&d->known->item) && !d->large;
 }
 
 /* d failed at its next block, or reached the item's end; under the lock. */
@@ -365,7 +374,8 @@ static void decoder_finish(struct blockcache *c, struct decoder *d, const struct
 {
 	struct known *k = d->known;
 
-	if (why && why->code == ERR_CORRUPT) { /* reading again gives the same bytes */
+	/* Reading again gives the same bytes, and the blocks behind it are not reached. */
+	if (why && why->code == ERR_CORRUPT && block_is_stream(&k->item)) {
 		k->bad = d->next;
 		k->why = *why;
 	}
@@ -428,7 +438,7 @@ static struct entry *step(struct blockcache *c, struct decoder *d, const struct 
 			unused = kept == b ? NULL : b;
 			wake_for_block(c, d->known, d->next);
 		}
-		if (!b || b->len < block_size(item) || !item->coding) {
+		if (!b || b->len < block_size(item) || !block_is_stream(item)) {
 			decoder_finish(c, d, b ? NULL : e);
 			*ret_done = true;
 			gone = d;
@@ -460,7 +470,7 @@ static void hand_over(struct blockcache *c, const struct wanted *want, struct en
 static int run_to(struct blockcache *c, struct decoder *d, const struct wanted *want,
 		  struct ckpt_err *e)
 {
-	const bool may_be_large = d->known->item.coding && !d->large;
+	const bool may_be_large = block_is_stream(&d->known->item) && !d->large;
 	struct ckpt_err why = { 0 };
 	bool done = false;
 

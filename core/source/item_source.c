@@ -16,15 +16,25 @@
 static int read_stored(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
 		       struct ckpt_err *e)
 {
-	return files_read(arg, file, buf, len, off, e);
+	const struct item_store *s = arg;
+
+	return files_read(s->files, file, buf, len, off, e);
+}
+
+static int compute(void *arg, uint32_t number, void *buf, size_t len, uint64_t off,
+		   struct ckpt_err *e)
+{
+	const struct item_store *s = arg;
+
+	return s->compute(s->arg, number, buf, len, off, e);
 }
 
 int item_store_init(struct item_store *s, struct files *files, size_t cache_bytes,
 		    struct ckpt_err *e)
 {
-	const struct block_source src = { read_stored, files };
+	const struct block_source src = { read_stored, s, compute };
 
-	*s = (struct item_store){ files, blockcache_new(cache_bytes, &src) };
+	*s = (struct item_store){ .files = files, .blocks = blockcache_new(cache_bytes, &src) };
 	return s->blocks ? 0 : err_nomem(e);
 }
 
@@ -106,6 +116,8 @@ bool item_want(const struct item_source *s, uint64_t off, uint64_t len)
 {
 	uint64_t at, n;
 
+	if (s->at.coding == CODING_COMPUTED)
+		return s->store->want(s->store->arg, s->at.file, off, len);
 	if (!item_is_plain(s) && off >= DECODED_SIZE)
 		return false; /* its decoder reads the file in order */
 	item_stored(s, off, len, &at, &n);

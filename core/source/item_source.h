@@ -9,8 +9,8 @@
  *
  * Layers above do not know how an item is encoded. They may ask only whether it is plain: then its
  * bytes are stored unchanged in the file, all of them cost the same to read, and those in the page
- * cache may be accessed directly. All other items are decoded block by block, and the blocks are
- * cached.
+ * cache may be accessed directly. All other items are decoded or computed block by block, and the
+ * blocks are cached.
  *
  * Threads: any; a struct item_source is a value.
  */
@@ -32,9 +32,15 @@ struct parts;
 struct item_store {
 	struct files *files; /* borrowed */
 	struct blockcache *blocks;
+	/* For items with CODING_COMPUTED, whose number stands in place of a file: computes a block, as in
+	 * block_source; and item_want. Set after item_store_init if there are any. */
+	int (*compute)(void *arg, uint32_t number, void *buf, size_t len, uint64_t off,
+		       struct ckpt_err *e);
+	bool (*want)(void *arg, uint32_t number, uint64_t off, uint64_t len);
+	void *arg;
 };
 
-/* cache_bytes: limit of the block cache. */
+/* cache_bytes: limit of the block cache. *s must stay where it is. */
 int item_store_init(struct item_store *s, struct files *files, size_t cache_bytes,
 		    struct ckpt_err *e);
 void item_store_release(struct item_store *s);
@@ -67,7 +73,7 @@ static inline void item_reach(struct item_source *s, uint64_t end)
 		s->at.length = end;
 }
 
-/* The part of its file that bytes [off, off+len) are made from. */
+/* The part of its file that bytes [off, off+len) are made from. Not for computed items. */
 static inline void item_stored(const struct item_source *s, uint64_t off, uint64_t len,
 			       uint64_t *ret_off, uint64_t *ret_len)
 {

@@ -42,7 +42,7 @@ static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t
 
 static struct blockcache *new_cache(struct ckpt_data *s, size_t max)
 {
-	struct block_source src = { read_source, s };
+	struct block_source src = { .read = read_source, .arg = s };
 	struct blockcache *c = blockcache_new(max, &src);
 
 	REQUIRE(c);
@@ -769,7 +769,7 @@ static void add_kind(struct kinds *k, int kind, const uint8_t *p, size_t n, uint
 static void kinds_init(struct kinds *k, int (*read)(void *arg, uint32_t file, void *buf, size_t len,
 						    uint64_t off, struct ckpt_err *e))
 {
-	struct block_source src = { read, k };
+	struct block_source src = { .read = read, .arg = k };
 	size_t n = 8 * DECODED_SIZE + 1000, half = 4 * DECODED_SIZE, small_n, large_n, twice_n;
 	autofree uint8_t *bytes = make_noise(n), *small = pack_window(bytes, n, 20, &small_n),
 			 *large = pack_window(bytes, n, 26, &large_n),
@@ -1194,7 +1194,7 @@ START_TEST(every_allocation_may_fail)
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
 	struct ckpt_data s = { .bytes = packed, .n = packed_n };
 	struct block_item item = { .length = packed_n, .file = 7, .coding = zstd_layers(2) };
-	struct block_source src = { read_source, &s };
+	struct block_source src = { .read = read_source, .arg = &s };
 	unsigned failed = 0;
 
 	item.coding = 1;
