@@ -494,7 +494,8 @@ static int open_files(struct finder *f, struct ckpt_err *e)
 	a->v = calloc(f->n, sizeof(*a->v));
 	a->origin = calloc(f->n, sizeof(*a->origin));
 	a->paths = calloc(f->n, sizeof(*a->paths));
-	if (!seen || !a->v || !a->origin || !a->paths)
+	a->text = calloc(f->n, sizeof(const char *));
+	if (!seen || !a->v || !a->text || !a->origin || !a->paths)
 		return err_nomem(e);
 	if (root < 0)
 		return err_sys(e, errno, "open '/'");
@@ -554,6 +555,7 @@ void assets_release(struct assets *a)
 		free(a->owned[i]);
 	free(a->owned);
 	free(a->v);
+	free(a->text);
 	free(a->origin);
 	free(a->paths);
 	place_free(a->root);
@@ -563,7 +565,25 @@ void assets_release(struct assets *a)
 int assets_read(const struct assets *a, size_t i, void *buf, size_t len, uint64_t off,
 		struct ckpt_err *e)
 {
-	return files_read(a->files, (uint32_t)i, buf, len, off, e);
+	const char *text = a->text[i];
+
+	if (!text)
+		return files_read(a->files, (uint32_t)i, buf, len, off, e);
+	if (!range_ok(off, len, a->v[i].size))
+		return err_set(e, EIO, "'%s' is shorter", a->v[i].path);
+	memcpy(buf, text + off, len);
+	return 0;
+}
+
+int assets_replace(struct assets *a, size_t i, const char *text, struct ckpt_err *e)
+{
+	const char *copy = own(a, text);
+
+	if (!copy)
+		return err_nomem(e);
+	a->text[i] = copy;
+	a->v[i].size = strlen(copy);
+	return 0;
 }
 
 int assets_text(const struct assets *a, const char *name, uint64_t max, char **ret, size_t *ret_len,

@@ -36,6 +36,7 @@ enum asset_from { ASSET_OF_CHECKPOINT, ASSET_OF_PARENT, ASSET_GIVEN };
 struct assets {
 	struct view_asset *v;	 /* in natural order of the names */
 	enum asset_from *origin; /* for each asset */
+	const char **text;	 /* for each: NULL, or what is shown in place of the file's bytes */
 	size_t n;
 	const char *refused[3]; /* sentences about files that exist but are not used */
 	size_t n_refused;
@@ -62,6 +63,8 @@ int assets_find(const struct assets_ask *ask, struct assets *ret, struct ckpt_er
 void assets_release(struct assets *a);
 int assets_read(const struct assets *a, size_t i, void *buf, size_t len, uint64_t off,
 		struct ckpt_err *e);
+/* Shows this text in place of the bytes of file i. */
+int assets_replace(struct assets *a, size_t i, const char *text, struct ckpt_err *e);
 /*
  * The contents of the asset with that name, NUL-terminated, freed by the caller; returns its
  * number, or -1 and no text if there is none. EFBIG: it has more than max bytes.

@@ -17,6 +17,7 @@
 #include "index/catalog_query.h"
 #include "model/chunkmap.h"
 #include "parse/zip.h"
+#include "read/derived.h"
 #include "read/fetch.h"
 #include "tree/view.h"
 
@@ -102,13 +103,18 @@ static int check_tensor(struct run *r, size_t number, struct ckpt_err *e)
 	const char *fault = ckpt_tensor_fault(eng, number);
 	const struct chunkmap *m;
 	struct otensor *items, *map;
+	const struct derived *d = fetch_derived(eng->fetch, number);
 	struct ckpt_err why;
-	int rc;
+	int rc = 0;
 
 	if (fault) {
 		report(r->k, t->fqn, t->fqn_len, fault, false);
 		return 0;
 	}
+	for (size_t i = 0; !rc && d && i < d->n_inputs; i++)
+		rc = d->inputs[i].fetch ? 0 : check_tensor(r, d->inputs[i].tensor, e);
+	if (rc || d)
+		return rc;
 	if (t->state == TENSOR_OVERLAPPING)
 		report(r->k, t->fqn, t->fqn_len, t->fault ? t->fault : "its chunks overlap", false);
 	if (otensor_open(eng->fetch, number, &items, &why)) {

@@ -10,6 +10,7 @@
 #include "ckpt/ahead.h"
 #include "ckpt/assets.h"
 #include "ckpt/ckpt_options.h"
+#include "ckpt/dequantise.h"
 #include "ckpt/model_recipe.h"
 #include "file/vfile.h"
 #include "format/format.h"
@@ -72,6 +73,7 @@ struct engine {
 	struct layout *layout;
 	struct model_recipe recipe;
 	struct assets assets;
+	struct dequantised dequantised;
 	struct view *view;
 	struct fetch *fetch;
 	uint64_t mtime_ns;
@@ -135,7 +137,7 @@ struct engine *ckpt_engine(const struct ckpt *c, struct ckpt_err *e);
 void ckpt_propose_path(struct ckpt *c, ckpt_node dir, const char *path, size_t n_dir,
 		       const char *name, struct ckpt_err *e);
 
-/* ---- an engine: engine.c, engine_faults.c, engine_view.c ---- */
+/* ---- an engine: engine.c, engine_derive.c, engine_faults.c, engine_view.c ---- */
 
 /* Completes a new engine whose format and metadata files are known. */
 int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
@@ -157,6 +159,9 @@ int engine_refuse_holes(const struct engine *eng, struct ckpt_err *e);
 int engine_read_options(struct engine *eng, const struct ckpt_opts *o, struct view_opts *ret,
 			struct ckpt_err *e);
 int engine_find_assets(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
+/* Adds the tensors that options ask to compute to the catalog, and edits config.json accordingly:
+ * before the tensors are used, when the assets are known. */
+int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
 /* Creates eng->view as the options request. */
 int engine_show(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
 /* For view_opts: .ckptfs/view. */

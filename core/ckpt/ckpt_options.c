@@ -8,6 +8,7 @@
 #include "base/sized.h"
 #include "base/text.h"
 #include "ckpt/model_recipe.h"
+#include "model/dtype.h"
 #include "source/place.h"
 
 #include <errno.h>
@@ -209,4 +210,15 @@ int ckpt_opts_choose(const char *name, const char *word, const struct ckpt_choic
 						i ? ", " : "", of[i].word);
 	return word ? err_set(e, EINVAL, "option '%s': '%s' is not one of %s", name, word, known)
 		    : 0;
+}
+
+int ckpt_opts_dtype(const char *name, const char *word, int *ret, struct ckpt_err *e)
+{
+	static const struct ckpt_choice dtypes[] = {
+		{ "bf16", CKPT_DTYPE_BF16, false },  { "fp16", CKPT_DTYPE_F16, false },
+		{ "fp32", CKPT_DTYPE_F32, false },   { "bfloat16", CKPT_DTYPE_BF16, true },
+		{ "float16", CKPT_DTYPE_F16, true }, { "float32", CKPT_DTYPE_F32, true },
+	};
+
+	return ckpt_opts_choose(name, word, dtypes, ARRAY_LEN(dtypes), ret, e);
 }

@@ -36,6 +36,8 @@ struct place_options;
 	X(TEXT, master, TREE, "yes|no", \
 	  "yes: the model of hf/, pt/, gguf/ is the fp32 masters of its weights") \
 	X(TEXT, dtype, TREE, "bf16|fp16|fp32", "cast 16- to 64-bit floats to bf16, fp16 or fp32") \
+	X(TEXT, dequantize, TREE, "bf16|fp16|fp32", \
+	  "show quantised weights as the bf16, fp16 or fp32 they stand for") \
 	X(FILE, assets, TREE, "DIR", "show the files of DIR (config.json, ...) in hf/") \
 	X(SIZE, shard_size, TREE, "SIZE", \
 	  "maximum tensor bytes per file in hf/ (default 5GB) and gguf/") \
@@ -114,6 +116,9 @@ struct ckpt_choice {
 /* Sets *ret to the value of `word` among n choices; leaves it unchanged if word is NULL. */
 int ckpt_opts_choose(const char *name, const char *word, const struct ckpt_choice *of, size_t n,
 		     int *ret, struct ckpt_err *e);
+
+/* Sets *ret to the enum ckpt_dtype that the word names: bf16, fp16, fp32 or torch's names. */
+int ckpt_opts_dtype(const char *name, const char *word, int *ret, struct ckpt_err *e);
 
 /* opts' strings and hooks are borrowed until ckpt_close. */
 int ckpt_open_with(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,

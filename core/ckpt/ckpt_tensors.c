@@ -12,6 +12,7 @@
 #include "index/catalog_query.h"
 #include "layout/layout.h"
 #include "model/chunkmap.h"
+#include "read/derived.h"
 #include "read/fetch.h"
 #include "tree/view.h"
 
@@ -178,8 +179,15 @@ static int add_files(struct engine *eng, uint32_t number, uint32_t **files, size
 	const struct chunkmap *m;
 	struct otensor *t;
 	uint32_t *grown;
-	int rc = otensor_map(eng->fetch, number, &t, &m, e);
+	const struct derived *d = fetch_derived(eng->fetch, number);
+	int rc = 0;
 
+	for (size_t i = 0; !rc && d && i < d->n_inputs; i++)
+		if (!d->inputs[i].fetch)
+			rc = add_files(eng, d->inputs[i].tensor, files, n, e);
+	if (rc || d)
+		return rc;
+	rc = otensor_map(eng->fetch, number, &t, &m, e);
 	if (rc)
 		return rc;
 	grown = realloc(*files, (*n + m->count + 1) * sizeof(*grown));
@@ -224,6 +232,7 @@ int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
 	const struct chunkmap *m;
 	struct tensor_info shown;
 	struct otensor *t;
+	bool computed;
 	int rc = ckpt_tensor_at(c, i, &shown, e);
 
 	if (!rc)
@@ -232,14 +241,16 @@ int ckpt_tensor_chunks(struct ckpt *c, uint64_t i,
 		return rc;
 	s = catalog_sources(c->engine->catalog, NULL);
 	encodings = catalog_encodings(c->engine->catalog, NULL);
+	computed = fetch_derived(c->engine->fetch, shown.sources[0]) != NULL;
 	for (uint32_t k = 0; !rc && k < m->count; k++) {
 		const struct chunk_loc *l = &m->locs[k];
 		struct ckpt_chunk chunk = { .off = off,
 					    .len = len,
-					    .path = s[l->file].path,
+					    .path = computed ? "" : s[l->file].path,
 					    .offset = l->offset,
 					    .length = l->length,
-					    .encoding = encodings[l->encoding] };
+					    .encoding = computed ? "computed"
+								 : encodings[l->encoding] };
 
 		chunkmap_box(m, k, off, len);
 		rc = each(arg, &chunk);

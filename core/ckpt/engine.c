@@ -103,12 +103,12 @@ static int renew_catalog(void *arg, struct catalog **ret, struct ckpt_err *e)
 int engine_load_map(struct engine *eng, struct catalog **renewed, size_t i, struct chunkmap **ret,
 		    struct ckpt_err *e)
 {
+	const struct catalog_tensor *t = &catalog_tensors(eng->catalog, NULL)[i];
 	struct ckpt_err why;
 	int rc;
 
 	if (!*renewed) {
-		rc = catalog_load_map(eng->catalog, &catalog_tensors(eng->catalog, NULL)[i], ret,
-				      &why);
+		rc = catalog_load_map(eng->catalog, t, ret, &why);
 		if (rc == -ERR_CORRUPT)
 			rc = renew_catalog(eng, renewed, &why);
 		if (rc)
@@ -116,7 +116,7 @@ int engine_load_map(struct engine *eng, struct catalog **renewed, size_t i, stru
 		if (rc || !*renewed)
 			return rc;
 	}
-	return catalog_load_map(*renewed, &catalog_tensors(*renewed, NULL)[i], ret, e);
+	return catalog_load_map(*renewed, &catalog_tensors(*renewed, NULL)[t->row], ret, e);
 }
 
 static void identify(struct engine *eng)
@@ -220,9 +220,15 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 	if (!rc && o->map_files)
 		rc = files_allow_maps(eng->files, MAPPED_FILES, e);
 	if (!rc)
+		rc = engine_find_assets(eng, o, e);
+	if (!rc)
+		rc = engine_derive(eng, o, e);
+	if (!rc)
 		rc = engine_find_faults(eng, o->allow_missing, e);
 	if (index_may_grow(&rq, eng->index))
 		fetch.index = eng->index;
+	fetch.derived = eng->dequantised.v;
+	fetch.n_derived = eng->dequantised.n;
 	if (!rc)
 		rc = fetch_new(eng->catalog, eng->files, &fetch, &eng->fetch, e);
 	if (!rc)
@@ -278,6 +284,7 @@ void engine_free(struct engine *eng)
 	layout_free(eng->layout);
 	model_recipe_release(&eng->recipe);
 	assets_release(&eng->assets);
+	dequantised_release(&eng->dequantised);
 	files_free(eng->files);
 	catalog_close(eng->catalog);
 	name_list_release(&eng->metadata);

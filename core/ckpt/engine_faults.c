@@ -6,6 +6,8 @@
 #include "ckpt/ckpt_internal.h"
 #include "index/catalog_query.h"
 #include "model/chunkmap.h"
+#include "read/derived.h"
+#include "read/fetch.h"
 #include "source/files.h"
 #include "tensor/tensor_info.h"
 #include "tree/view.h"
@@ -17,12 +19,12 @@
 /* Marks the tensors and objects that need unreadable files. */
 static int find_victims(struct engine *eng, struct ckpt_err *e)
 {
-	size_t n_tensors, n_objects;
+	size_t n_tensors = catalog_all_tensors(eng->catalog), n_objects;
+	const struct catalog_tensor *t = catalog_tensors(eng->catalog, NULL);
 	const struct catalog_object *o = catalog_objects(eng->catalog, &n_objects);
 	struct catalog *renewed = NULL;
 	int rc = 0;
 
-	(void)catalog_tensors(eng->catalog, &n_tensors);
 	eng->tensor_bad = calloc(n_tensors + 1, sizeof(*eng->tensor_bad));
 	eng->object_bad = calloc(n_objects + 1, sizeof(*eng->object_bad));
 	if (!eng->tensor_bad || !eng->object_bad)
@@ -30,6 +32,8 @@ static int find_victims(struct engine *eng, struct ckpt_err *e)
 	for (size_t i = 0; !rc && i < n_tensors; i++) {
 		autofree struct chunkmap *m = NULL;
 
+		if (t[i].row == CATALOG_COMPUTED)
+			continue; /* as bad as what it is computed from */
 		rc = engine_load_map(eng, &renewed, i, &m, e);
 		for (uint32_t k = 0; !rc && k < m->count && !eng->tensor_bad[i]; k++)
 			if (eng->file_fault[m->locs[k].file])
@@ -84,7 +88,13 @@ int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e)
 const char *ckpt_tensor_fault(const struct engine *eng, size_t i)
 {
 	const struct catalog_tensor *t = &catalog_tensors(eng->catalog, NULL)[i];
+	const struct derived *d = fetch_derived(eng->fetch, i);
+	const char *fault = NULL;
 
+	for (size_t k = 0; d && !fault && k < d->n_inputs; k++)
+		fault = ckpt_tensor_fault(eng, d->inputs[k].tensor);
+	if (d)
+		return fault;
 	if (t->state == TENSOR_INCOMPLETE)
 		return t->fault ? t->fault : "it is incomplete";
 	return eng->tensor_bad && eng->tensor_bad[i] ? eng->file_fault[eng->tensor_bad[i] - 1]

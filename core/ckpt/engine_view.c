@@ -105,11 +105,6 @@ static void warn_unused(const struct engine *eng, const struct ckpt_opts *o)
 
 static int choose(const struct ckpt_opts *o, struct view_opts *ret, struct ckpt_err *e)
 {
-	static const struct ckpt_choice dtypes[] = {
-		{ "bf16", CKPT_DTYPE_BF16, false },  { "fp16", CKPT_DTYPE_F16, false },
-		{ "fp32", CKPT_DTYPE_F32, false },   { "bfloat16", CKPT_DTYPE_BF16, true },
-		{ "float16", CKPT_DTYPE_F16, true }, { "float32", CKPT_DTYPE_F32, true },
-	};
 	static const struct ckpt_choice experts[] = {
 		{ "fused", EXPERTS_FUSED, false },
 		{ "split", EXPERTS_SPLIT, false },
@@ -118,7 +113,7 @@ static int choose(const struct ckpt_opts *o, struct view_opts *ret, struct ckpt_
 	static const struct ckpt_choice answers[] = { { "yes", 1, false }, { "no", 0, false } };
 	struct ckpt_choice gguf[GGUF_N_MIXES];
 	int dtype = 0, mix = -1, how = EXPERTS_AUTO, masters = 0;
-	int rc = ckpt_opts_choose("dtype", o->dtype, dtypes, ARRAY_LEN(dtypes), &dtype, e);
+	int rc = ckpt_opts_dtype("dtype", o->dtype, &dtype, e);
 
 	for (int i = 0; i < GGUF_N_MIXES; i++)
 		gguf[i] = (struct ckpt_choice){ gguf_mixes[i].name, i, false };
@@ -188,8 +183,6 @@ int engine_show(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 				  .warn_arg = o->warn_arg };
 	int rc = engine_read_options(eng, o, &view, e);
 
-	if (!rc)
-		rc = engine_find_assets(eng, o, e);
 	if (rc)
 		return rc;
 	view.rename = eng->rename;

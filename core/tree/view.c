@@ -261,8 +261,8 @@ static int refuse_codes(const struct view *v, struct ckpt_err *e)
 		if (codes)
 			return err_set(e, ERR_UNSUPPORTED,
 				       "option 'dtype': '%.120s' holds codes (%s) whose scales are "
-				       "in '%.120s', which a cast does not apply: leave the option "
-				       "out, or exclude both",
+				       "in '%.120s', which a cast does not apply: use dequantize=, "
+				       "leave the option out, or exclude both",
 				       FQN_TEXT(codes->fqn, codes->len),
 				       dtype_info(t[codes->index].dtype)->name,
 				       FQN_TEXT(scales->fqn, scales->len));

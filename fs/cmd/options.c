@@ -197,18 +197,18 @@ static const struct {
 	const char *name;
 	unsigned group;
 } open_groups[] = {
-	{ "index", WORDS_STORE },	    { "ignore_ctime", WORDS_STORE },
-	{ "endpoint", WORDS_STORE },	    { "region", WORDS_STORE },
-	{ "profile", WORDS_STORE },	    { "anonymous", WORDS_STORE },
-	{ "cache_dir", WORDS_STORE },	    { "cache_size", WORDS_STORE },
-	{ "retry", WORDS_STORE },	    { "include", WORDS_NAMES },
-	{ "exclude", WORDS_NAMES },	    { "rename", WORDS_NAMES },
-	{ "dtype", WORDS_DTYPE },	    { "weights", WORDS_MODEL },
-	{ "recipe", WORDS_MODEL },	    { "assets", WORDS_MODEL },
-	{ "master", WORDS_MODEL },	    { "experts", WORDS_MODEL },
-	{ "shard_size", WORDS_FILES },	    { "layout", WORDS_FILES },
-	{ "gguf_dtype", WORDS_GGUF },	    { "cache", WORDS_CACHE },
-	{ "allow_missing", WORDS_MISSING },
+	{ "index", WORDS_STORE },     { "ignore_ctime", WORDS_STORE },
+	{ "endpoint", WORDS_STORE },  { "region", WORDS_STORE },
+	{ "profile", WORDS_STORE },   { "anonymous", WORDS_STORE },
+	{ "cache_dir", WORDS_STORE }, { "cache_size", WORDS_STORE },
+	{ "retry", WORDS_STORE },     { "include", WORDS_NAMES },
+	{ "exclude", WORDS_NAMES },   { "rename", WORDS_NAMES },
+	{ "dtype", WORDS_DTYPE },     { "dequantize", WORDS_DTYPE },
+	{ "weights", WORDS_MODEL },   { "recipe", WORDS_MODEL },
+	{ "assets", WORDS_MODEL },    { "master", WORDS_MODEL },
+	{ "experts", WORDS_MODEL },   { "shard_size", WORDS_FILES },
+	{ "layout", WORDS_FILES },    { "gguf_dtype", WORDS_GGUF },
+	{ "cache", WORDS_CACHE },     { "allow_missing", WORDS_MISSING },
 };
 
 static unsigned open_group(const char *name)

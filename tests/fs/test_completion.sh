@@ -72,7 +72,7 @@ test_values_are_those_that_the_program_takes() {
     done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
   done <commands
   # Those with choices, so that none of them has lost its sentence and what is offered at once.
-  for word in by color dtype experts format gguf_dtype io master sandbox sort; do
+  for word in by color dequantize dtype experts format gguf_dtype io master sandbox sort; do
     grep -q "^$word " seen || fail "no command has --$word"
     ! grep -qx "$word free" seen || fail "--$word has no choices"
   done

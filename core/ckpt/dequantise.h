@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dequantise - which tensors of a checkpoint are codes, which are their scales, and what weights
+ * they stand for: the option dequantize=.
+ *
+ * Names decide what belongs together, shapes and the quantization_config of config.json how. Every
+ * tensor of codes becomes a derived tensor with the name that the unquantised weight has; the codes,
+ * their scales and what else belongs to them are hidden. Codes whose scales are missing or have
+ * another shape are an error.
+ *
+ * Private to core/ckpt.
+ *
+ * Threads: made before the checkpoint is used, then immutable.
+ */
+#ifndef CKPT_DEQUANTISE_H
+#define CKPT_DEQUANTISE_H
+
+#include "base/arena.h"
+#include "base/json.h"
+#include "model/dtype.h"
+#include "read/derived.h"
+
+struct catalog;
+struct ckpt_err;
+
+struct dequantised {
+	struct arena mem; /* of what follows */
+	struct derived *v;
+	size_t n;
+};
+
+/*
+ * config: config.json, or no value. Adds the derived tensors to the catalog. The caller releases
+ * *ret, also after a failure, once nothing uses the tensors any more.
+ */
+int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
+	       struct dequantised *ret, struct ckpt_err *e);
+void dequantised_release(struct dequantised *d);
+
+/*
+ * Cuts the member `key` out of the outermost object of a JSON text that has been parsed before:
+ * everything else stays as it is, byte for byte. Returns the new length.
+ */
+size_t json_without(char *text, size_t len, const char *key);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Adds the tensors to an engine's catalog that options ask to compute from the stored ones. */
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "ckpt/ckpt_internal.h"
+#include "ckpt/dequantise.h"
+#include "index/catalog_query.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
+
+/* What config.json says about codes is not true of what is shown. */
+static int edit_config(struct engine *eng, int64_t number, struct ckpt_err *e)
+{
+	autofree char *text = NULL;
+	size_t len;
+	int64_t same;
+	int rc = assets_text(&eng->assets, "config.json", MAX_CONFIG, &text, &len, &same, e);
+
+	if (rc)
+		return rc;
+	len = json_without(text, len, "quantization_config");
+	text[len] = 0;
+	return assets_replace(&eng->assets, (size_t)number, text, e);
+}
+
+int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	struct jdoc config CLEANUP(jdoc_release) = { 0 };
+	autofree char *text = NULL;
+	int dtype = CKPT_DTYPE_NONE;
+	int64_t number = -1;
+	size_t len;
+	int rc = ckpt_opts_dtype("dequantize", o->dequantize, &dtype, e);
+
+	if (rc || !o->dequantize)
+		return rc;
+	rc = assets_text(&eng->assets, "config.json", MAX_CONFIG, &text, &len, &number, e);
+	if (!rc && text && jdoc_parse(&config, text, len, 0, e))
+		rc = err_wrap(e, "'%.200s', line %zu", eng->assets.v[number].path, config.line);
+	if (!rc)
+		rc = dequantise(eng->catalog, jdoc_root(&config), (enum ckpt_dtype)dtype,
+				&eng->dequantised, e);
+	if (!rc && jval_get(jdoc_root(&config), "quantization_config").d)
+		rc = edit_config(eng, number, e);
+	return rc;
+}

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised checkpoints, and the weights that the programs they are made for compute from them.
+
+    dequant.py make SEED DIR     DIR/CASE/ckpt, DIR/CASE/expected/DTYPE/NAME
+    dequant.py check DIR GOT     compares GOT/CASE/DTYPE/NAME with these, bit by bit; all NaNs are equal
+"""
+import json
+import os
+import sys
+
+import numpy
+import torch
+from safetensors.torch import save_file
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def codes(*shape):
+    """Every code, NaN, subnormals and -0 included."""
+    return torch.randint(0, 256, shape, dtype=torch.uint8)
+
+
+def floats(*shape, dtype=torch.float32):
+    return (torch.randn(shape) * torch.exp2(torch.randint(-12, 4, shape).float())).to(dtype)
+
+
+class Case:
+    """A checkpoint in two files: what belongs together is not in the same one."""
+
+    def __init__(self, root, name, config):
+        self.dir = os.path.join(root, name)
+        self.files = [{}, {}]
+        self.weights = {}
+        os.makedirs(os.path.join(self.dir, "ckpt"))
+        with open(os.path.join(self.dir, "ckpt/config.json"), "w") as f:
+            json.dump({"architectures": ["X"], "quantization_config": config, "hidden_size": 64}, f, indent=2)
+
+    def put(self, name, tensor):
+        self.files[len(self.files[0]) > len(self.files[1])][name] = tensor.contiguous()
+
+    def expect(self, name, weight, dtype=None):
+        """weight: a function of the dtype that is asked for."""
+        self.weights[name] = weight
+
+    def plain(self):
+        x = floats(5, 7, dtype=torch.bfloat16)
+        self.put("model.norm.weight", x)
+        self.weights["model.norm.weight"] = lambda dtype: x
+
+    def save(self):
+        self.plain()
+        for i, tensors in enumerate(self.files):
+            save_file(tensors, os.path.join(self.dir, f"ckpt/model-{i + 1:05}-of-00002.safetensors"))
+        index = {name: f"model-{i + 1:05}-of-00002.safetensors" for i, f in enumerate(self.files) for name in f}
+        with open(os.path.join(self.dir, "ckpt/model.safetensors.index.json"), "w") as f:
+            json.dump({"metadata": {}, "weight_map": index}, f)
+        for word, dtype in DTYPES.items():
+            at = os.path.join(self.dir, "expected", word)
+            os.makedirs(at)
+            for name, weight in self.weights.items():
+                with open(os.path.join(at, name), "wb") as f:
+                    f.write(weight(dtype).contiguous().view(torch.uint8).numpy().tobytes())
+
+
+def blocks(scales, rows, columns, m, n):
+    """A scale for each element, whatever is left of the last block."""
+    return scales.repeat_interleave(rows, -2)[..., :m, :].repeat_interleave(columns, -1)[..., :n]
+
+
+def float8_block(root):
+    """DeepSeek's kernel: w.to(float32) * s, stored in the output's dtype."""
+    for name, (rows, columns) in {"fp8-block": (128, 128), "fp8-small": (16, 32)}.items():
+        case = Case(root, name, {"quant_method": "fp8", "weight_block_size": [rows, columns], "fmt": "e4m3"})
+        shapes = [(rows, columns), (2 * rows + 1, columns), (rows - 1, 3 * columns - 5), (3, 2), (1, 1),
+                  (4 * rows + rows // 2, 9 * columns), (300, 1111)]
+        for i, (m, n) in enumerate(shapes):
+            w = codes(m, n).view(torch.float8_e4m3fn)
+            s = floats(-(-m // rows), -(-n // columns))
+            key = f"model.layers.{i}.mlp.weight"
+            case.put(key, w)
+            case.put(key + "_scale_inv", s)
+            full = w.to(torch.float32) * blocks(s, rows, columns, m, n)
+            case.expect(key, lambda dtype, full=full: full.to(dtype))
+        case.save()
+
+
+def float8_rows(root):
+    """compressed-tensors and ModelOpt: one scale, or one for each row."""
+    case = Case(root, "fp8-rows", {"quant_method": "compressed-tensors", "format": "float-quantized"})
+    for i, (m, n, s) in enumerate([(64, 48, (1,)), (64, 48, (64, 1)), (33, 77, (33,)), (100, 2000, (1, 1)), (5, 9, ())]):
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            w = codes(m, n).view(torch.float8_e4m3fn)
+            scale = floats(*s, dtype=dtype)
+            key = f"model.layers.{i}.{str(dtype)[6:]}.weight"
+            case.put(key, w)
+            case.put(key + "_scale", scale)
+            case.put(key[:-6] + "input_scale", torch.ones(1))
+            full = w.to(torch.float32) * (scale.to(torch.float32)[:, None] if s == (33,) else scale.to(torch.float32))
+            case.expect(key, lambda dtype, full=full: full.to(dtype))
+    case.save()
+
+
+def mxfp8(root):
+    """Scales are exponents, all of them."""
+    case = Case(root, "mxfp8", {"quant_method": "mxfp8"})
+    w = codes(256, 96).view(torch.float8_e4m3fn)
+    s = torch.arange(256 * 3).remainder(256).to(torch.uint8).reshape(256, 3)
+    case.put("a.weight", w)
+    case.put("a.weight_scale", s)
+    full = w.to(torch.float32) * blocks(s.view(torch.float8_e8m0fnu).to(torch.float32), 1, 32, 256, 96)
+    case.expect("a.weight", lambda dtype: full.to(dtype))
+    case.save()
+
+
+MAKERS = [float8_block, float8_rows, mxfp8]
+
+
+def is_nan(bits, dtype):
+    mask = {"bf16": 0x7F80, "fp16": 0x7C00, "fp32": 0x7F800000}[dtype]
+    rest = {"bf16": 0x7F, "fp16": 0x3FF, "fp32": 0x7FFFFF}[dtype]
+    return ((bits & mask) == mask) & ((bits & rest) != 0)
+
+
+def check(root, got):
+    passed = failed = 0
+    for case in sorted(os.listdir(root)):
+        for dtype in DTYPES:
+            at = os.path.join(root, case, "expected", dtype)
+            mine = os.path.join(got, case, dtype)
+            if sorted(os.listdir(at)) != sorted(os.listdir(mine)):
+                print(f"{case} {dtype}: {set(os.listdir(at)) ^ set(os.listdir(mine))}")
+                failed += 1
+            for name in os.listdir(at):
+                plain = name == "model.norm.weight"
+                kind = numpy.uint32 if dtype == "fp32" and not plain else numpy.uint16
+                want = numpy.fromfile(os.path.join(at, name), kind)
+                have = numpy.fromfile(os.path.join(mine, name), kind)
+                if len(want) != len(have):
+                    print(f"{case} {dtype} {name}: {len(have)} elements, {len(want)} expected")
+                    failed += 1
+                    continue
+                differ = want != have
+                if not plain:
+                    differ &= ~(is_nan(want, dtype) & is_nan(have, dtype))
+                if differ.any():
+                    i = int(numpy.argmax(differ))
+                    print(f"{case} {dtype} {name}: {int(differ.sum())} of {len(want)} differ, "
+                          f"first {i}: {int(have[i]):#x}, expected {int(want[i]):#x}")
+                    failed += 1
+                else:
+                    passed += 1
+    print(f"{passed} passed, {failed} failed")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "make":
+        torch.manual_seed(int(sys.argv[2]))
+        for maker in MAKERS:
+            maker(sys.argv[3])
+    else:
+        check(sys.argv[2], sys.argv[3])
