@@ -139,6 +139,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(codec) \
 	X(comm) \
 	X(counters) \
+	X(creds) \
 	X(crc32c) \
 	X(dcp) \
 	X(dedup) \

@@ -1,27 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "remote/creds.h"
 
+#include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
+#include "remote/creds_internal.h"
 
+#include <pthread.h>
 #include <string.h>
 
-struct creds {
-	struct creds_key key;
+enum {
+	EARLY_S = 300, /* renewed so long before they expire */
+	AGAIN_S = 20,  /* after a renewal that failed, or was of no use */
+	WIPE_MAX = 1 << 20,
 };
 
-static void wipe(char *s)
+struct creds {
+	struct creds_source source;
+	pthread_mutex_t lock;
+	struct creds_got got;
+	uint64_t asked_ns; /* when the last renewal began; 0: never */
+	bool renewing, has_thread;
+	pthread_t thread;
+	struct ckpt_err why; /* of the last renewal; code 0: it was good */
+};
+
+void creds_wipe(char *s)
 {
 	if (s)
-		explicit_bzero(s, strlen(s));
+		explicit_bzero(s, strnlen(s, WIPE_MAX));
 	free(s);
 }
 
 void creds_key_release(struct creds_key *k)
 {
-	wipe(k->access);
-	wipe(k->secret);
-	wipe(k->token);
+	creds_wipe(k->access);
+	creds_wipe(k->secret);
+	creds_wipe(k->token);
 	*k = (struct creds_key){ 0 };
 }
 
@@ -31,7 +47,7 @@ static bool copy(char **to, const char *s)
 	return *to || !s || !*s;
 }
 
-static int copy_key(const struct creds_key *from, struct creds_key *ret, struct ckpt_err *e)
+int creds_copy(const struct creds_key *from, struct creds_key *ret, struct ckpt_err *e)
 {
 	struct creds_key k = { 0 };
 
@@ -44,31 +60,70 @@ static int copy_key(const struct creds_key *from, struct creds_key *ret, struct 
 	return 0;
 }
 
-static char *env(const char *name)
+const char *creds_env(const char *name)
 {
-	char *v = getenv(name);
+	const char *v = getenv(name);
 
 	return v && *v ? v : NULL;
+}
+
+/* Asks the source; blocks. */
+static int ask(struct creds *c, struct creds_got *ret, struct ckpt_err *e)
+{
+	return c->source.get(&c->source, ret, e);
+}
+
+static void take(struct creds *c, struct creds_got *got)
+{
+	creds_key_release(&c->got.key);
+	c->got = *got;
+	*got = (struct creds_got){ 0 };
+}
+
+static void *renew(void *arg)
+{
+	struct creds *c = arg;
+	struct creds_got got = { 0 };
+	struct ckpt_err e = { 0 };
+	int rc = ask(c, &got, &e);
+
+	{
+		SCOPED_LOCK(&c->lock);
+		if (!rc)
+			take(c, &got);
+		c->why = e;
+		c->renewing = false;
+	}
+	creds_key_release(&got.key);
+	return NULL;
+}
+
+/* Starts a renewal unless one is under way or has just been. Under the lock. */
+static void begin_renewal(struct creds *c, uint64_t now)
+{
+	if (c->renewing || !c->source.can_renew ||
+	    (c->asked_ns && now - c->asked_ns < AGAIN_S * CLOCK_SECOND))
+		return;
+	if (c->has_thread) /* it has ended, all but its return */
+		(void)pthread_join(c->thread, NULL);
+	c->has_thread = !pthread_create(&c->thread, NULL, renew, c);
+	c->renewing = c->has_thread;
+	c->asked_ns = now;
 }
 
 int creds_open(struct net *n, const char *profile, bool anonymous, struct creds **ret,
 	       struct ckpt_err *e)
 {
-	const struct creds_key of_env = { env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY"),
-					  env("AWS_SESSION_TOKEN") };
 	struct creds *c = calloc(1, sizeof(*c));
-	int rc = 0;
+	int rc;
 
-	(void)n;
-	(void)profile;
 	if (!c)
 		return err_nomem(e);
-	if (!anonymous && of_env.access && of_env.secret)
-		rc = copy_key(&of_env, &c->key, e);
-	else if (!anonymous)
-		rc = err_set(e, EACCES,
-			     "no credentials were found in AWS_ACCESS_KEY_ID and "
-			     "AWS_SECRET_ACCESS_KEY; for what is public, use anonymous");
+	(void)pthread_mutex_init(&c->lock, NULL);
+	c->source.net = n;
+	rc = creds_find(&c->source, profile, anonymous, e);
+	if (!rc && c->source.get)
+		rc = ask(c, &c->got, e);
 	if (rc) {
 		creds_free(c);
 		return rc;
@@ -81,30 +136,51 @@ void creds_free(struct creds *c)
 {
 	if (!c)
 		return;
-	creds_key_release(&c->key);
+	if (c->has_thread)
+		(void)pthread_join(c->thread, NULL);
+	creds_key_release(&c->got.key);
+	creds_source_release(&c->source);
+	(void)pthread_mutex_destroy(&c->lock);
 	free(c);
 }
 
 int creds_get(struct creds *c, struct creds_key *ret, struct ckpt_err *e)
 {
-	return copy_key(&c->key, ret, e);
+	time_t now = time(NULL);
+	SCOPED_LOCK(&c->lock);
+
+	if (c->got.expires && now > c->got.expires - EARLY_S)
+		begin_renewal(c, clock_ns());
+	if (!c->got.expires || now < c->got.expires)
+		return creds_copy(&c->got.key, ret, e);
+	if (c->renewing || !c->why.code)
+		return -EAGAIN;
+	return err_set(e, EACCES, "the credentials have expired, and their renewal failed: %s",
+		       c->why.msg);
 }
 
 bool creds_refused(struct creds *c, const char *access)
 {
-	(void)c;
-	(void)access;
-	return false;
+	SCOPED_LOCK(&c->lock);
+
+	if (!c->source.can_renew || !c->got.key.access)
+		return false;
+	if (strcmp(c->got.key.access, access) != 0)
+		return true; /* renewed since that request was made */
+	if (c->asked_ns && clock_ns() - c->asked_ns < AGAIN_S * CLOCK_SECOND)
+		return false;
+	begin_renewal(c, clock_ns());
+	if (c->renewing)
+		c->got.expires = 1; /* not to be used until then */
+	return c->renewing;
 }
 
 const char *creds_region(const struct creds *c)
 {
-	(void)c;
-	return NULL;
+	return c->source.region;
 }
 
 const char *creds_endpoint(const struct creds *c)
 {
-	(void)c;
-	return NULL;
+	return c->source.endpoint;
 }
