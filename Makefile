@@ -329,6 +329,7 @@ check-torch: all
 	@tests/torch/megatron_ranks.sh
 	@tests/torch/python.sh
 	@tests/torch/zarr.sh
+	@tests/torch/dequant.sh
 
 # Long-running stress test with many readers on mounts. Set SOAK_SECONDS for shorter runs.
 soak: all $(BUILD)/tests/soak

@@ -38,6 +38,7 @@ struct finder {
 	size_t n_tensors;
 	struct jval config; /* quantization_config */
 	enum ckpt_dtype dtype;
+	const struct dequantise_peek *peek;
 	struct arena *mem;
 	bool *hide;
 	struct found *v;
@@ -269,6 +270,322 @@ static int find_float8(struct finder *f, const struct catalog_tensor *t)
 	return 0;
 }
 
+/* ---- codes of 8 bits that are integers ---- */
+
+static int find_int8(struct finder *f, const struct catalog_tensor *t)
+{
+	int64_t at = t->dtype == CKPT_DTYPE_I8 && t->n_dims == 2 ? sibling(f, t, "", scale) : -1;
+	const struct catalog_tensor *s = at < 0 ? NULL : &f->t[at];
+	struct found *x;
+
+	if (!s)
+		return 0;
+	if (sibling(f, t, "", "_zero_point") >= 0)
+		return err_set(f->e, ERR_UNSUPPORTED,
+			       "option 'dequantize': '%.120s' has zero points, which are not known "
+			       "for codes that are not packed",
+			       SHOWN(t));
+	x = add(f, t, "", "", t->shape, t->n_dims);
+	if (!x)
+		return -ENOMEM;
+	x->q.codes = CODES_INT8;
+	(void)add_input(f, x, t);
+	(void)add_input(f, x, s);
+	if (!cast_possible((enum ckpt_dtype)s->dtype, CKPT_DTYPE_F32) ||
+	    !set_grid(f, &x->q, s, 0, t->shape, t->shape[0], t->shape[1]))
+		return bad_scales(f, t, s, "that is neither a scale for all nor for each row");
+	return 0;
+}
+
+/* ---- codes of 4 bits that are floats ---- */
+
+static void set_e2m1(struct found *x)
+{
+	x->q.codes = CODES_E2M1;
+	x->q.bits = 4;
+	x->q.per = 2;
+}
+
+/* gpt-oss: blocks [experts, rows, groups, 16]; the weight has rows last, as transformers keeps it. */
+static int find_blocks(struct finder *f, const struct catalog_tensor *t)
+{
+	const uint64_t *n = t->shape;
+	const struct catalog_tensor *s;
+	struct found *x;
+	int64_t at;
+
+	if (t->dtype != CKPT_DTYPE_U8 || !ends(t, "_blocks") || t->n_dims != 4 || n[3] != 16)
+		return 0;
+	at = sibling(f, t, "_blocks", "_scales");
+	if (at < 0)
+		return no_scales(f, t, "_blocks", "_scales");
+	s = &f->t[at];
+	if (s->dtype != CKPT_DTYPE_U8 || s->n_dims != 3 || !dims_equal(3, s->shape, n) ||
+	    n[2] > UINT64_MAX / 32)
+		return bad_scales(f, t, s, "there must be a uint8 for each group of 16 bytes");
+	x = add(f, t, "_blocks", "", (const uint64_t[]){ n[0], n[2] * 32, n[1] }, 3);
+	if (!x)
+		return -ENOMEM;
+	set_e2m1(x);
+	x->q.n_prefix = 1;
+	x->q.turned = true;
+	x->q.group = 32;
+	x->q.all_exponents = true;
+	x->q.columns = 32;
+	x->q.scale_dims = 2;
+	x->q.exponents = true;
+	(void)add_input(f, x, t);
+	(void)add_input(f, x, s);
+	return 0;
+}
+
+/* A number for all scales; 0: there is none. */
+static int add_global(struct finder *f, struct found *x, const struct catalog_tensor *t,
+		      const char *end, const char *by, uint8_t *ret)
+{
+	int64_t at = sibling(f, t, end, by);
+
+	if (at < 0)
+		return 0;
+	if (!is_one(&f->t[at]) || !cast_possible((enum ckpt_dtype)f->t[at].dtype, CKPT_DTYPE_F32))
+		return bad_scales(f, t, &f->t[at], "that must be one number");
+	*ret = add_input(f, x, &f->t[at]);
+	return 0;
+}
+
+/* NVFP4 and MXFP4 of compressed-tensors (NAME_packed) and ModelOpt (NAME): two codes in a byte. */
+static int find_fp4(struct finder *f, const struct catalog_tensor *t)
+{
+	const char *end = ends(t, "_packed") ? "_packed" : "";
+	const struct catalog_tensor *s;
+	struct found *x;
+	int64_t at = t->dtype == CKPT_DTYPE_U8 && t->n_dims == 2 && !ends(t, scale)
+			     ? sibling(f, t, end, scale)
+			     : -1;
+	int rc;
+
+	if (at < 0)
+		return *end && t->dtype == CKPT_DTYPE_U8 ? no_scales(f, t, end, scale) : 0;
+	s = &f->t[at];
+	if (t->shape[1] > UINT64_MAX / 2)
+		return 0;
+	x = add(f, t, end, "", (const uint64_t[]){ t->shape[0], t->shape[1] * 2 }, 2);
+	if (!x)
+		return -ENOMEM;
+	set_e2m1(x);
+	(void)add_input(f, x, t);
+	(void)add_input(f, x, s);
+	x->q.columns = s->dtype == CKPT_DTYPE_F8_E4M3FN ? 16 : 32;
+	x->q.scale_dims = 2;
+	x->q.exponents = s->dtype != CKPT_DTYPE_F8_E4M3FN;
+	if ((s->dtype != CKPT_DTYPE_F8_E4M3FN && s->dtype != CKPT_DTYPE_U8 &&
+	     s->dtype != CKPT_DTYPE_F8_E8M0FNU) ||
+	    s->n_dims != 2 || s->shape[0] != t->shape[0] ||
+	    s->shape[1] != blocks_in(2 * t->shape[1], x->q.columns))
+		return bad_scales(
+			f, t, s, "there must be a float8 for 16 codes of a row, or a uint8 for 32");
+	rc = add_global(f, x, t, end, "_global_scale", &x->q.over);
+	return rc ? rc : add_global(f, x, t, end, "_scale_2", &x->q.times);
+}
+
+/* ---- integers packed into int32 ---- */
+
+/* The width of codes that the configuration has, 4 if it has none; 0: it is not known here. */
+static unsigned bits_of(const struct finder *f)
+{
+	struct jiter groups = jiter(jval_get(f->config, "config_groups"));
+	struct jval bits = jval_get(f->config, "bits");
+	uint64_t n = 4;
+
+	while (!bits.d && jiter_next(&groups))
+		bits = jval_get(jval_get(groups.v, "weights"), "num_bits");
+	if (bits.d && !jval_u64(bits, &n))
+		n = 0;
+	return n == 4 || n == 8 ? (unsigned)n : 0;
+}
+
+static int unknown_bits(const struct finder *f, const struct catalog_tensor *t)
+{
+	return err_set(f->e, ERR_UNSUPPORTED,
+		       "option 'dequantize': the codes of '%.120s' do not have 4 or 8 bits, "
+		       "according to quantization_config",
+		       SHOWN(t));
+}
+
+/* The size of groups of n codes with this many scales: the configuration's, if it fits; 0: none
+ * fits. */
+static uint64_t group_of(const struct finder *f, uint64_t n, uint64_t scales)
+{
+	struct jiter groups = jiter(jval_get(f->config, "config_groups"));
+	struct jval size = jval_get(f->config, "group_size");
+	uint64_t g;
+
+	while (!size.d && jiter_next(&groups))
+		size = jval_get(jval_get(groups.v, "weights"), "group_size");
+	if (jval_u64(size, &g) && g && blocks_in(n, g) == scales)
+		return g;
+	return scales && n % scales == 0 ? n / scales : 0;
+}
+
+/* The number of columns: compressed-tensors stores the shape, since rows are padded. */
+static int columns_of(struct finder *f, const struct catalog_tensor *t, uint64_t per, uint64_t *ret)
+{
+	int64_t at = sibling(f, t, "_packed", "_shape");
+	uint64_t words = t->shape[1];
+	uint8_t raw[16];
+
+	*ret = words * per;
+	if (at < 0)
+		return 0;
+	if ((f->t[at].dtype != CKPT_DTYPE_I64 && f->t[at].dtype != CKPT_DTYPE_I32) ||
+	    f->t[at].n_dims != 1 || f->t[at].shape[0] != 2)
+		return bad_scales(f, t, &f->t[at], "that must be two integers");
+	if (f->peek->read(f->peek->arg, (uint32_t)at, raw, (size_t)f->t[at].bytes, f->e))
+		return -f->e->code;
+	f->hide[at] = true;
+	*ret = f->t[at].dtype == CKPT_DTYPE_I64 ? load_le64(raw + 8) : load_le32(raw + 4);
+	if (*ret > words * per || blocks_in(*ret, per) != words)
+		return err_set(f->e, EINVAL,
+			       "option 'dequantize': '%.120s' has shape %s, but '%.120s' says that "
+			       "there are %llu columns of %llu in a word",
+			       SHOWN(t), SHAPE_TEXT(t), SHOWN(&f->t[at]), (unsigned long long)*ret,
+			       (unsigned long long)per);
+	return 0;
+}
+
+/* The groups of the n columns or rows, if they are given; compressed-tensors writes -1 for none. */
+static int add_groups(struct finder *f, struct found *x, const struct catalog_tensor *t,
+		      const char *end, const char *by, uint64_t n, uint64_t n_groups)
+{
+	int64_t at = sibling(f, t, end, by);
+	const struct catalog_tensor *g = at < 0 ? NULL : &f->t[at];
+	uint8_t first[4];
+
+	if (!g || !n)
+		return 0;
+	f->hide[at] = true;
+	if (g->dtype != CKPT_DTYPE_I32 || g->n_dims != 1 || g->shape[0] != n ||
+	    n_groups > MAX_GROUPS)
+		return bad_scales(f, t, g, "there must be an int32 for each input");
+	if (f->peek->read(f->peek->arg, (uint32_t)at, first, sizeof(first), f->e))
+		return -f->e->code;
+	if (load_le32(first) == UINT32_MAX)
+		return 0;
+	x->q.groups = add_input(f, x, g);
+	x->q.n_groups = n_groups;
+	return 0;
+}
+
+/* Zero points: int32, packed like codes, of a x b words. */
+static int add_zeros(struct finder *f, struct found *x, const struct catalog_tensor *t, int64_t at,
+		     uint64_t a, uint64_t b)
+{
+	const struct catalog_tensor *z = &f->t[at];
+
+	if (z->dtype != CKPT_DTYPE_I32 || z->n_dims != 2 || z->shape[0] != a || z->shape[1] != b)
+		return bad_scales(f, t, z, "the zero points must be packed like the codes");
+	x->q.codes = CODES_UINT;
+	x->q.zeros = add_input(f, x, z);
+	x->q.zeros_per = (uint8_t)x->q.per;
+	return 0;
+}
+
+/* compressed-tensors: pack-quantized. */
+static int find_packed(struct finder *f, const struct catalog_tensor *t)
+{
+	unsigned bits = bits_of(f);
+	const struct catalog_tensor *s;
+	struct found *x;
+	uint64_t n, per;
+	int64_t at;
+	int rc;
+
+	if (t->dtype != CKPT_DTYPE_I32 || t->n_dims != 2 || !ends(t, "_packed"))
+		return 0;
+	at = sibling(f, t, "_packed", scale);
+	if (at < 0)
+		return no_scales(f, t, "_packed", scale);
+	if (!bits)
+		return unknown_bits(f, t);
+	per = 32 / bits;
+	s = &f->t[at];
+	rc = columns_of(f, t, per, &n);
+	if (rc)
+		return rc;
+	x = add(f, t, "_packed", "", (const uint64_t[]){ t->shape[0], n }, 2);
+	if (!x)
+		return -ENOMEM;
+	x->q.codes = bits == 4 ? CODES_UINT4_8 : CODES_UINT8_128;
+	x->q.bits = (uint8_t)bits;
+	x->q.per = (uint32_t)per;
+	x->q.scale_dims = 2;
+	(void)add_input(f, x, t);
+	(void)add_input(f, x, s);
+	if (!cast_possible((enum ckpt_dtype)s->dtype, CKPT_DTYPE_F32) || s->n_dims != 2 ||
+	    s->shape[0] != t->shape[0] || !(x->q.columns = group_of(f, n, s->shape[1])))
+		return bad_scales(f, t, s, "that is not a scale for each group of a row");
+	at = sibling(f, t, "_packed", "_zero_point");
+	if (at >= 0)
+		rc = add_zeros(f, x, t, at, blocks_in(s->shape[0], per), s->shape[1]);
+	x->q.zeros_packed_a = true;
+	return rc ? rc : add_groups(f, x, t, "_packed", "_g_idx", n, s->shape[1]);
+}
+
+/* AWQ: [inputs, outputs / 8], GPTQ: [inputs / 8, outputs]; scales are [groups, outputs]. */
+static int find_qweight(struct finder *f, const struct catalog_tensor *t)
+{
+	static const uint8_t awq[] = { 0, 4, 1, 5, 2, 6, 3, 7 };
+	static const char end[] = ".qweight";
+	unsigned bits = bits_of(f);
+	const struct catalog_tensor *s;
+	bool is_gptq;
+	struct found *x;
+	uint64_t per, k, n;
+	int64_t at, zeros;
+	int rc;
+
+	if (t->dtype != CKPT_DTYPE_I32 || t->n_dims != 2 || !ends(t, end))
+		return 0;
+	at = sibling(f, t, end, ".scales");
+	zeros = sibling(f, t, end, ".qzeros");
+	if (at < 0 || zeros < 0)
+		return no_scales(f, t, end, at < 0 ? ".scales" : ".qzeros");
+	if (!bits)
+		return unknown_bits(f, t);
+	s = &f->t[at];
+	per = 32 / bits;
+	if (!cast_possible((enum ckpt_dtype)s->dtype, CKPT_DTYPE_F32) || s->n_dims != 2 ||
+	    !s->shape[0])
+		return bad_scales(f, t, s, "that is not a scale for each group of inputs");
+	n = s->shape[1];
+	is_gptq = t->shape[1] == n;
+	k = t->shape[0];
+	if (is_gptq ? ckd_mul(&k, k, per) : t->shape[1] != blocks_in(n, per) || n % per)
+		return bad_scales(f, t, s, "that is not a scale for each output");
+	if (!is_gptq && bits != 4)
+		return unknown_bits(f, t);
+	x = add(f, t, end, ".weight", (const uint64_t[]){ n, k }, 2);
+	if (!x)
+		return -ENOMEM;
+	x->q.bits = (uint8_t)bits;
+	x->q.per = (uint32_t)per;
+	x->q.turned = true;
+	x->q.packed_a = is_gptq;
+	x->q.groups_of_a = true;
+	x->q.scale_dims = 2;
+	x->q.zero_more =
+		is_gptq && !jval_is_str(jval_get(f->config, "checkpoint_format"), "gptq_v2");
+	if (!is_gptq)
+		memcpy(x->q.order, awq, sizeof(awq));
+	(void)add_input(f, x, t);
+	(void)add_input(f, x, s);
+	x->q.rows = group_of(f, k, s->shape[0]);
+	if (!x->q.rows)
+		return bad_scales(f, t, s, "the groups of inputs are not of one size");
+	rc = add_zeros(f, x, t, zeros, s->shape[0], blocks_in(n, per));
+	return rc ? rc : add_groups(f, x, t, end, ".g_idx", k, s->shape[0]);
+}
+
 /* ---- all ---- */
 
 /* Scales of activations, which nothing needs once the weights are not quantised. */
@@ -287,10 +604,14 @@ static void hide_others(struct finder *f)
 
 static int find_all(struct finder *f)
 {
+	static int (*const finders[])(struct finder * f, const struct catalog_tensor *t) = {
+		find_float8, find_int8, find_blocks, find_fp4, find_packed, find_qweight,
+	};
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < f->n_tensors; i++)
-		rc = find_float8(f, &f->t[i]);
+		for (size_t k = 0; !rc && k < ARRAY_LEN(finders); k++)
+			rc = finders[k](f, &f->t[i]);
 	if (!rc && !f->n)
 		return err_set(f->e, EINVAL,
 			       "option 'dequantize': no tensor holds codes that have scales");
@@ -339,10 +660,11 @@ static int derive(struct catalog *c, struct finder *f, struct dequantised *ret)
 }
 
 int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
-	       struct dequantised *ret, struct ckpt_err *e)
+	       const struct dequantise_peek *peek, struct dequantised *ret, struct ckpt_err *e)
 {
 	struct finder f = { .config = jval_get(config, "quantization_config"),
 			    .dtype = dtype,
+			    .peek = peek,
 			    .mem = &ret->mem,
 			    .e = e };
 	int rc;

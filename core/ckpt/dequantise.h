@@ -23,6 +23,13 @@
 struct catalog;
 struct ckpt_err;
 
+/* Reads the first len bytes of tensor number i of the catalog, as it is before it changes; the tensor
+ * has as many. */
+struct dequantise_peek {
+	int (*read)(void *arg, uint32_t i, void *buf, size_t len, struct ckpt_err *e);
+	void *arg;
+};
+
 struct dequantised {
 	struct arena mem; /* of what follows */
 	struct derived *v;
@@ -34,7 +41,7 @@ struct dequantised {
  * *ret, also after a failure, once nothing uses the tensors any more.
  */
 int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
-	       struct dequantised *ret, struct ckpt_err *e);
+	       const struct dequantise_peek *peek, struct dequantised *ret, struct ckpt_err *e);
 void dequantised_release(struct dequantised *d);
 
 /*

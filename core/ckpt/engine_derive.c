@@ -5,6 +5,9 @@
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/dequantise.h"
 #include "index/catalog_query.h"
+#include "read/fetch.h"
+#include "read/tensor_read.h"
+#include "tensor/vtensor.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -27,9 +30,40 @@ static int edit_config(struct engine *eng, int64_t number, struct ckpt_err *e)
 	return assets_replace(&eng->assets, (size_t)number, text, e);
 }
 
+/* ---- reading before there is anything to read with ---- */
+
+struct peeking {
+	struct engine *eng;
+	struct fetch *fetch; /* made at the first read */
+};
+
+static int peek(void *arg, uint32_t i, void *buf, size_t len, struct ckpt_err *e)
+{
+	static const struct fetch_opts small = { .map_bytes = 1 << 20 };
+	struct peeking *p = arg;
+	const struct catalog_tensor *t = &catalog_tensors(p->eng->catalog, NULL)[i];
+	struct tensor_reader *r = NULL;
+	struct vtensor *v;
+	int rc = 0;
+
+	if (!p->fetch)
+		rc = fetch_new(p->eng->catalog, p->eng->files, &small, &p->fetch, e);
+	if (!rc)
+		rc = vtensor_whole(t, i, (enum ckpt_dtype)t->dtype, &v, e);
+	if (!rc)
+		rc = tensor_open(p->fetch, v, &r, e);
+	if (!rc)
+		rc = tensor_read(p->fetch, r, buf, len, 0, NULL, e);
+	if (p->fetch)
+		tensor_close(p->fetch, r);
+	return rc;
+}
+
 int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct jdoc config CLEANUP(jdoc_release) = { 0 };
+	struct peeking peeking = { .eng = eng };
+	const struct dequantise_peek how = { peek, &peeking };
 	autofree char *text = NULL;
 	int dtype = CKPT_DTYPE_NONE;
 	int64_t number = -1;
@@ -42,8 +76,9 @@ int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err
 	if (!rc && text && jdoc_parse(&config, text, len, 0, e))
 		rc = err_wrap(e, "'%.200s', line %zu", eng->assets.v[number].path, config.line);
 	if (!rc)
-		rc = dequantise(eng->catalog, jdoc_root(&config), (enum ckpt_dtype)dtype,
+		rc = dequantise(eng->catalog, jdoc_root(&config), (enum ckpt_dtype)dtype, &how,
 				&eng->dequantised, e);
+	fetch_free(peeking.fetch);
 	if (!rc && jval_get(jdoc_root(&config), "quantization_config").d)
 		rc = edit_config(eng, number, e);
 	return rc;

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "codec/cast.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,6 +104,8 @@ static void to_floats(const struct dequant *q, enum ckpt_dtype dtype, const uint
 		return;
 	}
 	codes_values(q->exponents ? CODES_E8M0 : CODES_E4M3, values);
+	for (int i = 0; q->all_exponents && i < 256; i++)
+		values[i] = ldexpf(1, i - 128); /* the codes' values are doubled */
 	for (uint64_t i = 0; i < n; i++)
 		to[i] = values[from[i]];
 }
@@ -323,6 +326,8 @@ static int run_part(struct part *p, uint8_t *out, struct ckpt_err *e)
 	int rc = load(p, &l, e);
 
 	codes_values(q->codes, values);
+	for (size_t i = 0; q->all_exponents && i < ARRAY_LEN(values); i++)
+		values[i] *= 2;
 	for (uint64_t i = 0; !rc && i < lines; i++) {
 		if (q->turned)
 			column_of(p, &l, values, i);

@@ -39,6 +39,8 @@ struct dequant {
 	uint32_t per;	  /* codes in a stored element */
 	uint32_t group;	  /* codes in the last stored dimension; 0: there is none */
 	uint8_t order[8]; /* of 4 bits: code i of eight is in nibble order[i] */
+	/* The exponents of gpt-oss: 255 is 2^128, which transformers multiplies by as ldexp() does. */
+	bool all_exponents;
 	/* Scales: float32, float16, bfloat16, or float8. */
 	uint64_t rows, columns; /* each at least 1 */
 	uint8_t scale_dims;	/* 0; 1: of rows; or 2, behind those of the stack */

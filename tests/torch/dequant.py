@@ -10,7 +10,10 @@ import sys
 
 import numpy
 import torch
+from compressed_tensors.compressors.base import BaseCompressor
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -112,7 +115,134 @@ def mxfp8(root):
     case.save()
 
 
-MAKERS = [float8_block, float8_rows, mxfp8]
+def mxfp4(root):
+    """gpt-oss, as transformers computes it."""
+    case = Case(root, "gpt-oss", {"quant_method": "mxfp4"})
+    for name, shape in {"gate_up_proj": (3, 70, 4, 16), "down_proj": (2, 33, 1, 16)}.items():
+        blocks_, scales = codes(*shape), codes(*shape[:-1])
+        key = "model.layers.0.mlp.experts." + name
+        case.put(key + "_blocks", blocks_)
+        case.put(key + "_scales", scales)
+        full = convert_moe_packed_tensors(blocks_, scales).to(torch.float32)
+        case.expect(key, lambda dtype, full=full: full.to(dtype))
+    case.save()
+
+
+def compressed(root, name, how, args, tensors):
+    """compressed-tensors computes in the dtype of the scales; float32 where another is asked for."""
+    config = {"quant_method": "compressed-tensors", "format": how,
+              "config_groups": {"group_0": {"targets": ["Linear"], "weights": args}}}
+    case = Case(root, name, config)
+    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**args))
+    for key, state in tensors.items():
+        for part, tensor in state.items():
+            case.put(f"{key}.{part}", tensor)
+
+        def weight(dtype, state=state):
+            state = dict(state)
+            scale = state["weight_scale"]
+            if scale.dtype in DTYPES.values() and scale.dtype != dtype:
+                state["weight_scale"] = scale.to(torch.float32)
+            if "weight_packed" in state and state["weight_packed"].dtype == torch.uint8 and dtype != torch.bfloat16:
+                return nvfp4_formula(state).to(dtype)
+            return BaseCompressor.get_value_from_registry(how).decompress(state, scheme)["weight"].to(dtype)
+
+        case.expect(key + ".weight", weight)
+    case.save()
+
+
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def nibbles(packed):
+    """uint8 [..., n] to [..., 2n], the low one first."""
+    return torch.stack([packed & 15, packed >> 4], -1).flatten(-2).long()
+
+
+def nvfp4_formula(state):
+    scale = state["weight_scale"].to(torch.float32) / state["weight_global_scale"]
+    return E2M1[nibbles(state["weight_packed"])] * scale.repeat_interleave(16, -1)
+
+
+def words(*shape):
+    return torch.randint(-2**31, 2**31, shape, dtype=torch.int64).to(torch.int32)
+
+
+def packed(root):
+    shapes = [(16, 64), (33, 128), (7, 32), (100, 320)]
+    for dtype in (torch.bfloat16, torch.float16):
+        short = "bf16" if dtype == torch.bfloat16 else "fp16"
+        args = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+        compressed(root, f"int4-{short}", "pack-quantized", args, {
+            f"a.{i}": {"weight_packed": words(m, n // 8), "weight_scale": floats(m, n // 32, dtype=dtype),
+                       "weight_shape": torch.tensor([m, n])} for i, (m, n) in enumerate(shapes)})
+        args = {**args, "symmetric": False}
+        compressed(root, f"int4-zeros-{short}", "pack-quantized", args, {
+            f"a.{i}": {"weight_packed": words(m, n // 8), "weight_scale": floats(m, n // 32, dtype=dtype),
+                       "weight_zero_point": words(-(-m // 8), n // 32),
+                       "weight_shape": torch.tensor([m, n])} for i, (m, n) in enumerate(shapes)})
+        args = {**args, "symmetric": True, "actorder": "group"}
+        compressed(root, f"int4-order-{short}", "pack-quantized", args, {
+            f"a.{i}": {"weight_packed": words(m, n // 8), "weight_scale": floats(m, n // 32, dtype=dtype),
+                       "weight_g_idx": (torch.randperm(n) // 32).to(torch.int32),
+                       "weight_shape": torch.tensor([m, n])} for i, (m, n) in enumerate(shapes)})
+        args = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "channel"}
+        compressed(root, f"int4-rows-{short}", "pack-quantized", args, {
+            f"a.{i}": {"weight_packed": words(m, -(-n // 8)), "weight_scale": floats(m, 1, dtype=dtype),
+                       "weight_shape": torch.tensor([m, n])} for i, (m, n) in enumerate([(5, 9), (12, 777)])})
+        args = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+        compressed(root, f"int8-packed-{short}", "pack-quantized", args, {
+            f"a.{i}": {"weight_packed": words(m, -(-n // 4)), "weight_scale": floats(m, 1, dtype=dtype),
+                       "weight_shape": torch.tensor([m, n])} for i, (m, n) in enumerate([(5, 9), (12, 777)])})
+        compressed(root, f"int8-{short}", "int-quantized", args, {
+            f"a.{i}": {"weight": codes(m, n).view(torch.int8), "weight_scale": floats(m, 1, dtype=dtype)}
+            for i, (m, n) in enumerate(shapes)})
+    args = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16}
+    compressed(root, "nvfp4", "nvfp4-pack-quantized", args, {
+        f"a.{i}": {"weight_packed": codes(m, n // 2), "weight_scale": floats(m, n // 16).to(torch.float8_e4m3fn),
+                   "weight_global_scale": floats(1).abs()} for i, (m, n) in enumerate(shapes)})
+
+
+def unpack(words_, bits, order=None):
+    """int32 [a, b] to codes [a, b * 32 / bits], in this order of the parts of a word."""
+    shifts = torch.arange(32 // bits) if order is None else torch.tensor(order)
+    return ((words_.long()[..., None] >> (shifts * bits)) & ((1 << bits) - 1)).flatten(-2)
+
+
+def inputs_first(root):
+    """AWQ and GPTQ store [inputs, outputs]: W = (code - zero) * scale in float32, rounded once."""
+    case = Case(root, "awq", {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"})
+    order = [0, 4, 1, 5, 2, 6, 3, 7]
+    for i, (k, n) in enumerate([(64, 16), (1024, 304), (32, 8)]):
+        q, z, s = words(k, n // 8), words(k // 32, n // 8), floats(k // 32, n, dtype=torch.float16)
+        key = f"model.layers.{i}.q_proj"
+        case.put(key + ".qweight", q)
+        case.put(key + ".qzeros", z)
+        case.put(key + ".scales", s)
+        zero, scale = (x.repeat_interleave(32, 0).float() for x in (unpack(z, 4, order), s))
+        full = ((unpack(q, 4, order).float() - zero) * scale).T
+        case.expect(key + ".weight", lambda dtype, full=full: full.to(dtype))
+    case.save()
+    for name, bits, more in (("gptq", 4, 1), ("gptq-v2", 4, 0), ("gptq-int8", 8, 1)):
+        form = "gptq_v2" if more == 0 else "gptq"
+        case = Case(root, name, {"quant_method": "gptq", "bits": bits, "group_size": 32, "checkpoint_format": form})
+        per = 32 // bits
+        for i, (k, n, ordered) in enumerate([(64, 16, False), (1024, 304, True), (32, 8, True)]):
+            q, z, s = words(k // per, n), words(k // 32, n // per), floats(k // 32, n, dtype=torch.float16)
+            groups = (torch.randperm(k) if ordered else torch.arange(k)) // 32
+            key = f"model.layers.{i}.q_proj"
+            case.put(key + ".qweight", q)
+            case.put(key + ".qzeros", z)
+            case.put(key + ".scales", s)
+            if i:
+                case.put(key + ".g_idx", groups.to(torch.int32))
+            zero = (unpack(z, bits) + more).float()[groups]
+            full = ((unpack(q.T, bits).T.float() - zero) * s.float()[groups]).T
+            case.expect(key + ".weight", lambda dtype, full=full: full.to(dtype))
+        case.save()
+
+
+MAKERS = [float8_block, float8_rows, mxfp8, mxfp4, packed, inputs_first]
 
 
 def is_nan(bits, dtype):
