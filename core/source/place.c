@@ -21,9 +21,12 @@ int place_open(const char *address, const struct place_options *o, struct place 
 	struct place *place, *archive;
 	const char *file;
 	char *root;
-	int rc = (place_is_remote(address) ? remote_open : local_open)(address, o ? o : &none,
-								       &place, &root, &file, e);
+	int rc;
 
+	if (place_is_remote(address))
+		rc = remote_open(address, o ? o : &none, &place, &root, &file, e);
+	else
+		rc = local_open(address, o ? o : &none, &place, &root, &file, e);
 	if (rc)
 		return rc;
 	rc = file && archive_is_name(file) ? archive_open(place, root, file, &archive, e) : 1;
