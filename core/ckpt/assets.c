@@ -451,7 +451,7 @@ static int list_remote(struct place *place, struct name_list *ret, struct ckpt_e
 
 	if (rc == -EFBIG)
 		return err_set(e, EFBIG, "it has more than %d files", MAX_ASSETS);
-	for (size_t i = 0; !rc && !ret->n && i < ARRAY_LEN(usual); i++)
+	for (size_t i = 0, n = ret->n ? 0 : ARRAY_LEN(usual); !rc && i < n; i++)
 		rc = name_list_add(ret, usual[i], e);
 	return rc;
 }

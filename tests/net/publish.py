@@ -42,7 +42,8 @@ def s3(url, where, *tops):
     token = {"X-Auth-Token": auth.headers["X-Auth-Token"]}
     ask("PUT", f"{root}/{quote(bucket)}", None, token | {"Content-Length": "0"})
     for top in tops:
-        for name, path in files_in(top):
+        # Metadata last, as savers write it.
+        for name, path in sorted(files_in(top), key=lambda x: (os.path.basename(x[0])[0] == ".", x)):
             key = f"{prefix}/{name}" if prefix else name
             with open(path, "rb") as f:
                 ask("PUT", f"{root}/{quote(bucket)}/{quote(key)}", f.read(), token)
