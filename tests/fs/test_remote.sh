@@ -1,0 +1,382 @@
+#!/bin/bash
+# Checkpoints in object stores: real servers of S3, https and the Hub's kind, and a proxy with faults. In full runs only.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck disable=SC2034 # for lib.sh
+servers="web s3"
+# shellcheck disable=SC2034 # for servers.sh
+hub="org/plain=plain org/fsw_safetensors=fsw_safetensors"
+# shellcheck source=../net/servers.sh
+. "$HERE/../net/servers.sh"
+
+# What the addresses need: reach [proxy]
+reach() {
+  export AWS_ENDPOINT_URL=$S3 HF_ENDPOINT=$HUB HF_TOKEN=hf_test
+  web=$WEBS
+  if [[ ${1:-} == proxy ]]; then
+    AWS_ENDPOINT_URL=$S3_PROXY HF_ENDPOINT=$HUB_PROXY web=$WEB_PROXY
+    calm S3_PROXY
+    calm HUB_PROXY
+    calm WEB_PROXY
+  fi
+}
+
+# put KIND DIR NAME: uploads a checkpoint; its address is in $address
+put() {
+  case $1 in
+    s3) publish_s3 "bucket/$3" "$2" && address=s3://bucket/$3 ;;
+    web) mkdir -p "$WEBDIR/$3" && cp -r "$2/." "$WEBDIR/$3" && address=$web/$3/ ;;
+    hf) address=hf://org/$3 ;; # has been there from the start
+  esac
+}
+
+# The processes of ckptfs-fetch that belong to this test.
+fetchers() {
+  local p
+  for p in /proc/[0-9]*; do
+    if [[ $p/exe -ef ${CKPTFS%/*}/ckptfs-fetch ]] && has_word "$p/environ" "T=$T"; then
+      echo "${p#/proc/}"
+    fi
+  done
+}
+no_fetchers() { [[ -z $(fetchers) ]]; }
+
+same_tree() { diff -r -x .ckptfs "$@"; }
+
+# ---- bytes ----
+
+cases_every_byte_is_the_local_one() {
+  printf 's3 %s\n' plain zstd fsw_safetensors torchsave_sharded mcore_gpt_dense mcore_zarr ds_z2_bf16_w2_rr \
+    fsdp_sharded many_items orbax/data_files
+  printf 'web %s\n' plain fsw_safetensors
+  [[ ! -e $HERE/../../core/remote/hf.c ]] || printf 'hf %s\n' plain fsw_safetensors
+}
+test_every_byte_is_the_local_one() {
+  local ckpt=$DATA/$2/ckpt
+  [[ -d $ckpt ]] || ckpt=$DATA/$2
+  reach
+  put "$1" "$ckpt" "${2//\//.}"
+  mount_at l "$ckpt"
+  mount_at r "$address"
+  same_tree l r
+  ckptfs umount r
+  ckptfs umount l
+  wait_until no_fetchers
+}
+
+test_commands_take_addresses() {
+  local ckpt f
+  reach
+  ckpt=$(zoo)
+  put s3 "$ckpt" zoo
+  f=tensors/model.layers.0.q.weight
+  ckptfs ls "$ckpt" >a
+  ckptfs ls "$address" >b
+  cmp a b
+  ckptfs cat "$ckpt" $f | cmp - <(ckptfs cat "$address" $f)
+  ckptfs sum "$ckpt" >a
+  ckptfs sum "$address" >b
+  cmp a b
+  ckptfs diff -q "$ckpt" "$address"
+  ckptfs check "$address" --data
+  ckptfs info "$address" --json | jq -e --arg a "$address" '.checkpoint == $a' >/dev/null
+  ckptfs export -q "$ckpt" hf l
+  ckptfs export -q "$address" hf r
+  same_tree l r
+  ckptfs stat "$address" >/dev/null
+  ckptfs report "$address" -o page.html
+  ckptfs reshard "$address" resharded --format=safetensors
+  ckptfs diff -q "$ckpt" resharded
+  refused 'does not write to object stores' ckptfs export "$ckpt" hf s3://bucket/x
+  refused 'does not write to object stores' ckptfs reshard "$ckpt" s3://bucket/x
+  wait_until no_fetchers
+}
+
+test_python_takes_addresses() {
+  reach
+  put s3 "$(fixture plain)/ckpt" python
+  /usr/bin/python3 - "$address" "$(fixture plain)/ckpt" "$HERE/../../scripts" "${CKPTFS%/*}" <<'X'
+import os, sys, glob
+sys.path.insert(0, sys.argv[3])
+os.environ["CKPTFS_LIB"] = glob.glob(sys.argv[4] + "/libckpt.so*")[0]
+os.environ["CKPTFS_FETCH"] = sys.argv[4] + "/ckptfs-fetch"
+import ckptfs
+with ckptfs.open(sys.argv[1], dtype="fp32") as a, ckptfs.open(sys.argv[2], dtype="fp32") as b:
+    assert list(a) == list(b) and len(list(a))
+    for name in b:
+        assert a[name][...].tobytes() == b[name][...].tobytes(), name
+X
+}
+
+test_assets_may_be_elsewhere() {
+  reach
+  mkdir config
+  echo '{"model_type": "x"}' >config/config.json
+  put web config config
+  ckptfs cat "$(zoo)" hf/config.json -o assets="$address" | cmp - config/config.json
+  put s3 config config
+  ckptfs cat "$(zoo)" hf/config.json -o assets="$address" | cmp - config/config.json
+}
+
+# Mapped and read at random, by several processes, where nothing is here yet.
+test_random_reads_are_right() {
+  local path plain n=0 pairs=()
+  reach
+  put s3 "$(big)/ckpt" big
+  mkdir -p plain
+  mount_at m "$address"
+  while read -r -d '' path; do
+    plain=plain/$((++n))
+    ckptfs cat "$(big)/ckpt" "$path" >"$plain"
+    pairs+=("m/$path" "$plain")
+  done < <(cd m && find . -path ./.ckptfs -prune -o -type f -printf '%P\0')
+  "${CKPTFS%/*}/tests/random_reads" "$RANDOM" 100 4 "${pairs[@]}"
+}
+
+# ---- the cache ----
+
+test_a_second_mount_fetches_no_data() {
+  reach proxy
+  put s3 "$(big)/ckpt" again
+  ckptfs warm -q "$address"
+  (($(counted S3_PROXY bytes) > 35000000))
+  ask S3_PROXY from=0 >/dev/null
+  mount_at m "$address"
+  cmp m/tensors/w "$(big)/w.bin"
+  cmp m/tensors/v "$(big)/v.bin"
+  (($(counted S3_PROXY bytes) < 20000)) || fail "$(ask S3_PROXY)"
+}
+
+test_without_a_cache_nothing_is_kept() {
+  reach
+  put s3 "$(zoo)" zoo
+  ckptfs sum "$address" -o cache_dir=none,index=:memory: >/dev/null
+  [[ ! -e $XDG_CACHE_HOME/ckptfs/objects ]]
+}
+
+test_a_cache_that_others_may_write_is_not_used() {
+  reach
+  put s3 "$(zoo)" zoo
+  mkdir -m 777 open
+  ckptfs sum "$address" -o cache_dir=open >/dev/null
+  [[ -z $(ls -A open) ]]
+}
+
+# ---- changes and faults ----
+
+# Other bytes of the same length: EIO with a reason, or the old bytes where they are here; never the others.
+test_changed_objects_are_errors() {
+  local c
+  c=$(big)/ckpt
+  reach
+  put s3 "$c" changing
+  mount_at m "$address" -o cache_dir=none
+  head -c 65536 m/tensors/w >before
+  mkdir other
+  cp "$c"/*.distcp other
+  for f in other/*; do python3 -c 'import sys
+d = bytearray(open(sys.argv[1], "rb").read())
+for i in range(len(d)): d[i] ^= 0xff
+open(sys.argv[1], "wb").write(d)' "$f"; done
+  publish_s3 bucket/changing other
+  try_eio cat m/tensors/v
+  head -c 65536 m/tensors/w >after 2>/dev/null || :
+  cmp -n "$(stat -c %s after)" before after
+  cat m/.ckptfs/log >log
+  grep -E 'changed|replaced' log || fail "$(cat log)"
+}
+
+test_removed_objects_are_errors() {
+  reach
+  put web "$(big)/ckpt" removed
+  mount_at m "$address" -o cache_dir=none
+  rm "$WEBDIR"/removed/*.distcp
+  try_eio cat m/tensors/v
+  grep -E 'changed|removed' m/.ckptfs/log || fail "$(cat m/.ckptfs/log)"
+}
+
+# What is true of every answer: right bytes, or one sentence. passing: the bytes must be right.
+try_fault() { # PROXY KIND FROM TIMES AFTER passing|lasting RETRY
+  local rc=0
+  ask "$1" fault="$2" from="$3" times="$4" after="$5" >/dev/null
+  timeout 60 "$CKPTFS" sum "$address" -o cache_dir=none,index=:memory:,retry="$7" >out 2>err </dev/null || rc=$?
+  ask "$1" fault= from=0 >asked
+  case $rc in
+    0) cmp out right || fail "$*: other bytes" ;;
+    2) ! grep -v '^ckptfs: ' err || fail "$*: $(cat err)" ;;
+    *) fail "$*: status $rc: $(cat err)" ;;
+  esac
+  [[ $6 != passing || $rc == 0 ]] || fail "$*: $(cat err)"
+  grep -qE ' faults=[1-9]' asked || return 1 # there are no more requests
+}
+
+cases_faults_that_pass() {
+  printf 'S3 %s\n' reset close short 503 500 429 stall
+  printf 'WEB %s\n' reset short 503
+}
+test_faults_that_pass() {
+  local n most=40
+  proxied "$1"
+  [[ $2 != stall ]] || most=2
+  for ((n = 1; n <= most; n++)); do
+    try_fault "$1_PROXY" "$2" $n 1 $((n * 37 % 1500)) passing 30 || break
+  done
+  ((n > 2)) || fail "only $n requests"
+}
+
+cases_faults_that_last() {
+  printf 'S3 %s\n' reset 503 junk etag range whole gzip 403 404 412 416
+  printf 'WEB %s\n' short etag range whole
+}
+test_faults_that_last() {
+  local n
+  proxied "$1"
+  for n in 1 4; do
+    try_fault "$1_PROXY" "$2" $n 100000 0 lasting 1 || break
+  done
+}
+
+# proxied KIND: the address of a checkpoint behind a proxy; ./right has its sums.
+proxied() {
+  local ckpt
+  reach proxy
+  ckpt=$(fixture plain)/ckpt
+  case $1 in
+    S3) put s3 "$ckpt" plain ;;
+    WEB) put web "$ckpt" plain ;;
+    HUB) put hf "$ckpt" plain ;;
+  esac
+  ckptfs sum "$ckpt" >right
+}
+
+# ---- who may read, and what is told ----
+
+test_what_is_refused_says_why() {
+  reach
+  put s3 "$(zoo)" zoo
+  AWS_SECRET_ACCESS_KEY=wrong refused 'refused|denied|403|signature' ckptfs info s3://bucket/zoo -o cache_dir=none
+  ! grep -E 'wrong|testing' err || fail "a secret: $(cat err)"
+  refused 'bucket|not found|No such' ckptfs info s3://no-such-bucket/zoo
+  refused 'No such|not found|nothing' ckptfs info s3://bucket/no-such-key
+  refused 'connect' ckptfs info s3://bucket/zoo -o endpoint=http://127.0.0.1:1,retry=1
+  HF_TOKEN=hf_wrong refused 'hf://org/plain' ckptfs info hf://org/plain -o cache_dir=none
+  refused '' ckptfs info hf://org/nothing
+  refused '' ckptfs info "$WEBS/nothing/"
+  put web "$(fixture fsw_safetensors)/ckpt" model
+  refused '' ckptfs info "$WEBS/whole/model/" # no ranges
+}
+
+test_certificates_are_checked() {
+  reach
+  put web "$(fixture plain)/ckpt" plain
+  ckptfs info "$address" >/dev/null
+  (
+    unset SSL_CERT_FILE CURL_CA_BUNDLE
+    refused 'certificate|SSL|TLS' ckptfs info "$address" -o retry=1,cache_dir=none
+  )
+}
+
+# Secrets are in no argument list, file, or log; and the fetcher writes no core.
+test_secrets_stay_where_they_are() {
+  local p d
+  reach
+  put s3 "$(zoo)" zoo
+  mount_at m "$address"
+  cat m/tensors/* >/dev/null
+  p=$(fetchers)
+  [[ -n $p && $p != *$'\n'* ]] || fail "fetchers: $p"
+  d=$(daemon_of m)
+  ! tr '\0' ' ' <"/proc/$p/cmdline" | grep -F testing || fail "in its arguments"
+  ! tr '\0' ' ' <"/proc/$d/cmdline" | grep -F testing || fail "in the daemon's arguments"
+  grep -q '^Max core file size *0 ' "/proc/$p/limits"
+  ! grep -rlF testing "$XDG_CACHE_HOME" m/.ckptfs || fail "a secret is in a file"
+}
+
+# ---- processes ----
+
+test_the_fetcher_ends_with_the_daemon() {
+  local p
+  reach
+  put s3 "$(zoo)" zoo
+  mount_at m "$address"
+  [[ -n $(fetchers) ]]
+  ckptfs umount m
+  wait_until no_fetchers || fail "it goes on after an unmount"
+  mount_at m "$address"
+  [[ -n $(fetchers) ]]
+  p=$(daemon_of m)
+  kill -9 "$p"
+  wait_until no_fetchers || fail "it goes on after the daemon"
+  umount -l m 2>/dev/null || fusermount3 -uz m
+}
+
+test_without_its_fetcher_a_mount_has_errors() {
+  reach
+  put s3 "$(big)/ckpt" orphan
+  mount_at m "$address" -o cache_dir=none
+  kill -9 "$(fetchers)"
+  wait_until no_fetchers
+  try_eio cat m/tensors/w
+  grep -F ckptfs-fetch m/.ckptfs/log
+  ls m/tensors >/dev/null
+  ckptfs umount m
+}
+
+test_the_daemon_is_confined() {
+  local d
+  reach
+  put s3 "$(zoo)" zoo
+  mount_at m "$address" -o sandbox=on
+  d=$(daemon_of m)
+  is 2 "$(sed -n 's/^Seccomp:\t//p' "/proc/$d/status" | sort -u)"
+  is 2 "$(sed -s -n 's/^Seccomp:\t//p' "/proc/$d/task"/*/status | sort -u)"
+  is 1 "$(sed -s -n 's/^NoNewPrivs:\t//p' "/proc/$d/task"/*/status | sort -u)"
+  [[ -z $(grep -l libcurl "/proc/$d/maps" || :) ]]
+  cat m/tensors/* >/dev/null
+}
+
+test_a_signal_ends_a_wait() {
+  reach proxy
+  put s3 "$(big)/ckpt" stalled
+  mount_at m "$address" -o cache_dir=none,retry=600
+  ask S3_PROXY fault=stall from=1 times=100000 after=0 >/dev/null
+  cat m/tensors/w >/dev/null 2>&1 &
+  sleep 2
+  kill -9 $!
+  wait_until gone $!
+  ls m/tensors >/dev/null
+  calm S3_PROXY
+}
+
+test_mount_helper_takes_addresses() {
+  reach
+  put s3 "$(zoo)" zoo
+  mkdir m
+  ln -s "$CKPTFS" mount.ckptfs
+  ./mount.ckptfs "$address" m -o ro,_netdev,allow_other
+  is_mounted m
+  grep -F "$address" /proc/self/mountinfo >/dev/null
+  cat m/tensors/model.scale >/dev/null
+  ckptfs umount m
+}
+
+# ---- runs ----
+
+test_new_steps_of_a_run_appear() {
+  reach
+  publish_s3 bucket/run/step-1 "$(zoo)"
+  mount_at m s3://bucket/run
+  is step-1 "$(readlink m/latest)"
+  cat m/step-1/tensors/* >/dev/null
+  publish_s3 bucket/run/step-2 "$(zoo)"
+  wait_until test -d m/step-2
+  wait_until test "$(readlink m/latest)" == step-2 || :
+  is step-2 "$(readlink m/latest)"
+  same_tree m/step-1 m/step-2
+  is "$(ckptfs sum s3://bucket/run/step-2)" "$(ckptfs sum s3://bucket/run/latest)"
+  refused "did you mean 'step-2'" ckptfs info s3://bucket/run/step_2
+}
+
+[[ -n ${CHECK_FULL:-}${1:-} ]] || exit 0
+[[ $EUID == 0 ]] || exit 0 # Swift's files need root
+run_suite "$@"
