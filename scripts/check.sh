@@ -66,10 +66,11 @@ if [[ -x $build/tests/quick_python && ${MOUNTS:-} != none ]]; then
   export QUICK_PYTHON PYTHON_CONTEXT PYTHON_SERVER
   setpriv --pdeathsig SIGKILL "$PYTHON" -S -E tests/fs/python_server.py "$PYTHON_SERVER" </dev/null >/dev/null &
   python_server=$!
+  disown "$python_server" # its end is no news
 fi
 
 # Suites that take long start first.
-slow="report live_faults view diff_report reshard run hf export sandbox verdict gguf passthrough damage mount check \
+slow="remote report live_faults view diff_report reshard run hf export sandbox verdict gguf passthrough damage mount check \
   commands python library completion blockcache faults catalog torchsave ckpt_fault stat memory"
 
 # wanted NAMES NAME: whether a list of names contains this one; an empty list contains all

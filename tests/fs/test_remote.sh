@@ -49,7 +49,7 @@ cases_every_byte_is_the_local_one() {
   printf 's3 %s\n' plain zstd fsw_safetensors torchsave_sharded mcore_gpt_dense mcore_zarr ds_z2_bf16_w2_rr \
     fsdp_sharded many_items orbax/data_files
   printf 'web %s\n' plain fsw_safetensors
-  [[ ! -e $HERE/../../core/remote/hf.c ]] || printf 'hf %s\n' plain fsw_safetensors
+  printf 'hf %s\n' plain fsw_safetensors
 }
 test_every_byte_is_the_local_one() {
   local ckpt=$DATA/$2/ckpt
@@ -262,8 +262,8 @@ test_what_is_refused_says_why() {
   HF_TOKEN=hf_wrong refused 'hf://org/plain' ckptfs info hf://org/plain -o cache_dir=none
   refused '' ckptfs info hf://org/nothing
   refused '' ckptfs info "$WEBS/nothing/"
-  put web "$(fixture fsw_safetensors)/ckpt" model
-  refused '' ckptfs info "$WEBS/whole/model/" # no ranges
+  put web "$(big)/ckpt" big
+  refused 'range' ckptfs cat "$WEBS/whole/big/" tensors/w -o cache_dir=none # the server knows no ranges
 }
 
 test_certificates_are_checked() {
