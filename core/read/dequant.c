@@ -131,7 +131,7 @@ static int load_scales(const struct part *p, float *ret, struct ckpt_err *e)
 	const struct dequant *q = p->q;
 	enum ckpt_dtype dtype = derived_dtype(p->in, DEQUANT_SCALES);
 	uint64_t off[CKPT_MAX_DIMS + 2] = { 0 }, len[CKPT_MAX_DIMS + 2], n = p->nga * p->ngb;
-	autofree uint8_t *raw = malloc(n * sizeof(float));
+	autofree uint8_t *raw = malloc(n * sizeof(double)); /* the largest dtype of scales */
 	float one;
 	int rc = raw ? 0 : err_nomem(e);
 
