@@ -160,23 +160,27 @@ static uint64_t blocks_in(uint64_t n, uint64_t block)
 	return n / block + !!(n % block);
 }
 
-/* The sizes of blocks in quantization_config; false: it has none. */
-static bool block_of(const struct finder *f, uint64_t ret[2])
+/* Two sizes, neither of which is 0. */
+static bool is_block(struct jval v, uint64_t ret[2])
 {
-	struct jiter groups = jiter(jval_get(f->config, "config_groups"));
+	uint64_t size[2];
 	size_t n;
 
-	if (jval_u64s(jval_get(f->config, "weight_block_size"), ret, 2, &n) && n == 2 && ret[0] &&
-	    ret[1])
-		return true;
-	while (jiter_next(&groups)) {
-		struct jval weights = jval_get(groups.v, "weights");
+	if (!jval_u64s(v, size, 2, &n) || n != 2 || !size[0] || !size[1])
+		return false;
+	ret[0] = size[0];
+	ret[1] = size[1];
+	return true;
+}
 
-		if (jval_u64s(jval_get(weights, "block_structure"), ret, 2, &n) && n == 2 &&
-		    ret[0] && ret[1])
-			return true;
-	}
-	return false;
+/* The sizes of blocks in quantization_config, which need not have them. */
+static void block_of(const struct finder *f, uint64_t ret[2])
+{
+	struct jiter groups = jiter(jval_get(f->config, "config_groups"));
+	bool found = is_block(jval_get(f->config, "weight_block_size"), ret);
+
+	while (!found && jiter_next(&groups))
+		found = is_block(jval_get(jval_get(groups.v, "weights"), "block_structure"), ret);
 }
 
 /*
@@ -209,7 +213,7 @@ static bool set_grid(const struct finder *f, struct dequant *q, const struct cat
 	q->rows = 1;
 	if (rows == m && columns == 1)
 		return true;
-	(void)block_of(f, tries[0]);
+	block_of(f, tries[0]);
 	for (size_t i = 0; i < ARRAY_LEN(tries); i++)
 		if (rows == blocks_in(m, tries[i][0]) && columns == blocks_in(n, tries[i][1])) {
 			q->rows = tries[i][0];
