@@ -606,6 +606,44 @@ static void hide_others(struct finder *f)
 				f->hide[i] = true;
 }
 
+/* Codes of a form that is not known here would be shown beside weights, and nothing would say that
+ * they are codes: the configuration that did is cut out. */
+static int refuse_others(const struct finder *f)
+{
+	static const struct {
+		const char *end, *by;
+	} signs[] = {
+		{ "", scale_inv },	  { "", scale },	   { "_packed", scale },
+		{ "_blocks", "_scales" }, { ".weight", ".scale" }, { ".qweight", ".scales" },
+		{ ".weight", ".SCB" },	  { "", ".absmax" },
+	};
+
+	for (size_t i = 0; i < f->n_tensors; i++) {
+		const struct catalog_tensor *t = &f->t[i];
+		enum ckpt_dtype dtype = (enum ckpt_dtype)t->dtype;
+
+		if (ends(t, ".pre_quant_scale"))
+			return err_set(f->e, ERR_UNSUPPORTED,
+				       "option 'dequantize': '%.120s' is to be multiplied into "
+				       "activations, which is not known here",
+				       SHOWN(t));
+		if (f->hide[i] || cast_possible(dtype, CKPT_DTYPE_F32) ||
+		    dtype == CKPT_DTYPE_BOOL || dtype_info(dtype)->size > 4)
+			continue;
+		for (size_t k = 0; k < ARRAY_LEN(signs); k++)
+			if ((!*signs[k].end || ends(t, signs[k].end)) &&
+			    sibling(f, t, signs[k].end, signs[k].by) >= 0)
+				return err_set(
+					f->e, ERR_UNSUPPORTED,
+					"option 'dequantize': '%.120s' (%s, shape %s) holds codes "
+					"of a form that is not known: there is also '%.120s%s'",
+					SHOWN(t), DTYPE_TEXT(t), SHAPE_TEXT(t),
+					FQN_TEXT(t->fqn, t->fqn_len - strlen(signs[k].end)),
+					signs[k].by);
+	}
+	return 0;
+}
+
 static int find_all(struct finder *f)
 {
 	static int (*const finders[])(struct finder * f, const struct catalog_tensor *t) = {
@@ -619,6 +657,8 @@ static int find_all(struct finder *f)
 	if (!rc && !f->n)
 		return err_set(f->e, EINVAL,
 			       "option 'dequantize': no tensor holds codes that have scales");
+	if (!rc)
+		rc = refuse_others(f);
 	if (!rc)
 		hide_others(f);
 	return rc;
