@@ -703,10 +703,27 @@ static int derive(struct catalog *c, struct finder *f, struct dequantised *ret)
 	return 0;
 }
 
+const char *const dequantise_keys[2] = { "quantization_config", "compression_config" };
+
+/* Of models of several parts it may be in the language model's (Kimi-K2.5). */
+static struct jval quantization_of(struct jval config)
+{
+	const struct jval in[] = { config, jval_get(config, "text_config") };
+
+	for (size_t i = 0; i < ARRAY_LEN(in); i++)
+		for (size_t k = 0; k < ARRAY_LEN(dequantise_keys); k++) {
+			struct jval v = jval_get(in[i], dequantise_keys[k]);
+
+			if (jval_is(v, J_OBJECT))
+				return v;
+		}
+	return (struct jval){ 0 };
+}
+
 int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
 	       const struct dequantise_peek *peek, struct dequantised *ret, struct ckpt_err *e)
 {
-	struct finder f = { .config = jval_get(config, "quantization_config"),
+	struct finder f = { .config = quantization_of(config),
 			    .dtype = dtype,
 			    .peek = peek,
 			    .mem = &ret->mem,
@@ -755,36 +772,49 @@ static const char *skip_value(const char *s, const char *end)
 	return s;
 }
 
+static const char blanks[] = " \t\r\n";
+
+/* Behind the name of a member `key` that begins at s, at the colon; NULL: there is none. */
+static const char *member_at(const char *s, const char *key)
+{
+	size_t n = strlen(key);
+	const char *behind;
+
+	if (*s != '"')
+		return NULL;
+	behind = skip_string(s);
+	if ((size_t)(behind - s) != n + 2 || memcmp(s + 1, key, n) != 0)
+		return NULL;
+	behind += strspn(behind, blanks);
+	return *behind == ':' ? behind : NULL;
+}
+
+/* In one pass, because there may be many. */
 size_t json_without(char *text, size_t len, const char *key)
 {
-	const char *end = text + len, *s = strchr(text, '{'), *last = s;
-	size_t n = strlen(key);
+	const char *s = text, *end = text + len;
+	char *to = text;
 
-	while (s && s < end) {
-		const char *name = strchr(s, '"'), *behind, *next;
+	while (s < end) {
+		const char *colon = member_at(s, key), *next;
 
-		if (!name)
-			break;
-		behind = skip_string(name);
-		next = strchr(behind, ':');
-		if (!next)
-			break;
-		next = skip_value(next + 1, end);
-		if ((size_t)(behind - name) == n + 2 && !memcmp(name + 1, key, n)) {
-			/* The first member goes with the comma behind it, others with the one before. */
-			const char *from = *last == ',' ? last : last + 1;
-			const char *to = *last != ',' && *next == ',' ? next + 1 : next;
-
-			/* The line break before a closing bracket stays. */
-			while (*next != ',' && to > behind && strchr(" \t\r\n", to[-1]))
-				to--;
-			memmove(text + (from - text), to, (size_t)(end - to) + 1);
-			return len - (size_t)(to - from);
+		if (!colon) {
+			for (next = *s == '"' ? skip_string(s) : s + 1; s < next; s++)
+				*to++ = *s;
+			continue;
 		}
-		if (next >= end || *next != ',')
-			break;
-		last = next;
-		s = next + 1;
+		s = skip_value(colon + 1, end);
+		while (to > text && strchr(blanks, to[-1]))
+			to--;
+		/* The first member goes with the comma behind it, others with the one before. */
+		if (to > text && to[-1] == ',')
+			to--;
+		else if (*s == ',')
+			s++;
+		/* The line break before a closing bracket stays. */
+		while (*s != ',' && s > colon + 1 && strchr(blanks, s[-1]))
+			s--;
 	}
-	return len;
+	*to = 0;
+	return (size_t)(to - text);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adds the tensors to an engine's catalog that options ask to compute from the stored ones. */
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
@@ -15,19 +16,15 @@
 
 #define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
 
-/* What config.json says about codes is not true of what is shown. */
-static int edit_config(struct engine *eng, int64_t number, struct ckpt_err *e)
+/* What config.json says about codes is not true of what is shown. The text is what was parsed. */
+static int edit_config(struct engine *eng, int64_t number, char *text, size_t len,
+		       struct ckpt_err *e)
 {
-	autofree char *text = NULL;
-	size_t len;
-	int64_t same;
-	int rc = assets_text(&eng->assets, "config.json", MAX_CONFIG, &text, &len, &same, e);
+	size_t before = len;
 
-	if (rc)
-		return rc;
-	len = json_without(text, len, "quantization_config");
-	text[len] = 0;
-	return assets_replace(&eng->assets, (size_t)number, text, e);
+	for (size_t i = 0; i < ARRAY_LEN(dequantise_keys); i++)
+		len = json_without(text, len, dequantise_keys[i]);
+	return len == before ? 0 : assets_replace(&eng->assets, (size_t)number, text, e);
 }
 
 /* ---- reading before there is anything to read with ---- */
@@ -73,13 +70,13 @@ int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err
 	if (rc || !o->dequantize)
 		return rc;
 	rc = assets_text(&eng->assets, "config.json", MAX_CONFIG, &text, &len, &number, e);
-	if (!rc && text && jdoc_parse(&config, text, len, 0, e))
+	if (!rc && text && jdoc_parse_copy(&config, text, len, 0, e))
 		rc = err_wrap(e, "'%.200s', line %zu", eng->assets.v[number].path, config.line);
 	if (!rc)
 		rc = dequantise(eng->catalog, jdoc_root(&config), (enum ckpt_dtype)dtype, &how,
 				&eng->dequantised, e);
 	fetch_free(peeking.fetch);
-	if (!rc && jval_get(jdoc_root(&config), "quantization_config").d)
-		rc = edit_config(eng, number, e);
+	if (!rc && text)
+		rc = edit_config(eng, number, text, len, e);
 	return rc;
 }
