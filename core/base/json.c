@@ -257,6 +257,20 @@ static int parse_word(struct parser *s)
 	return bad(s, "invalid token");
 }
 
+/* The length of a number that JSON does not have. */
+static size_t python_number(const struct parser *s)
+{
+	static const char *const words[] = { "NaN", "Infinity", "-Infinity" };
+	size_t n = 0;
+
+	while (s->flags & JDOC_PYTHON && is_word(s->p[n]))
+		n++;
+	for (size_t i = 0; i < ARRAY_LEN(words); i++)
+		if (bytes_are(s->p, n, words[i]))
+			return n;
+	return 0;
+}
+
 /* ---- objects and arrays ---- */
 
 static const char *string_at(const struct jdoc *d, uint32_t i)
@@ -352,6 +366,8 @@ static int close_container(struct parser *s)
 /* A value, or the beginning of one. */
 static int begin_value(struct parser *s)
 {
+	size_t n;
+
 	if (s->depth == MAX_DEPTH)
 		return bad(s, "maximum parsing depth reached");
 	switch (*s->p) {
@@ -361,6 +377,11 @@ static int begin_value(struct parser *s)
 	case '"':
 		return parse_string(s, s->flags & JDOC_NULS);
 	default:
+		n = python_number(s);
+		if (n) {
+			s->p += n;
+			return add(s, (uint32_t)(s->p - n - s->d->text), NUMBER_REAL);
+		}
 		return *s->p == '-' || (*s->p >= '0' && *s->p <= '9') ? parse_number(s)
 								      : parse_word(s);
 	}
@@ -538,11 +559,13 @@ bool jval_u64(struct jval v, uint64_t *ret)
 	const char *s = jval_is(v, J_INT) || jval_is(v, J_REAL) ? v.d->text + v.d->v[v.i].at : "-";
 	uint64_t n = 0;
 
+	if (*s < '0' || *s > '9')
+		return false;
 	for (; *s >= '0' && *s <= '9'; s++)
 		if (ckd_mul(&n, n, 10u) || ckd_add(&n, n, (uint64_t)(*s - '0')))
 			return false;
 	*ret = n;
-	return *s != '-' && *s != '.' && *s != 'e' && *s != 'E';
+	return *s != '.' && *s != 'e' && *s != 'E';
 }
 
 bool jval_number(struct jval v, double *ret)

@@ -43,6 +43,7 @@ enum {
 	JDOC_DUPLICATES = 4, /* an object may repeat a key */
 	JDOC_BIG = 8,	     /* integers beyond int64_t are reals */
 	JDOC_PREFIX = 16,    /* anything may follow the value */
+	JDOC_PYTHON = 32,    /* NaN, Infinity and -Infinity, which Python writes, are reals */
 };
 
 struct jnode {

@@ -70,7 +70,7 @@ int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err
 	if (rc || !o->dequantize)
 		return rc;
 	rc = assets_text(&eng->assets, "config.json", MAX_CONFIG, &text, &len, &number, e);
-	if (!rc && text && jdoc_parse_copy(&config, text, len, 0, e))
+	if (!rc && text && jdoc_parse_copy(&config, text, len, JDOC_BIG | JDOC_PYTHON, e))
 		rc = err_wrap(e, "'%.200s', line %zu", eng->assets.v[number].path, config.line);
 	if (!rc)
 		rc = dequantise(eng->catalog, jdoc_root(&config), (enum ckpt_dtype)dtype, &how,
