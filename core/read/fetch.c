@@ -267,8 +267,9 @@ static int load_map(struct fetch *f, size_t i, struct chunkmap **ret, struct ckp
 		struct ckpt_err why;
 		int rc;
 
-		/* Another catalog has all tensors in the order of the index. */
-		if (c == f->renewed)
+		/* Another catalog has all tensors in the order of the index. (It is not compared
+		 * with f->renewed, which another thread may be setting.) */
+		if (catalog_tensors(c, NULL) != f->tensors)
 			t = &catalog_tensors(c, NULL)[t->row];
 		rc = catalog_load_map(c, t, ret, &why);
 
