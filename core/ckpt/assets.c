@@ -58,6 +58,13 @@ static bool is_weights(const char *name)
 	return false;
 }
 
+/* ModelOpt's, AutoGPTQ's and AutoAWQ's; SGLang and TensorRT-LLM read the first. */
+static bool is_of_codes(const char *name)
+{
+	return !strcmp(name, "hf_quant_config.json") || !strcmp(name, "quantize_config.json") ||
+	       !strcmp(name, "quant_config.json");
+}
+
 /* A copy that is freed with the assets, or NULL. */
 static const char *own(struct assets *a, const char *s)
 {
@@ -420,6 +427,7 @@ static int find_all(struct finder *f, const struct assets_ask *ask, struct ckpt_
 	*f = (struct finder){ f->a, NULL, 0, dirfd(d), path, ASSET_GIVEN, { 0 } };
 	while ((rc = io_next_entry(d, &entry, e)) > 0) {
 		if (is_weights(entry->d_name) || entry->d_name[0] == '.' ||
+		    (ask->dequantised && is_of_codes(entry->d_name)) ||
 		    strlen(entry->d_name) >= NAME_CAP ||
 		    (entry->d_type != DT_REG && entry->d_type != DT_LNK &&
 		     entry->d_type != DT_UNKNOWN))
@@ -469,7 +477,8 @@ static int find_remote(struct finder *f, const struct assets_ask *ask, struct ck
 	*f = (struct finder){ f->a, NULL, 0, -1, root, ASSET_GIVEN, { 0 } };
 	rc = file ? err_set(e, ENOTDIR, "it is a file") : list_remote(place, &names, e);
 	for (size_t i = 0; rc >= 0 && i < names.n; i++)
-		rc = look_in_place(f, names.v[i], place, e);
+		if (!ask->dequantised || !is_of_codes(names.v[i]))
+			rc = look_in_place(f, names.v[i], place, e);
 	rc = rc < 0 ? err_wrap(e, "assets '%s'", ask->given) : say_refused(f, ask, e);
 	f->dir = NULL;
 	place_free(place);

@@ -21,6 +21,7 @@
 #ifndef CKPT_ASSETS_H
 #define CKPT_ASSETS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -53,6 +54,8 @@ struct assets_ask {
 	const char *path;    /* the absolute path of `place`, for messages */
 	const struct place_options
 		*how; /* to open `given`, if it is an address; else may be NULL */
+	/* leave out files that say how weights are quantised, because they are not shown so */
+	bool dequantised;
 	/* reports files that are not used; may be NULL */
 	void (*warn)(void *arg, const char *what);
 	void *warn_arg;

@@ -153,6 +153,7 @@ int engine_find_assets(struct engine *eng, const struct ckpt_opts *o, struct ckp
 						   .how = &how,
 						   .place = eng->c->place,
 						   .path = eng->c->dir,
+						   .dequantised = o->dequantize,
 						   .warn = o->warn,
 						   .warn_arg = o->warn_arg },
 			     &eng->assets, e);
