@@ -431,12 +431,14 @@ static uint64_t group_of(const struct finder *f, uint64_t n, uint64_t scales)
 	return scales && n % scales == 0 ? n / scales : 0;
 }
 
-/* The number of columns: compressed-tensors stores the shape, since rows are padded. */
+/* The number of columns: compressed-tensors stores the shape, since rows are padded. 1: the shape
+ * is missing, and the number is that of a row with its padding. */
 static int columns_of(struct finder *f, const struct catalog_tensor *t, uint64_t per, uint64_t *ret)
 {
 	int64_t at = sibling(f, t, "_packed", "_shape");
 	uint64_t words = t->shape[1];
 	uint8_t raw[16];
+	int rc;
 
 	*ret = words * per;
 	if (at < 0)
@@ -444,9 +446,10 @@ static int columns_of(struct finder *f, const struct catalog_tensor *t, uint64_t
 	if ((f->t[at].dtype != CKPT_DTYPE_I64 && f->t[at].dtype != CKPT_DTYPE_I32) ||
 	    f->t[at].n_dims != 1 || f->t[at].shape[0] != 2)
 		return bad_scales(f, t, &f->t[at], "that must be two integers");
-	if (f->peek->read(f->peek->arg, (uint32_t)at, raw, (size_t)f->t[at].bytes, f->e))
-		return -f->e->code;
 	f->hide[at] = true;
+	rc = f->peek->read(f->peek->arg, (uint32_t)at, raw, (size_t)f->t[at].bytes, f->e);
+	if (rc)
+		return rc;
 	*ret = f->t[at].dtype == CKPT_DTYPE_I64 ? load_le64(raw + 8) : load_le32(raw + 4);
 	if (*ret > words * per || blocks_in(*ret, per) != words)
 		return err_set(f->e, EINVAL,
@@ -464,6 +467,7 @@ static int add_groups(struct finder *f, struct found *x, const struct catalog_te
 	int64_t at = sibling(f, t, end, by);
 	const struct catalog_tensor *g = at < 0 ? NULL : &f->t[at];
 	uint8_t first[4];
+	int rc;
 
 	if (!g || !n)
 		return 0;
@@ -471,10 +475,9 @@ static int add_groups(struct finder *f, struct found *x, const struct catalog_te
 	if (g->dtype != CKPT_DTYPE_I32 || g->n_dims != 1 || g->shape[0] != n ||
 	    n_groups > MAX_GROUPS)
 		return bad_scales(f, t, g, "there must be an int32 for each input");
-	if (f->peek->read(f->peek->arg, (uint32_t)at, first, sizeof(first), f->e))
-		return -f->e->code;
-	if (load_le32(first) == UINT32_MAX)
-		return 0;
+	rc = f->peek->read(f->peek->arg, (uint32_t)at, first, sizeof(first), f->e);
+	if (rc < 0 || (!rc && load_le32(first) == UINT32_MAX))
+		return rc;
 	x->q.groups = add_input(f, x, g);
 	x->q.n_groups = n_groups;
 	return 0;
@@ -514,7 +517,7 @@ static int find_packed(struct finder *f, const struct catalog_tensor *t)
 	per = 32 / bits;
 	s = &f->t[at];
 	rc = columns_of(f, t, per, &n);
-	if (rc)
+	if (rc < 0)
 		return rc;
 	x = add(f, t, "_packed", "", (const uint64_t[]){ t->shape[0], n }, 2);
 	if (!x)
@@ -525,10 +528,13 @@ static int find_packed(struct finder *f, const struct catalog_tensor *t)
 	x->q.scale_dims = 2;
 	(void)add_input(f, x, t);
 	(void)add_input(f, x, s);
+	if (rc) /* the weight is as faulty as its shape */
+		(void)add_input(f, x, &f->t[sibling(f, t, "_packed", "_shape")]);
 	if (!cast_possible((enum ckpt_dtype)s->dtype, CKPT_DTYPE_F32) || s->n_dims != 2 ||
 	    s->shape[0] != t->shape[0] || !(x->q.columns = group_of(f, n, s->shape[1])))
 		return bad_scales(f, t, s, "that is not a scale for each group of a row");
 	at = sibling(f, t, "_packed", "_zero_point");
+	rc = 0;
 	if (at >= 0)
 		rc = add_zeros(f, x, t, at, blocks_in(s->shape[0], per), s->shape[1]);
 	x->q.zeros_packed_a = true;

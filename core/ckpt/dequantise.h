@@ -24,7 +24,7 @@ struct catalog;
 struct ckpt_err;
 
 /* Reads the first len bytes of tensor number i of the catalog, as it is before it changes; the tensor
- * has as many. */
+ * has as many. 1: they are missing, so a weight with this input is faulty. */
 struct dequantise_peek {
 	int (*read)(void *arg, uint32_t i, void *buf, size_t len, struct ckpt_err *e);
 	void *arg;

@@ -6,11 +6,14 @@
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/dequantise.h"
 #include "index/catalog_query.h"
+#include "model/chunkmap.h"
 #include "read/fetch.h"
 #include "read/tensor_read.h"
+#include "source/files.h"
 #include "tensor/vtensor.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +37,22 @@ struct peeking {
 	struct fetch *fetch; /* made at the first read */
 };
 
+/* A weight that needs it is refused or shown as faulty later, as the options ask. */
+static bool is_missing(const struct engine *eng, const struct catalog_tensor *t)
+{
+	autofree struct chunkmap *m = NULL;
+	struct ckpt_err ignored;
+
+	if (t->state == TENSOR_INCOMPLETE)
+		return true;
+	if (catalog_load_map(eng->catalog, t, &m, &ignored))
+		return false;
+	for (uint32_t k = 0; k < m->count; k++)
+		if (files_fault(eng->files, m->locs[k].file, &ignored))
+			return true;
+	return false;
+}
+
 static int peek(void *arg, uint32_t i, void *buf, size_t len, struct ckpt_err *e)
 {
 	static const struct fetch_opts small = { .map_bytes = 1 << 20 };
@@ -43,6 +62,8 @@ static int peek(void *arg, uint32_t i, void *buf, size_t len, struct ckpt_err *e
 	struct vtensor *v;
 	int rc = 0;
 
+	if (is_missing(p->eng, t))
+		return 1;
 	if (!p->fetch)
 		rc = fetch_new(p->eng->catalog, p->eng->files, &small, &p->fetch, e);
 	if (!rc)
