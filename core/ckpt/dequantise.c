@@ -37,6 +37,10 @@ struct finder {
 	const struct catalog_tensor *t;
 	size_t n_tensors;
 	struct jval config; /* quantization_config */
+	/* What it says, looked up once: it may be long, and there may be many tensors. */
+	uint64_t block[2];   /* 128 x 128 if it has none */
+	unsigned bits;	     /* see bits_of */
+	uint64_t group_size; /* 0: it has none */
 	enum ckpt_dtype dtype;
 	const struct dequantise_peek *peek;
 	struct arena *mem;
@@ -191,7 +195,10 @@ static void block_of(const struct finder *f, uint64_t ret[2])
 static bool set_grid(const struct finder *f, struct dequant *q, const struct catalog_tensor *s,
 		     size_t prefix, const uint64_t *shape, uint64_t m, uint64_t n)
 {
-	uint64_t tries[4][2] = { { 128, 128 }, { 128, 128 }, { 1, 32 }, { 1, 16 } }, rows, columns;
+	const uint64_t tries[4][2] = {
+		{ f->block[0], f->block[1] }, { 128, 128 }, { 1, 32 }, { 1, 16 }
+	};
+	uint64_t rows, columns;
 
 	q->exponents = s->dtype == CKPT_DTYPE_U8 || s->dtype == CKPT_DTYPE_F8_E8M0FNU;
 	q->rows = max_u64(m, 1);
@@ -213,7 +220,6 @@ static bool set_grid(const struct finder *f, struct dequant *q, const struct cat
 	q->rows = 1;
 	if (rows == m && columns == 1)
 		return true;
-	block_of(f, tries[0]);
 	for (size_t i = 0; i < ARRAY_LEN(tries); i++)
 		if (rows == blocks_in(m, tries[i][0]) && columns == blocks_in(n, tries[i][1])) {
 			q->rows = tries[i][0];
@@ -416,18 +422,23 @@ static int unknown_bits(const struct finder *f, const struct catalog_tensor *t)
 		       SHOWN(t));
 }
 
+static uint64_t group_size_of(const struct finder *f)
+{
+	struct jiter groups = jiter(jval_get(f->config, "config_groups"));
+	struct jval size = jval_get(f->config, "group_size");
+	uint64_t n;
+
+	while (!size.d && jiter_next(&groups))
+		size = jval_get(jval_get(groups.v, "weights"), "group_size");
+	return jval_u64(size, &n) ? n : 0;
+}
+
 /* The size of groups of n codes with this many scales: the configuration's, if it fits; 0: none
  * fits. */
 static uint64_t group_of(const struct finder *f, uint64_t n, uint64_t scales)
 {
-	struct jiter groups = jiter(jval_get(f->config, "config_groups"));
-	struct jval size = jval_get(f->config, "group_size");
-	uint64_t g;
-
-	while (!size.d && jiter_next(&groups))
-		size = jval_get(jval_get(groups.v, "weights"), "group_size");
-	if (jval_u64(size, &g) && g && blocks_in(n, g) == scales)
-		return g;
+	if (f->group_size && blocks_in(n, f->group_size) == scales)
+		return f->group_size;
 	return scales && n % scales == 0 ? n / scales : 0;
 }
 
@@ -500,7 +511,7 @@ static int add_zeros(struct finder *f, struct found *x, const struct catalog_ten
 /* compressed-tensors: pack-quantized. */
 static int find_packed(struct finder *f, const struct catalog_tensor *t)
 {
-	unsigned bits = bits_of(f);
+	unsigned bits = f->bits;
 	const struct catalog_tensor *s;
 	struct found *x;
 	uint64_t n, per;
@@ -546,7 +557,7 @@ static int find_qweight(struct finder *f, const struct catalog_tensor *t)
 {
 	static const uint8_t awq[] = { 0, 4, 1, 5, 2, 6, 3, 7 };
 	static const char end[] = ".qweight";
-	unsigned bits = bits_of(f);
+	unsigned bits = f->bits;
 	const struct catalog_tensor *s;
 	bool is_gptq;
 	struct found *x;
@@ -657,6 +668,10 @@ static int find_all(struct finder *f)
 	};
 	int rc = 0;
 
+	f->block[0] = f->block[1] = 128;
+	block_of(f, f->block);
+	f->bits = bits_of(f);
+	f->group_size = group_size_of(f);
 	for (size_t i = 0; !rc && i < f->n_tensors; i++)
 		for (size_t k = 0; !rc && k < ARRAY_LEN(finders); k++)
 			rc = finders[k](f, &f->t[i]);
