@@ -442,16 +442,18 @@ static uint64_t group_of(const struct finder *f, uint64_t n, uint64_t scales)
 	return scales && n % scales == 0 ? n / scales : 0;
 }
 
-/* The number of columns: compressed-tensors stores the shape, since rows are padded. 1: the shape
- * is missing, and the number is that of a row with its padding. */
-static int columns_of(struct finder *f, const struct catalog_tensor *t, uint64_t per, uint64_t *ret)
+/* The number of columns: compressed-tensors stores the shape, since rows are padded. *per, 4 or 8
+ * codes in a word, is what the configuration's first group has; groups may differ, so the shape
+ * decides. 1: the shape is missing, and the number is that of a row with its padding. */
+static int columns_of(struct finder *f, const struct catalog_tensor *t, uint64_t *per,
+		      uint64_t *ret)
 {
 	int64_t at = sibling(f, t, "_packed", "_shape");
 	uint64_t words = t->shape[1];
 	uint8_t raw[16];
 	int rc;
 
-	*ret = words * per;
+	*ret = words * *per;
 	if (at < 0)
 		return 0;
 	if ((f->t[at].dtype != CKPT_DTYPE_I64 && f->t[at].dtype != CKPT_DTYPE_I32) ||
@@ -462,13 +464,14 @@ static int columns_of(struct finder *f, const struct catalog_tensor *t, uint64_t
 	if (rc)
 		return rc;
 	*ret = f->t[at].dtype == CKPT_DTYPE_I64 ? load_le64(raw + 8) : load_le32(raw + 4);
-	if (*ret > words * per || blocks_in(*ret, per) != words)
-		return err_set(f->e, EINVAL,
-			       "option 'dequantize': '%.120s' has shape %s, but '%.120s' says that "
-			       "there are %llu columns of %llu in a word",
-			       SHOWN(t), SHAPE_TEXT(t), SHOWN(&f->t[at]), (unsigned long long)*ret,
-			       (unsigned long long)per);
-	return 0;
+	for (int i = 0; i < 2; i++, *per = 12 - *per)
+		if (blocks_in(*ret, *per) == words)
+			return 0;
+	return err_set(f->e, EINVAL,
+		       "option 'dequantize': '%.120s' has shape %s, but '%.120s' says that there "
+		       "are %llu columns of %llu in a word",
+		       SHOWN(t), SHAPE_TEXT(t), SHOWN(&f->t[at]), (unsigned long long)*ret,
+		       (unsigned long long)*per);
 }
 
 /* The groups of the n columns or rows, if they are given; compressed-tensors writes -1 for none. */
@@ -527,9 +530,10 @@ static int find_packed(struct finder *f, const struct catalog_tensor *t)
 		return unknown_bits(f, t);
 	per = 32 / bits;
 	s = &f->t[at];
-	rc = columns_of(f, t, per, &n);
+	rc = columns_of(f, t, &per, &n);
 	if (rc < 0)
 		return rc;
+	bits = (unsigned)(32 / per);
 	x = add(f, t, "_packed", "", (const uint64_t[]){ t->shape[0], n }, 2);
 	if (!x)
 		return -ENOMEM;
