@@ -556,6 +556,22 @@ static int find_packed(struct finder *f, const struct catalog_tensor *t)
 	return rc ? rc : add_groups(f, x, t, "_packed", "_g_idx", n, s->shape[1]);
 }
 
+/*
+ * What is added to GPTQ's zero points. AutoGPTQ stores them less 1; "gptq_v2" and two of AutoRound's
+ * packings (auto_round/inference/backend.py: GPTQ_FORMAT_NO_ZP) as they are. False: not known.
+ */
+static bool zero_more(const struct finder *f, uint8_t *ret)
+{
+	struct jval packing = jval_get(f->config, "packing_format");
+	struct jval method = jval_get(f->config, "quant_method");
+	bool plain =
+		jval_is_str(packing, "auto_round") || jval_is_str(packing, "auto_round:gptqmodel");
+
+	*ret = !plain && !jval_is_str(jval_get(f->config, "checkpoint_format"), "gptq_v2");
+	return plain || jval_is_str(packing, "auto_round:auto_gptq") ||
+	       (!jval_is_str(method, "auto-round") && !jval_is_str(method, "intel/auto-round"));
+}
+
 /* AWQ: [inputs, outputs / 8], GPTQ: [inputs / 8, outputs]; scales are [groups, outputs]. */
 static int find_qweight(struct finder *f, const struct catalog_tensor *t)
 {
@@ -598,8 +614,11 @@ static int find_qweight(struct finder *f, const struct catalog_tensor *t)
 	x->q.packed_a = is_gptq;
 	x->q.groups_of_a = true;
 	x->q.scale_dims = 2;
-	x->q.zero_more =
-		is_gptq && !jval_is_str(jval_get(f->config, "checkpoint_format"), "gptq_v2");
+	if (is_gptq && !zero_more(f, &x->q.zero_more))
+		return err_set(f->e, ERR_UNSUPPORTED,
+			       "option 'dequantize': quantization_config does not say in a known "
+			       "way how the zero points of '%.120s' are stored",
+			       SHOWN(t));
 	if (!is_gptq)
 		memcpy(x->q.order, awq, sizeof(awq));
 	(void)add_input(f, x, t);
