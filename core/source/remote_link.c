@@ -299,9 +299,12 @@ static void wait_some(struct link *l, struct call *c, bool *ret_ask)
 
 static void wait_for(struct link *l, struct call *c)
 {
+	const uint64_t began = clock_ns();
 	bool done = false, ask;
 
 	while (!done) {
+		uint64_t since;
+
 		{
 			SCOPED_LOCK(&l->lock);
 			wait_some(l, c, &ask);
@@ -309,7 +312,10 @@ static void wait_for(struct link *l, struct call *c)
 		}
 		if (done || !ask)
 			continue;
-		if (clock_ns() - l->heard_ns > LINK_SILENT_S * CLOCK_SECOND) {
+		/* Nobody asked before this call; and the receiver may set heard_ns at any time: it is
+		 * read before the clock is. */
+		since = max_u64(l->heard_ns, began);
+		if (clock_ns() - since > LINK_SILENT_S * CLOCK_SECOND) {
 			go_down(l, ETIMEDOUT,
 				"ckptfs-fetch, which reads object stores, does not answer");
 		} else {
