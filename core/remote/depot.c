@@ -749,6 +749,23 @@ static int by_use(const void *a, const void *b)
 	return x->used_ns < y->used_ns ? -1 : x->used_ns > y->used_ns;
 }
 
+/* Is it the name of a directory of the cache: n hexadecimal digits? The directory may be one that has
+ * other things, too, and those are not ours to remove. */
+static bool is_hex(const char *name, size_t n)
+{
+	return strlen(name) == n && strspn(name, "0123456789abcdef") == n;
+}
+
+/* As of segment_name. */
+static bool is_segment(const char *name)
+{
+	size_t n = strspn(name, "0123456789abcdef"), k = 0;
+
+	if (n >= 4 && n <= 8 && name[n] == '-')
+		k = strspn(name + n + 1, "0123456789abcdef");
+	return k && k <= 8 && !name[n + 1 + k];
+}
+
 /* Adds the files of an object. Out of memory: what is not found is not evicted this time. */
 static void scan_object(int dir, const char *outer, const char *name, struct scan *s)
 {
@@ -763,12 +780,14 @@ static void scan_object(int dir, const char *outer, const char *name, struct sca
 	while (d && io_next_entry(d, &x, &ignored) > 0) {
 		struct found f;
 
-		if (fstatat(dirfd(d), x->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
+		if ((!is_segment(x->d_name) && strcmp(x->d_name, "map") != 0 &&
+		     strcmp(x->d_name, "about.json") != 0) ||
+		    fstatat(dirfd(d), x->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
 			continue;
 		s->bytes += (uint64_t)st.st_blocks * 512;
 		f = (struct found){ .bytes = (uint64_t)st.st_blocks * 512,
 				    .used_ns = io_mtime_ns(&st) };
-		if (!strchr(x->d_name, '-') ||
+		if (!is_segment(x->d_name) ||
 		    snprintf(f.path, sizeof(f.path), "%s/%s/%s", outer, name, x->d_name) >=
 			    (int)sizeof(f.path) ||
 		    !VEC_ROOM_WITHIN(s->v, s->cap, s->n + 1, (size_t)1 << 22))
@@ -784,10 +803,12 @@ static void scan_all(const struct depot *d, struct scan *s)
 	struct ckpt_err ignored;
 
 	while (top && io_next_entry(top, &x, &ignored) > 0) {
-		DIR *inner CLEANUP(io_close_dir) = io_open_dir(d->dir, x->d_name, O_NOFOLLOW);
+		DIR *inner CLEANUP(io_close_dir) =
+			is_hex(x->d_name, 2) ? io_open_dir(d->dir, x->d_name, O_NOFOLLOW) : NULL;
 
 		while (inner && io_next_entry(inner, &y, &ignored) > 0)
-			scan_object(dirfd(inner), x->d_name, y->d_name, s);
+			if (is_hex(y->d_name, DIGEST_HEX - 1))
+				scan_object(dirfd(inner), x->d_name, y->d_name, s);
 	}
 }
 
