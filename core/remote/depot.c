@@ -598,10 +598,22 @@ bool object_has(struct object *o, uint64_t block)
 
 /* ---- segments ---- */
 
+/* The file of a generation is not what it was: others remove what was not used for long. True: its
+ * blocks are missing from now on. */
+static bool lose_segment(struct store_room *r, uint64_t i, uint32_t generation)
+{
+	uint32_t word = generation | MAP_MADE;
+
+	return atomic_compare_exchange_strong(map_generation(r->map, i), &word, generation + 1);
+}
+
+/* -ESTALE: the generation is another by now. */
 static int open_segment_file(struct store_room *r, uint64_t i, uint32_t generation,
 			     struct segment *s)
 {
 	uint64_t size = map_segment_size(&r->view, i);
+	uint32_t word = *map_generation(r->map, i); /* before the file is looked for */
+	bool made = word & MAP_MADE;
 	struct stat st;
 	char name[32];
 
@@ -611,14 +623,26 @@ static int open_segment_file(struct store_room *r, uint64_t i, uint32_t generati
 		return s->reader < 0 ? -errno : 0;
 	}
 	segment_name(i, generation, name);
-	s->fd = openat(r->dir, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	s->fd = openat(r->dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	if (s->fd < 0 && errno == ENOENT) {
+		if (made && lose_segment(r, i, generation))
+			return -ESTALE;
+		s->fd = openat(r->dir, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	}
 	if (s->fd < 0 || fstat(s->fd, &st))
 		return -errno;
+	if (made && (uint64_t)st.st_size < size && lose_segment(r, i, generation))
+		return -ESTALE;
 	/* Larger, never smaller: it may be mapped. */
 	if ((uint64_t)st.st_size < size && ftruncate(s->fd, (off_t)size))
 		return -errno;
 	s->reader = openat(r->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	return s->reader < 0 ? -errno : 0;
+	if (s->reader < 0)
+		return -errno;
+	word = generation;
+	(void)atomic_compare_exchange_strong(map_generation(r->map, i), &word,
+					     generation | MAP_MADE);
+	return 0;
 }
 
 /*
@@ -645,6 +669,8 @@ static int segment_open(struct object *o, uint64_t i, struct segment **ret, stru
 		rc = open_segment_file(r, i, generation, s);
 		if (rc) {
 			segment_close(s);
+			if (rc == -ESTALE)
+				continue;
 			return err_sys(e, -rc, "segment %llu", (unsigned long long)i);
 		}
 		if (generation_of(r, i) == generation) {
@@ -812,25 +838,34 @@ static void scan_all(const struct depot *d, struct scan *s)
 	}
 }
 
-/* Counts up the generation of a segment in its map, if that is still the file's. */
-static void retire(int dir, const char *name)
+/* Counts up the generation of a segment in its map, if that is still the file's. False: who knows?
+ * Then the file must stay: an empty one in its place would be taken for it. */
+static bool retire(int dir, const char *name)
 {
 	autoclose int fd = openat(dir, "map", O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 	char *end;
 	uint64_t i = strtoull(name, &end, 16), at = MAP_HEAD + i * 4;
 	uint32_t generation = *end == '-' ? (uint32_t)strtoul(end + 1, NULL, 16) : 0;
+	uint32_t made = generation | MAP_MADE, plain = generation;
+	_Atomic uint32_t *word;
 	struct stat st;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	void *p;
 
-	if (fd < 0 || fstat(fd, &st) || i > UINT32_MAX || at + 4 > (uint64_t)st.st_size)
-		return;
+	if (fd < 0 || fstat(fd, &st))
+		return fd < 0 && errno == ENOENT;
+	if (i > UINT32_MAX || at + 4 > (uint64_t)st.st_size)
+		return true; /* no map: see open_map */
 	p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(at / page * page));
 	if (p == MAP_FAILED)
-		return;
-	(void)atomic_compare_exchange_strong((_Atomic uint32_t *)(void *)((char *)p + at % page),
-					     &generation, generation + 1);
+		return false;
+	word = (_Atomic uint32_t *)(void *)((char *)p + at % page);
+	if (!atomic_compare_exchange_strong(word, &made, generation + 1) &&
+	    !atomic_compare_exchange_strong(word, &plain, generation + 1) &&
+	    plain == (generation | MAP_MADE)) /* made in between */
+		(void)atomic_compare_exchange_strong(word, &plain, generation + 1);
 	(void)munmap(p, page);
+	return true;
 }
 
 /* Removes an object of which no segment is left, unless somebody uses it. */
@@ -868,7 +903,8 @@ static void evict(const struct depot *d, const struct found *f)
 	dir = openat(d->dir, object, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (dir < 0)
 		return;
-	retire(dir, name);
+	if (!retire(dir, name))
+		return;
 	(void)unlinkat(dir, name, 0);
 	remove_empty(d, object);
 }

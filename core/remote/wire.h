@@ -11,7 +11,8 @@
  * blocks. Its map, of which a descriptor is passed too, tells which blocks are in which segment:
  *
  *	0		struct map_head
- *	MAP_HEAD	uint32_t generation of each segment, rounded up to 8 bytes
+ *	MAP_HEAD	uint32_t generation of each segment, rounded up to 8 bytes; MAP_MADE is set
+ *			once the file of this generation has been made
  *	...		struct map_block of each block
  *
  * A segment that is evicted gets the next generation, and another file. A block is in the segment
@@ -222,6 +223,7 @@ struct wire_entry {
 /* ---- maps ---- */
 
 enum { MAP_HEAD = 4096, MAP_VERSION = 1 };
+#define MAP_MADE ((uint32_t)1 << 31) /* generations have 30 bits */
 enum map_state { MAP_MISSING, MAP_THERE, MAP_UNCHECKED };
 
 struct map_head {
