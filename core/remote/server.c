@@ -975,6 +975,12 @@ static void on_read(struct server *s, const struct wire_msg *m)
 		answer(s, m->head.id, &e);
 		return;
 	}
+	if (m->head.n[3]) { /* the other side had no descriptor left, or has closed them */
+		uint64_t per = object_view(f->object)->segment / WIRE_BLOCK;
+
+		for (uint64_t i = span.first / per; i <= (span.end - 1) / per; i++)
+			f->sent[i] = 0;
+	}
 	object_check(f->object, span.first, span.end - span.first);
 	w->file = f;
 	w->id = m->head.id;

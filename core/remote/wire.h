@@ -63,12 +63,13 @@ enum wire_kind {
 	WIRE_FILE,	/* n: place; seen; text: path. Answer n: file, bytes of a segment, is it in
 			   memory; with the map's descriptor */
 	WIRE_FORGET,	/* n: file; no answer */
-	WIRE_READ,	/* n: file, off, len. Answer when all of it is in segments that were sent */
-	WIRE_WANT,	/* n: file, off, len: will be read; in order of need; no answer */
-	WIRE_CANCEL,	/* n: file: what was wanted of it is not wanted any more; no answer */
-	WIRE_TOUCH,	/* n: file, segment: it is in use; no answer */
-	WIRE_COUNT,	/* Answer n: see enum wire_count */
-	WIRE_PING,	/* Answer: nothing */
+	WIRE_READ,   /* n: file, off, len, again: send the segments although they were sent. Answer
+			   when all of it is in segments that were sent */
+	WIRE_WANT,   /* n: file, off, len: will be read; in order of need; no answer */
+	WIRE_CANCEL, /* n: file: what was wanted of it is not wanted any more; no answer */
+	WIRE_TOUCH,  /* n: file, segment: it is in use; no answer */
+	WIRE_COUNT,  /* Answer n: see enum wire_count */
+	WIRE_PING,   /* Answer: nothing */
 	/* From the fetcher. */
 	WIRE_ANSWER, /* n[0]: errno, or 0; then see above, from n[1]. text of an error: its sentence */
 	WIRE_SEGMENT, /* n: file, segment, generation; with the segment's descriptor */

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 enum {
@@ -83,10 +84,25 @@ static int leave_segment(struct rseg *s)
 	return fd;
 }
 
+/* Descriptors of segments in this process, which may be a program that has few. */
+static _Atomic size_t n_open;
+
+static size_t most_open(void)
+{
+	struct rlimit lim;
+
+	if (getrlimit(RLIMIT_NOFILE, &lim))
+		lim.rlim_cur = 1024;
+	return (size_t)min_u64(max_u64(lim.rlim_cur / 2, 16), 1 << 20);
+}
+
+/* What leave_segment has returned. */
 static void close_fd(int fd)
 {
-	if (fd >= 0)
-		(void)close(fd);
+	if (fd < 0)
+		return;
+	(void)close(fd);
+	n_open--;
 }
 
 static void free_room(struct room *r)
@@ -228,6 +244,28 @@ int rfile_open(struct link *l, uint64_t place, const char *path, const struct pl
 
 /* ---- what the receiving thread does ---- */
 
+void rfile_trim(struct rfile *f)
+{
+	int fds[64];
+	size_t n;
+
+	do {
+		n = 0;
+		{
+			SCOPED_LOCK(&f->lock);
+			struct room *r = f->room;
+
+			for (uint64_t i = 0; i < r->view.n_segments && n < ARRAY_LEN(fds); i++)
+				if (r->v[i] && r->v[i]->users == 1) {
+					fds[n++] = leave_segment(r->v[i]);
+					r->v[i] = NULL;
+				}
+		}
+		for (size_t i = 0; i < n; i++)
+			close_fd(fds[i]);
+	} while (n == ARRAY_LEN(fds));
+}
+
 void rfile_segment(struct rfile *f, struct wire_msg *m)
 {
 	struct rseg *s = calloc(1, sizeof(*s)), *before = NULL;
@@ -235,6 +273,8 @@ void rfile_segment(struct rfile *f, struct wire_msg *m)
 	int fd = -1;
 	struct stat st;
 
+	if (m->fd < 0 || n_open >= most_open())
+		link_trim(f->link);
 	if (!s || m->fd < 0 || fstat(m->fd, &st)) {
 		free(s);
 		return; /* a read that needs it will say so */
@@ -251,6 +291,7 @@ void rfile_segment(struct rfile *f, struct wire_msg *m)
 			r->v[i] = s;
 			s = NULL;
 			m->fd = -1;
+			n_open++;
 			fd = leave_segment(before);
 		}
 	}
@@ -375,6 +416,18 @@ static int read_pinned(struct rfile *f, struct rseg *const *pins, uint8_t *buf, 
 	return 0;
 }
 
+/* Is there no descriptor of a segment of these bytes? */
+static bool lacks_segments(struct rfile *f, uint64_t off, uint64_t len)
+{
+	SCOPED_LOCK(&f->lock);
+	const struct room *r = f->room;
+
+	for (uint64_t k = off / r->view.segment; k <= (off + len - 1) / r->view.segment; k++)
+		if (!r->v[k])
+			return true;
+	return false;
+}
+
 /* At most PIECE bytes that exist. */
 static int read_piece(struct rfile *f, uint8_t *buf, uint64_t len, uint64_t off, struct ckpt_err *e)
 {
@@ -386,7 +439,8 @@ static int read_piece(struct rfile *f, uint8_t *buf, uint64_t len, uint64_t off,
 		unpin(f, pins);
 	}
 	for (unsigned tries = 0; rc == 1 && tries < MAX_TRIES; tries++) {
-		struct call c = { .head = { .kind = WIRE_READ, .n = { f->number, off, len } },
+		bool anew = tries || lacks_segments(f, off, len);
+		struct call c = { .head = { .kind = WIRE_READ, .n = { f->number, off, len, anew } },
 				  .file = f,
 				  .off = off,
 				  .size = len };
@@ -503,7 +557,8 @@ static struct smap *map_segment(struct remote_source *s, uint64_t i, uint64_t si
 				struct rseg *segment)
 {
 	struct rseg *pins[MAX_PINS] = { segment };
-	struct smap *m = calloc(1, sizeof(*m));
+	/* What is mapped keeps its descriptor: some must remain for what is read. */
+	struct smap *m = n_open > most_open() / 4 * 3 ? NULL : calloc(1, sizeof(*m));
 
 	if (m)
 		m->map = pagemap_new(s->source.lender->pool, segment->fd, size);

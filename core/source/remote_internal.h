@@ -76,6 +76,8 @@ bool link_is_up(struct link *l);
 /* The receiving thread finds files by number. */
 int link_add_file(struct link *l, uint32_t number, struct rfile *f, struct ckpt_err *e);
 void link_remove_file(struct link *l, uint32_t number, const struct rfile *f);
+/* Of the receiving thread: rfile_trim for all files. */
+void link_trim(struct link *l);
 
 /* ---- files ---- */
 
@@ -84,6 +86,8 @@ void rfile_segment(struct rfile *f, struct wire_msg *m);
 void rfile_drop(struct rfile *f, const struct wire_msg *m);
 void rfile_map(struct rfile *f, struct wire_msg *m);
 void rfile_pin(struct rfile *f, struct call *c);
+/* Closes the segments that nobody uses: whoever needs them asks for them again. */
+void rfile_trim(struct rfile *f);
 bool rfile_hold(struct rfile *f); /* false: its last user is just leaving it */
 void rfile_put(struct rfile *f);  /* NULL is fine */
 

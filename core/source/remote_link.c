@@ -212,6 +212,23 @@ static struct rfile *file_of(struct link *l, uint64_t number)
 	return f && rfile_hold(f) ? f : NULL;
 }
 
+void link_trim(struct link *l)
+{
+	size_t n;
+
+	{
+		SCOPED_LOCK(&l->lock);
+		n = l->n_files;
+	}
+	for (size_t i = 0; i < n; i++) {
+		struct rfile *f = file_of(l, i);
+
+		if (f)
+			rfile_trim(f);
+		rfile_put(f);
+	}
+}
+
 static void on_message(struct link *l, struct wire_msg *m)
 {
 	struct rfile *f;
