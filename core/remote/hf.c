@@ -75,6 +75,12 @@ static char *path_of(const struct hf *h, const char *path)
 	return asprintf(&p, "%s%s%s", h->path, *h->path && *path ? "/" : "", path) < 0 ? NULL : p;
 }
 
+static void add_own(const struct hf *h, const char *in, struct buf *url)
+{
+	buf_printf(url, "%s/%s/resolve/%s/", h->endpoint, h->repo, h->commit);
+	url_encode(url, in, strlen(in), true);
+}
+
 static int hf_make(struct store *base, const char *path, const struct object_request *o,
 		   struct http_message *m, struct ckpt_err *e)
 {
@@ -84,10 +90,8 @@ static int hf_make(struct store *base, const char *path, const struct object_req
 	if (!in)
 		return err_nomem(e);
 	m->method = o->method;
-	if (!moved_find(&h->moved, path, &m->url, NULL)) {
-		buf_printf(&m->url, "%s/%s/resolve/%s/", h->endpoint, h->repo, h->commit);
-		url_encode(&m->url, in, strlen(in), true);
-	}
+	if (!moved_find(&h->moved, path, &m->url, NULL))
+		add_own(h, in, &m->url);
 	add_token(h, m);
 	if (o->range)
 		http_add_field(m, "Range", o->range);
@@ -122,6 +126,18 @@ static int check_commit(const struct hf *h, const struct http_answer *a, struct 
 		       h->commit);
 }
 
+/* Was it refused where the hub has redirected to, because that address has expired? */
+static bool has_expired(struct hf *h, const char *path, const struct http_answer *a)
+{
+	struct buf own CLEANUP(buf_release) = BUF_INIT(64 << 10);
+	autofree char *in = path_of(h, path);
+
+	if (!in)
+		return false;
+	add_own(h, in, &own);
+	return !own.err && moved_expired(&h->moved, path, a->url, own.data);
+}
+
 static enum http_verdict hf_judge(struct store *base, const char *path, const struct http_answer *a,
 				  struct ckpt_err *e)
 {
@@ -143,8 +159,7 @@ static enum http_verdict hf_judge(struct store *base, const char *path, const st
 		return HTTP_NOW;
 	}
 	if ((a->status == 400 || a->status == 401 || a->status == 403 || a->status == 410) &&
-	    moved_is_old(&h->moved, path)) {
-		moved_set(&h->moved, path, NULL, NULL);
+	    has_expired(h, path, a)) {
 		err_set(e, EACCES, "the server answered %u where the hub had redirected to",
 			a->status);
 		return HTTP_AGAIN;

@@ -90,15 +90,23 @@ bool moved_find(struct moved_table *t, const char *path, struct buf *url, struct
 		buf_str(url, m->url);
 	if (m && etag)
 		buf_str(etag, m->etag);
-	return m;
+	return m && *m->url;
 }
 
-bool moved_is_old(struct moved_table *t, const char *path)
+bool moved_expired(struct moved_table *t, const char *path, const char *url, const char *own)
 {
 	SCOPED_LOCK(&t->lock);
-	const struct moved *m = find(t, path);
+	struct moved *m = find(t, path);
 
-	return m && clock_ns() - m->since_ns > OLD_S * CLOCK_SECOND;
+	if (!m || !strcmp(url, own))
+		return false;
+	/* Requests that were under way together are refused together: one of them forgets it. */
+	if (strcmp(m->url, url) != 0)
+		return true;
+	if (clock_ns() - m->since_ns <= OLD_S * CLOCK_SECOND)
+		return false;
+	explicit_bzero(m->url, strlen(m->url));
+	return true;
 }
 
 bool moved_is_directory(struct moved_table *t, const char *path)

@@ -21,7 +21,7 @@ struct buf;
 
 struct moved {
 	LIST_LINK(struct moved) link;
-	char *path, *url, *etag;
+	char *path, *url, *etag; /* url: "": it has expired */
 	uint64_t since_ns;
 };
 
@@ -35,11 +35,16 @@ void moved_init(struct moved_table *t);
 void moved_release(struct moved_table *t);
 /* Notes it; url NULL: forgets it. etag may be NULL. Out of memory: forgets it. */
 void moved_set(struct moved_table *t, const char *path, const char *url, const char *etag);
-/* Adds the address, and the ETag if `etag` is not NULL; false: the file has not been moved. */
+/* Adds the address, and the ETag if `etag` is not NULL; false: the file has not been moved, or the
+ * address has expired (the ETag is added even so). */
 bool moved_find(struct moved_table *t, const char *path, struct buf *url, struct buf *etag);
-/* Has it been noted long enough for the address to have expired? One that is refused at once was
- * never valid. */
-bool moved_is_old(struct moved_table *t, const char *path);
+/*
+ * A request to `url` was refused. True: because a redirect's address has expired, and another request
+ * may succeed: the address is forgotten, unless a newer one has been noted since, and its ETag is
+ * kept, for answers that are still on their way. False: `url` is `own`, the address that nobody has
+ * redirected, or was refused at once, so that it was never valid.
+ */
+bool moved_expired(struct moved_table *t, const char *path, const char *url, const char *own);
 /* Does the address end in '/', as servers say that it is a directory? */
 bool moved_is_directory(struct moved_table *t, const char *path);
 

@@ -30,6 +30,15 @@ static struct web *web_of(struct store *s)
 	return (struct web *)s;
 }
 
+static void add_own(const struct web *w, const char *path, struct buf *url)
+{
+	buf_str(url, w->root);
+	if (strcmp(path, ".") != 0) {
+		buf_str(url, "/");
+		url_encode(url, path, strlen(path), true);
+	}
+}
+
 static int web_make(struct store *base, const char *path, const struct object_request *o,
 		    struct http_message *m, struct ckpt_err *e)
 {
@@ -37,13 +46,8 @@ static int web_make(struct store *base, const char *path, const struct object_re
 
 	(void)e;
 	m->method = o->method;
-	if (!moved_find(&w->moved, path, &m->url, NULL)) {
-		buf_str(&m->url, w->root);
-		if (strcmp(path, ".") != 0) {
-			buf_str(&m->url, "/");
-			url_encode(&m->url, path, strlen(path), true);
-		}
-	}
+	if (!moved_find(&w->moved, path, &m->url, NULL))
+		add_own(w, path, &m->url);
 	if (o->range)
 		http_add_field(m, "Range", o->range);
 	if (o->if_match)
@@ -57,6 +61,7 @@ static enum http_verdict web_judge(struct store *base, const char *path,
 				   const struct http_answer *a, struct ckpt_err *e)
 {
 	struct web *w = web_of(base);
+	struct buf own CLEANUP(buf_release) = BUF_INIT(64 << 10);
 	autofree char *to = NULL;
 
 	switch (a->status) {
@@ -73,9 +78,9 @@ static enum http_verdict web_judge(struct store *base, const char *path,
 	case 403:
 	case 410:
 		/* An address that was valid for a while. */
-		if (!moved_is_old(&w->moved, path))
+		add_own(w, path, &own);
+		if (own.err || !moved_expired(&w->moved, path, a->url, own.data))
 			return HTTP_TAKE;
-		moved_set(&w->moved, path, NULL, NULL);
 		err_set(e, EACCES, "the server answered %u where it had redirected to", a->status);
 		return HTTP_AGAIN;
 	default:
