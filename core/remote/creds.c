@@ -175,6 +175,14 @@ bool creds_refused(struct creds *c, const char *access)
 	return c->renewing;
 }
 
+bool creds_are_new(struct creds *c)
+{
+	SCOPED_LOCK(&c->lock);
+
+	return c->asked_ns && !c->renewing && !c->why.code &&
+	       clock_ns() - c->asked_ns < AGAIN_S * CLOCK_SECOND;
+}
+
 const char *creds_region(const struct creds *c)
 {
 	return c->source.region;

@@ -41,6 +41,9 @@ int creds_get(struct creds *c, struct creds_key *ret, struct ckpt_err *e);
  * renewed, or has been; false: it cannot be. */
 bool creds_refused(struct creds *c, const char *access);
 
+/* Have they just been renewed, so that a request may have been signed with older ones? */
+bool creds_are_new(struct creds *c);
+
 /* Of the profile; borrowed; NULL: it has none. */
 const char *creds_region(const struct creds *c);
 const char *creds_endpoint(const struct creds *c);

@@ -254,12 +254,19 @@ static enum http_verdict s3_judge(struct store *base, const char *path, const st
 	/* The answer to HEAD has no body that would tell which 400 or 403 it is. */
 	if (a->status == 403 || a->status == 400 || a->status == 401) {
 		struct creds_key k CLEANUP(creds_key_release) = { 0 };
+		bool named = !strcmp(r.code, "ExpiredToken") ||
+			     !strcmp(r.code, "TokenRefreshRequired") ||
+			     !strcmp(r.code, "InvalidToken");
+		int rc = named || !r.code[0] ? creds_get(s->creds, &k, &ignored) : -1;
 
-		if ((!r.code[0] || !strcmp(r.code, "ExpiredToken") ||
-		     !strcmp(r.code, "TokenRefreshRequired") || !strcmp(r.code, "InvalidToken")) &&
-		    !creds_get(s->creds, &k, &ignored) && k.access &&
-		    creds_refused(s->creds, k.access))
+		/* Requests that were under way together are refused together: the first has them
+		 * renewed, the others wait for that too, or were signed before it. */
+		if (rc == -EAGAIN || (!rc && k.access && creds_refused(s->creds, k.access)))
 			return HTTP_NOW;
+		if (named && !rc && k.access && creds_are_new(s->creds)) {
+			(void)store_refuse(a, r.code, r.message, e);
+			return HTTP_AGAIN;
+		}
 	}
 	if (a->status / 100 == 3) {
 		err_set(e, EIO,
