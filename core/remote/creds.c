@@ -21,6 +21,8 @@ struct creds {
 	pthread_mutex_t lock;
 	struct creds_got got;
 	uint64_t asked_ns; /* when the last renewal began; 0: never */
+	bool doubted;	   /* by a server: not to be used until they are renewed */
+	time_t expires;	   /* if doubted: what they said themselves */
 	bool renewing, has_thread;
 	pthread_t thread;
 	struct ckpt_err why; /* of the last renewal; code 0: it was good */
@@ -91,6 +93,9 @@ static void *renew(void *arg)
 		SCOPED_LOCK(&c->lock);
 		if (!rc)
 			take(c, &got);
+		else if (c->doubted) /* the server may have meant something else */
+			c->got.expires = c->expires;
+		c->doubted = false;
 		c->why = e;
 		c->renewing = false;
 	}
@@ -170,8 +175,11 @@ bool creds_refused(struct creds *c, const char *access)
 	if (c->asked_ns && clock_ns() - c->asked_ns < AGAIN_S * CLOCK_SECOND)
 		return false;
 	begin_renewal(c, clock_ns());
-	if (c->renewing)
+	if (c->renewing && !c->doubted) {
+		c->doubted = true;
+		c->expires = c->got.expires;
 		c->got.expires = 1; /* not to be used until then */
+	}
 	return c->renewing;
 }
 
