@@ -43,7 +43,7 @@ int link_get(const struct link_key *key, struct link **ret, struct ckpt_err *e);
 void link_hold(struct link *l);
 void link_put(struct link *l);
 /* Ends the receivers of all links, while no other function is called. The next call starts its
- * link's again. */
+ * link's again. No more links are started: the caller is about to give up the right to. */
 void link_rest(void);
 
 enum { MAX_PINS = 3 };

@@ -55,6 +55,7 @@ struct link {
 static struct {
 	pthread_mutex_t lock;
 	LIST(struct link) all;
+	atomic_bool sealed; /* by link_rest: none may be started, because that may be forbidden */
 } links = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* ---- starting it ---- */
@@ -500,9 +501,15 @@ static void link_stop(struct link *l)
 static int start(const struct link_key *key, struct link **ret, struct ckpt_err *e)
 {
 	autofree char *program = NULL;
-	struct link *l = link_new(key);
+	struct link *l;
 	int pair[2], rc;
 
+	/* A sandbox would kill this process for the attempt. */
+	if (links.sealed)
+		return err_set(e, EPERM,
+			       "ckptfs-fetch, which reads object stores, has ended or was not "
+			       "started, and a mount does not start it: mount it again");
+	l = link_new(key);
 	if (!l)
 		return err_nomem(e);
 	rc = find_program(&program, e);
@@ -600,6 +607,7 @@ static void rest(struct link *l)
 /* Without the lock: a receiver may need it to end. */
 void link_rest(void)
 {
+	links.sealed = true;
 	LIST_EACH (l, &links.all)
 		rest(l);
 }

@@ -466,6 +466,22 @@ static int confine(struct mount *m, struct ckpt_err *e)
 	return rc;
 }
 
+/* Is anything of it in an object store: the checkpoint, or what an option names? */
+static bool has_fetcher(const struct mount *m)
+{
+	const struct ckpt_option *x;
+
+	if (text_is_address(m->source))
+		return true;
+	for (size_t i = 0; (x = ckpt_option(i)); i++) {
+		const char *path = options_get(m->opts, x->name);
+
+		if (path && x->form == CKPT_OPTION_FILE && text_is_address(path))
+			return true;
+	}
+	return false;
+}
+
 static int filter_calls(struct mount *m, struct ckpt_err *e)
 {
 	int queues = negotiate_queues(), rc = 0;
@@ -475,7 +491,7 @@ static int filter_calls(struct mount *m, struct ckpt_err *e)
 		(void)err_set(&missing, -queues, "io_uring is available but was not restricted");
 		rc = miss(m, &missing, e);
 	}
-	if (!rc && sandbox_filter_calls(queues != 0, text_is_address(m->source), &missing))
+	if (!rc && sandbox_filter_calls(queues != 0, has_fetcher(m), &missing))
 		rc = miss(m, &missing, e);
 	return rc;
 }
