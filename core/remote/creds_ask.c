@@ -124,6 +124,8 @@ int creds_process(struct creds_source *s, struct creds_got *ret, struct ckpt_err
 	char sh[] = "/bin/sh", c[] = "-c";
 	char *argv[] = { sh, c, s->command, NULL };
 	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attr;
+	sigset_t pipe;
 	autoclose int in = -1;
 	int fds[2], rc, status = 0;
 	pid_t pid;
@@ -131,15 +133,25 @@ int creds_process(struct creds_source *s, struct creds_got *ret, struct ckpt_err
 	if (pipe2(fds, O_CLOEXEC))
 		return err_sys(e, errno, "run %s", from);
 	in = fds[0];
+	rc = posix_spawnattr_init(&attr);
+	if (rc) {
+		(void)close(fds[1]);
+		return err_sys(e, rc, "run %s", from);
+	}
+	(void)sigemptyset(&pipe); /* it is ignored here */
+	(void)sigaddset(&pipe, SIGPIPE);
+	(void)posix_spawnattr_setsigdefault(&attr, &pipe);
+	(void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF);
 	rc = posix_spawn_file_actions_init(&actions);
 	if (!rc) {
 		rc = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
 		if (!rc)
 			rc = posix_spawn_file_actions_adddup2(&actions, fds[1], 1);
 		if (!rc)
-			rc = posix_spawn(&pid, sh, &actions, NULL, argv, environ);
+			rc = posix_spawn(&pid, sh, &actions, &attr, argv, environ);
 		(void)posix_spawn_file_actions_destroy(&actions);
 	}
+	(void)posix_spawnattr_destroy(&attr);
 	(void)close(fds[1]);
 	if (rc)
 		return err_sys(e, rc, "run %s", from);

@@ -68,7 +68,9 @@ int main(int argc, char **argv)
 		_exit(0);
 	}
 	(void)setsid();
-	if (close_others())
+	/* The command of credential_process would hold our end of the sockets, for as long as anything
+	 * that it starts lives: nobody would see that we have ended. */
+	if (close_others() || fcntl(WIRE_FD, F_SETFD, FD_CLOEXEC))
 		return 1;
 	more_descriptors();
 	_exit(server_run(WIRE_FD) ? 1 : 0);
