@@ -67,15 +67,39 @@ bool object_is_same(const struct place_id *id, const char *etag, const char *mod
 	       place_id_equal(id, &now);
 }
 
+/* Seconds of "+01:00", "-0130", behind the seconds of a time and a fraction; 0: "Z", or nothing. */
+static time_t zone_of(const char *s)
+{
+	int v[4], n = 0;
+	bool before = false;
+
+	if (*s == '.')
+		s += 1 + strspn(s + 1, "0123456789");
+	if (*s == '-')
+		before = true;
+	else if (*s != '+')
+		return 0;
+	for (s++; n < 4 && ((*s >= '0' && *s <= '9') || (n == 2 && *s == ':')); s++)
+		if (*s != ':')
+			v[n++] = *s - '0';
+	while (n < 4)
+		v[n++] = 0;
+	v[0] = ((v[0] * 10 + v[1]) * 60 + v[2] * 10 + v[3]) * 60;
+	return before ? -v[0] : v[0];
+}
+
 uint64_t object_time_ns(const char *s)
 {
 	struct tm t = { 0 };
+	const char *end = strptime(s, "%Y-%m-%dT%H:%M:%S", &t);
 	time_t v;
 
-	if (strptime(s, "%Y-%m-%dT%H:%M:%S", &t))
-		v = timegm(&t);
+	if (end)
+		v = timegm(&t) - zone_of(end);
 	else
 		v = curl_getdate(s, NULL);
+	if (v > (time_t)(UINT64_MAX / CLOCK_SECOND)) /* "9999-12-31": never */
+		v = (time_t)(UINT64_MAX / CLOCK_SECOND);
 	return v > 0 ? (uint64_t)v * CLOCK_SECOND : 0;
 }
 
