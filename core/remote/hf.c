@@ -621,6 +621,7 @@ static void hf_free(struct store *base)
 		explicit_bzero(h->token, strlen(h->token));
 	moved_release(&h->moved);
 	free(base->address);
+	free(base->origin);
 	free(h->endpoint);
 	free(h->repo);
 	free(h->path);
@@ -665,6 +666,8 @@ int hf_open(struct net *n, const char *address, const struct store_options *o, s
 	rc = take_address(h, address, &revision, e);
 	if (!rc)
 		rc = take_endpoint(h, endpoint ? endpoint : "https://huggingface.co", e);
+	if (!rc && endpoint && !(h->base.origin = strdup(h->endpoint)))
+		rc = err_nomem(e);
 	if (!rc && !o->anonymous)
 		rc = find_token(&h->token, e);
 	if (!rc)

@@ -570,6 +570,7 @@ static void s3_free(struct store *base)
 
 	creds_free(s->creds);
 	free(base->address);
+	free(base->origin);
 	free(s->bucket);
 	free(s->key);
 	free(s->host);
@@ -636,6 +637,11 @@ static int take_endpoint(struct s3 *s, const char *endpoint, struct ckpt_err *e)
 		s->path[--n] = 0;
 	n = strlen(s->bucket);
 	s->by_host = !strncasecmp(s->host, s->bucket, n) && s->host[n] == '.';
+	if (asprintf(&s->base.origin, "%s://%s%s", s->secure ? "https" : "http", s->host, s->path) <
+	    0) {
+		s->base.origin = NULL;
+		return err_nomem(e);
+	}
 	return 0;
 }
 

@@ -502,6 +502,9 @@ static int send_map(struct server *s, struct file *f, uint32_t id, struct ckpt_e
 static int new_file(struct server *s, uint32_t place, const char *path,
 		    const struct place_seen *seen, uint32_t id, struct ckpt_err *e)
 {
+	const struct store *store = s->places[place].store;
+	const char *origin = store_origin(store);
+	autofree char *address = NULL;
 	struct file *f = NULL;
 	size_t i = 0;
 
@@ -511,15 +514,18 @@ static int new_file(struct server *s, uint32_t place, const char *path,
 		f = calloc(1, sizeof(*f));
 	if (f)
 		f->path = strdup(path);
-	if (!f || !f->path) {
+	/* What one endpoint serves must not be taken for what another has under that name. */
+	if (asprintf(&address, "%s%s%s", store_address(store), *origin ? " at " : "", origin) < 0)
+		address = NULL;
+	if (!f || !f->path || !address) {
+		free(f ? f->path : NULL);
 		free(f);
 		return err_nomem(e);
 	}
 	f->number = (uint32_t)i;
 	f->place = place;
 	f->seen = *seen;
-	if (depot_open(s->depot, store_address(s->places[place].store), path, seen, &f->object,
-		       e)) {
+	if (depot_open(s->depot, address, path, seen, &f->object, e)) {
 		free(f->path);
 		free(f);
 		return -e->code;

@@ -163,6 +163,11 @@ const char *store_address(const struct store *s)
 	return s->address;
 }
 
+const char *store_origin(const struct store *s)
+{
+	return s->origin ? s->origin : "";
+}
+
 void store_free(struct store *s)
 {
 	if (s)

@@ -82,6 +82,10 @@ void store_free(struct store *s); /* after its gets have ended; NULL is fine */
 /* The address in its canonical form, with the commit of a hub's revision; borrowed. */
 const char *store_address(const struct store *s);
 
+/* The server that was asked for instead of the address's own, which may have anything under the same
+ * address; "": none. Borrowed. */
+const char *store_origin(const struct store *s);
+
 /* Paths are relative to the address, '/' between elements; "." is the address itself. Objects whose
  * keys have empty, "." or ".." elements are not shown. */
 int store_look(struct store *s, const char *path, struct place_seen *ret, struct ckpt_err *e);

@@ -60,6 +60,7 @@ struct store {
 	const struct store_ops *ops;
 	struct net *net;
 	char *address;
+	char *origin;	       /* who serves it, if the address does not say; NULL */
 	_Atomic bool answered; /* see http_how */
 };
 
