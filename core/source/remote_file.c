@@ -40,6 +40,7 @@ struct rseg {
 struct room {
 	uint32_t number; /* of the file's rooms: segments of another say nothing here */
 	bool in_memory;
+	bool lost; /* the fetcher has another, and this process could not open that one's map */
 	struct map_view view;
 	void *map;
 	struct rseg **v; /* under the file's lock */
@@ -153,6 +154,8 @@ static bool all_there(const struct room *r, struct rseg *const *v, uint64_t i, u
 {
 	uint64_t per = r->view.segment / WIRE_BLOCK;
 
+	if (r->lost)
+		return false;
 	for (uint64_t b = off / WIRE_BLOCK; b <= (off + len - 1) / WIRE_BLOCK; b++) {
 		const struct rseg *s = v[b / per - i];
 		const struct map_block *x = map_block(r->map, &r->view, b);
@@ -322,8 +325,12 @@ void rfile_map(struct rfile *f, struct wire_msg *m)
 	struct room *r;
 
 	if (new_room(m, f->seen.size, &r, &ignored))
-		return;
+		r = NULL;
 	SCOPED_LOCK(&f->lock);
+	if (!r) { /* segments that come now are not those that the old map is about */
+		f->room->lost = true;
+		return;
+	}
 	r->number = f->room->number + 1;
 	free_room(f->room); /* once in the life of a file, because its disk is full */
 	f->room = r;
