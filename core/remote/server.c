@@ -116,7 +116,7 @@ struct queue {
 	struct fetch *notes;
 	struct out *done, **done_end; /* answers */
 	struct job *jobs, **jobs_end, *ended;
-	unsigned threads, idle;
+	unsigned threads, idle, n_jobs; /* n_jobs: those that no thread has taken */
 };
 
 struct server {
@@ -342,6 +342,7 @@ static void *work(void *arg)
 				(void)pthread_cond_wait(&q->work, &q->lock);
 			q->idle--;
 			j = q->jobs;
+			q->n_jobs--;
 			q->jobs = j->next;
 			if (!q->jobs)
 				q->jobs_end = &q->jobs;
@@ -400,7 +401,8 @@ static void start_job(struct server *s, const struct wire_msg *m, struct store *
 		SCOPED_LOCK(&q->lock);
 		*q->jobs_end = j;
 		q->jobs_end = &j->next;
-		if (!q->idle && q->threads < MAX_JOBS) {
+		/* An idle thread that was woken for another job is still counted. */
+		if (++q->n_jobs > q->idle && q->threads < MAX_JOBS) {
 			q->threads++;
 			thread = true;
 		}
