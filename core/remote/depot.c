@@ -17,6 +17,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <xxhash.h>
 
 enum {
@@ -102,8 +104,44 @@ static char *default_dir(void)
 	return NULL;
 }
 
+/* Do other machines see this directory? Then a word of a map may arrive before the bytes that it is
+ * about, if at all: mappings of a file are one thing on one machine only. */
+static bool is_shared(int dir)
+{
+	static const uint32_t types[] = {
+		0x6969,	    0x517b,	0xff534d42, 0xfe534d42, /* NFS, SMB */
+		0x65735546, 0x01021997, 0x5346414f, 0x6b414653, /* FUSE, 9P, AFS */
+		0x0bd00bd0, 0x47504653, 0x00c36400, 0x19830326, /* Lustre, GPFS, Ceph, BeeGFS */
+		0x7461636f, 0x01161970, 0x20030528,		/* OCFS2, GFS2, OrangeFS */
+	};
+	struct statfs st;
+
+	if (fstatfs(dir, &st))
+		return false;
+	for (size_t i = 0; i < ARRAY_LEN(types); i++)
+		if ((uint32_t)st.f_type == types[i])
+			return true;
+	return false;
+}
+
+/* "on-" and what tells this machine from others. */
+static void name_machine(char ret[static DIGEST_HEX + 3])
+{
+	autoclose int fd = open("/etc/machine-id", O_RDONLY | O_CLOEXEC);
+	struct digest digest = { 0 };
+	struct utsname u;
+	char id[64];
+	int64_t n = fd < 0 ? 0 : io_pread_some(fd, id, sizeof(id), 0);
+
+	if (!uname(&u))
+		digest_add(&digest, u.nodename, strlen(u.nodename));
+	digest_add(&digest, id, n > 0 ? (size_t)n : 0);
+	memcpy(ret, "on-", 3);
+	digest_hex(&digest, ret + 3);
+}
+
 /* What others could write to is not ours: they could put other bytes there. */
-static int open_dir(struct depot *d, struct ckpt_err *e)
+static int open_one(struct depot *d, struct ckpt_err *e)
 {
 	struct stat st;
 	int rc = io_mkdirs(d->path);
@@ -122,6 +160,23 @@ static int open_dir(struct depot *d, struct ckpt_err *e)
 	if (faccessat(d->dir, ".", W_OK | X_OK, AT_EACCESS))
 		return err_sys(e, errno, "cache directory '%s'", d->path);
 	return 0;
+}
+
+static int open_dir(struct depot *d, struct ckpt_err *e)
+{
+	char machine[DIGEST_HEX + 3], *path;
+	int rc = open_one(d, e);
+
+	if (rc || !is_shared(d->dir))
+		return rc;
+	name_machine(machine);
+	if (asprintf(&path, "%s/%s", d->path, machine) < 0)
+		return err_nomem(e);
+	(void)close(d->dir);
+	d->dir = -1;
+	free(d->path);
+	d->path = path;
+	return open_one(d, e);
 }
 
 static void read_boot(struct depot *d)

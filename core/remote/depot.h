@@ -19,7 +19,8 @@
  * unchecked, and are fetched again unless they have the hash that the map has.
  *
  * Where no directory can be used, or none is to be used, segments are memory (memfd_create),
- * bounded in total.
+ * bounded in total. On a file system that several machines share, such as NFS, each machine has a
+ * directory of its own in DIR.
  *
  * Private to core/remote. Threads: one, except for hold_write and hold_done, which may be called
  * from any, by one at a time for each hold.
