@@ -483,7 +483,7 @@ static const char *env(const char *name)
 /* The token of the environment, or of the file where huggingface_hub keeps it; NULL: there is none. */
 static int find_token(char **ret, struct ckpt_err *e)
 {
-	struct buf b CLEANUP(buf_release) = BUF_INIT(8192);
+	struct buf b CLEANUP(buf_release) = BUF_INIT(256 << 10); /* io_read_file wants room */
 	autofree char *path = NULL;
 	const char *token = env("HF_TOKEN");
 	struct ckpt_err ignored = { 0 };
