@@ -60,6 +60,8 @@ int io_read_file(const char *path, struct buf *b, struct ckpt_err *e)
 		if (n > 0)
 			b->len += (size_t)n;
 	}
+	if (b->data) /* behind what was read: buf_room puts it behind what there was room for */
+		((char *)b->data)[b->len] = 0;
 	if (b->err == EFBIG)
 		return err_set(e, EFBIG, "'%s' has more than %zu bytes", path, b->max);
 	if (b->err)
