@@ -71,6 +71,7 @@ struct call {
 	struct transfer *t[2];
 	uint64_t got;
 	uint64_t due_ns, began_ns, byte_ns; /* byte_ns: when the last byte came, or began_ns */
+	bool begun; /* before, it waited for a connection: that is not the server's doing */
 	unsigned tries, moves;
 	struct ckpt_err last; /* why it is tried again */
 	bool timed_out;	      /* that was because nothing came */
@@ -613,6 +614,9 @@ static bool start(struct net *n, struct call *c, uint64_t now)
 		n->busy_ns = now;
 		n->busy_bytes = 0;
 	}
+	if (!c->begun)
+		c->began_ns = c->byte_ns = now;
+	c->begun = true;
 	c->t[slot] = t;
 	t->began_ns = t->last_ns = t->mark_ns = now;
 	n->pace.requests++;
@@ -850,7 +854,7 @@ static void *run(void *arg)
 	bool stop = false;
 
 	while (!stop || n->calls.first) {
-		uint64_t now, next;
+		uint64_t now, next, before;
 		int running, left;
 		CURLMsg *m;
 
@@ -860,8 +864,13 @@ static void *run(void *arg)
 				atomic_store(&c->cancelled, true);
 		now = clock_ns();
 		next = start_calls(n, now);
+		before = clock_ns();
 		(void)curl_multi_perform(n->multi, &running);
 		now = clock_ns();
+		/* A slow disk took bytes for so long that those of others had to wait. */
+		if (now - before > CLOCK_SECOND)
+			LIST_EACH (t, &n->transfers)
+				t->last_ns = now;
 		while ((m = curl_multi_info_read(n->multi, &left)))
 			if (m->msg == CURLMSG_DONE) {
 				struct transfer *t = NULL;
