@@ -514,6 +514,8 @@ static int disk_room_once(struct depot *d, int dir, const char *name, uint64_t s
 	return rc;
 }
 
+static bool close_idle(struct depot *d);
+
 static int disk_room(struct depot *d, const char *address, const char *path,
 		     const struct place_seen *seen, struct store_room **ret, struct ckpt_err *e)
 {
@@ -565,6 +567,8 @@ int depot_open(struct depot *d, const char *address, const char *path,
 	o->depot = d;
 	if (d->dir >= 0) {
 		rc = disk_room(d, address, path, seen, &o->room, &why);
+		if (rc == -EMFILE && close_idle(d))
+			rc = disk_room(d, address, path, seen, &o->room, &why);
 		if (rc && !*d->note.msg)
 			d->note = why;
 	}
@@ -700,6 +704,24 @@ static int open_segment_file(struct store_room *r, uint64_t i, uint32_t generati
 	return 0;
 }
 
+/* Closes the files of segments that nothing is written to: they are opened again when they are
+ * needed, and the other side has descriptors of its own. False: there was none. */
+static bool close_idle(struct depot *d)
+{
+	bool any = false;
+
+	LIST_EACH (o, &d->objects)
+		for (uint64_t i = 0; !o->room->in_memory && i < o->room->view.n_segments; i++) {
+			struct segment *s = &o->room->v[i];
+
+			if (s->fd < 0 || s->holds)
+				continue;
+			segment_close(s);
+			any = true;
+		}
+	return any;
+}
+
 /*
  * Opens the present generation of a segment. A file that was evicted after its generation had been
  * looked up would be made again here, empty; then its generation is one that no new block gets, and
@@ -724,7 +746,7 @@ static int segment_open(struct object *o, uint64_t i, struct segment **ret, stru
 		rc = open_segment_file(r, i, generation, s);
 		if (rc) {
 			segment_close(s);
-			if (rc == -ESTALE)
+			if (rc == -ESTALE || (rc == -EMFILE && close_idle(o->depot)))
 				continue;
 			return err_sys(e, -rc, "segment %llu", (unsigned long long)i);
 		}
