@@ -192,13 +192,18 @@ static bool is_region(const char *r)
 	       strspn(r, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == n;
 }
 
-/* The server says that the bucket is elsewhere; false: that is where we asked. */
-static bool take_region(struct s3 *s, const char *region)
+/* The server says that the bucket is elsewhere; false: that is where we asked, with that url. */
+static bool take_region(struct s3 *s, const char *region, const char *url)
 {
+	char host[REGION_BYTES + 8];
 	SCOPED_LOCK(&s->lock);
 
-	if (!is_region(region) || !strcmp(s->region, region))
+	if (!is_region(region))
 		return false;
+	if (!strcmp(s->region, region)) { /* perhaps another request has learnt it meanwhile */
+		(void)snprintf(host, sizeof(host), "s3.%s.", region);
+		return !s->host && !s->moved && !strstr(url, host);
+	}
 	copy_text(s->region, sizeof(s->region), region);
 	free(s->moved);
 	s->moved = NULL;
@@ -219,6 +224,7 @@ static bool take_host(struct s3 *s, const struct http_answer *a)
 	if (url_parse(to, &u, &ignored))
 		return false;
 	ok = u.secure && bytes_begin(u.host, strlen(u.host), s->bucket) &&
+	     u.host[strlen(s->bucket)] == '.' &&
 	     bytes_end(u.host, strlen(u.host), ".amazonaws.com");
 	if (ok) {
 		SCOPED_LOCK(&s->lock);
@@ -246,7 +252,8 @@ static enum http_verdict s3_judge(struct store *base, const char *path, const st
 	if (a->status == 412 || a->status == 416)
 		return HTTP_TAKE;
 	if (a->status == 301 || a->status == 307 || a->status == 400 || a->status == 403) {
-		if ((region && take_region(s, region)) || (r.region[0] && take_region(s, r.region)))
+		if ((region && take_region(s, region, a->url)) ||
+		    (r.region[0] && take_region(s, r.region, a->url)))
 			return HTTP_NOW;
 		if (a->status == 307 && take_host(s, a))
 			return HTTP_NOW;
