@@ -156,10 +156,17 @@ int creds_process(struct creds_source *s, struct creds_got *ret, struct ckpt_err
 	if (rc)
 		return err_sys(e, rc, "run %s", from);
 	rc = read_all(in, &b);
-	if (rc)
+	/* It has said all it will: what it does after that is not waited for. */
+	for (int ms = 0; !rc && waitpid(pid, &status, WNOHANG) != pid; ms += 10) {
+		if (ms >= 5000)
+			rc = -ETIMEDOUT;
+		(void)poll(NULL, 0, 10);
+	}
+	if (rc) {
 		(void)kill(pid, SIGKILL);
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
+		while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+			;
+	}
 	if (rc)
 		return err_sys(e, -rc, "read from %s", from);
 	if (!WIFEXITED(status) || WEXITSTATUS(status))
