@@ -970,7 +970,24 @@ static void remove_empty(const struct depot *d, const char *object)
 	(void)close(fd);
 }
 
-static void evict(const struct depot *d, const struct found *f)
+/* Is this process writing to it? Others would only have to fetch the same again. */
+static bool is_held(const struct depot *d, int dir, const char *name)
+{
+	uint64_t i = strtoull(name, NULL, 16);
+	struct stat st, other;
+
+	if (fstat(dir, &st))
+		return false;
+	LIST_EACH (o, &d->objects)
+		if (!o->room->in_memory && i < o->room->view.n_segments && o->room->v[i].holds &&
+		    !fstat(o->room->dir, &other) && other.st_dev == st.st_dev &&
+		    other.st_ino == st.st_ino)
+			return true;
+	return false;
+}
+
+/* False: it must stay. */
+static bool evict(const struct depot *d, const struct found *f)
 {
 	char object[96];
 	const char *name = strrchr(f->path, '/') + 1;
@@ -978,12 +995,11 @@ static void evict(const struct depot *d, const struct found *f)
 
 	(void)snprintf(object, sizeof(object), "%.*s", (int)(name - f->path - 1), f->path);
 	dir = openat(d->dir, object, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	if (dir < 0)
-		return;
-	if (!retire(dir, name))
-		return;
+	if (dir < 0 || is_held(d, dir, name) || !retire(dir, name))
+		return false;
 	(void)unlinkat(dir, name, 0);
 	remove_empty(d, object);
+	return true;
 }
 
 /* Evicts what was not used for longest if the directory is too large, or the disk too full. */
@@ -1005,10 +1021,9 @@ static void tidy(struct depot *d)
 	if (s.bytes > keep) {
 		keep -= keep / EVICT_PART;
 		qsort(s.v, s.n, sizeof(*s.v), by_use);
-		for (size_t i = 0; i < s.n && s.bytes > keep; i++) {
-			evict(d, &s.v[i]);
-			s.bytes -= min_u64(s.bytes, s.v[i].bytes);
-		}
+		for (size_t i = 0; i < s.n && s.bytes > keep; i++)
+			if (evict(d, &s.v[i]))
+				s.bytes -= min_u64(s.bytes, s.v[i].bytes);
 	}
 	free(s.v);
 }
