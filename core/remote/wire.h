@@ -173,10 +173,11 @@ static inline int wire_receive(int sock, struct wire_msg *m)
 	} control = { 0 };
 	struct iovec v[] = { { .iov_base = &m->head, .iov_len = sizeof(m->head) },
 			     { .iov_base = m->text, .iov_len = WIRE_TEXT_MAX } };
+	/* Room for one descriptor: a second would fit where the first is padded, and stay open. */
 	struct msghdr h = { .msg_iov = v,
 			    .msg_iovlen = 2,
 			    .msg_control = &control,
-			    .msg_controllen = sizeof(control) };
+			    .msg_controllen = CMSG_LEN(sizeof(int)) };
 	const struct cmsghdr *c;
 	ssize_t n;
 
