@@ -172,7 +172,8 @@ static bool take(struct pool *p, struct warm_part *ret)
 	SCOPED_LOCK(&p->lock);
 	struct warm *w = p->w;
 
-	if (p->part == w->n)
+	/* A store that fails once has failed for as long as the option retry says. */
+	if (p->part == w->n || (p->how->store && p->err.code))
 		return false;
 	*ret = w->v[p->part];
 	ret->off += p->off;
