@@ -162,6 +162,18 @@ test_a_cache_that_others_may_write_is_not_used() {
   [[ -z $(ls -A open) ]]
 }
 
+test_a_cache_removes_only_what_is_its_own() {
+  reach
+  put s3 "$(big)/ckpt" evicted
+  mkdir -p -m 700 mixed/model/llama mixed/ab/cd
+  for f in model/llama/model-00001-of-00002.safetensors ab/cd/0000-1 ab/notes-1; do
+    head -c 2M /dev/zero >"mixed/$f"
+    touch -d 2020-01-01 "mixed/$f"
+  done
+  ckptfs sum "$address" -o cache_dir=mixed,cache_size=1MiB >/dev/null
+  [[ -e mixed/model/llama/model-00001-of-00002.safetensors && -e mixed/ab/cd/0000-1 && -e mixed/ab/notes-1 ]]
+}
+
 # ---- changes and faults ----
 
 # Other bytes of the same length: EIO with a reason, or the old bytes where they are here; never the others.

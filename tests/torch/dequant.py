@@ -36,7 +36,10 @@ class Case:
         self.weights = {}
         os.makedirs(os.path.join(self.dir, "ckpt"))
         with open(os.path.join(self.dir, "ckpt/config.json"), "w") as f:
-            json.dump({"architectures": ["X"], "quantization_config": config, "hidden_size": 64}, f, indent=2)
+            at = {"architectures": ["X"], "quantization_config": config, "hidden_size": 64}
+            if len(name) % 2:  # as models of several parts have it, and numbers that only Python writes
+                at = {"time_step_limit": [0.0, float("inf")], "text_config": at}
+            json.dump(at, f, indent=2)
 
     def put(self, name, tensor):
         self.files[len(self.files[0]) > len(self.files[1])][name] = tensor.contiguous()
@@ -72,8 +75,9 @@ def blocks(scales, rows, columns, m, n):
 
 def float8_block(root):
     """DeepSeek's kernel: w.to(float32) * s, stored in the output's dtype."""
-    for name, (rows, columns) in {"fp8-block": (128, 128), "fp8-small": (16, 32)}.items():
-        case = Case(root, name, {"quant_method": "fp8", "weight_block_size": [rows, columns], "fmt": "e4m3"})
+    for name, rows, columns, said in [("fp8-block", 128, 128, [128, 128]), ("fp8-small", 16, 32, [16, 32]),
+                                      ("fp8-nothing", 128, 128, [0, 0])]:
+        case = Case(root, name, {"quant_method": "fp8", "weight_block_size": said, "fmt": "e4m3"})
         shapes = [(rows, columns), (2 * rows + 1, columns), (rows - 1, 3 * columns - 5), (3, 2), (1, 1),
                   (4 * rows + rows // 2, 9 * columns), (300, 1111)]
         for i, (m, n) in enumerate(shapes):
@@ -91,7 +95,7 @@ def float8_rows(root):
     """compressed-tensors and ModelOpt: one scale, or one for each row."""
     case = Case(root, "fp8-rows", {"quant_method": "compressed-tensors", "format": "float-quantized"})
     for i, (m, n, s) in enumerate([(64, 48, (1,)), (64, 48, (64, 1)), (33, 77, (33,)), (100, 2000, (1, 1)), (5, 9, ())]):
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
             w = codes(m, n).view(torch.float8_e4m3fn)
             scale = floats(*s, dtype=dtype)
             key = f"model.layers.{i}.{str(dtype)[6:]}.weight"
@@ -223,9 +227,11 @@ def inputs_first(root):
         full = ((unpack(q, 4, order).float() - zero) * scale).T
         case.expect(key + ".weight", lambda dtype, full=full: full.to(dtype))
     case.save()
-    for name, bits, more in (("gptq", 4, 1), ("gptq-v2", 4, 0), ("gptq-int8", 8, 1)):
-        form = "gptq_v2" if more == 0 else "gptq"
-        case = Case(root, name, {"quant_method": "gptq", "bits": bits, "group_size": 32, "checkpoint_format": form})
+    for name, bits, more, how in [("gptq", 4, 1, {"quant_method": "gptq", "checkpoint_format": "gptq"}),
+                                  ("gptq-v2", 4, 0, {"quant_method": "gptq", "checkpoint_format": "gptq_v2"}),
+                                  ("gptq-int8", 8, 1, {"quant_method": "gptq"}),
+                                  ("auto-round", 4, 0, {"quant_method": "auto-round", "packing_format": "auto_round"})]:
+        case = Case(root, name, {"bits": bits, "group_size": 32, **how})
         per = 32 // bits
         for i, (k, n, ordered) in enumerate([(64, 16, False), (1024, 304, True), (32, 8, True)]):
             q, z, s = words(k // per, n), words(k // 32, n // per), floats(k // 32, n, dtype=torch.float16)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -312,6 +313,23 @@ START_TEST(names_longer_than_a_path_are_refused)
 	ck_assert_int_eq(io_check_relative(longer, sizeof(longer) - 1, &e), 0);
 	ck_assert_int_eq(io_check_relative(longer, sizeof(longer), &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "file name of 4096 bytes refused");
+}
+END_TEST
+
+START_TEST(what_is_read_ends_with_a_nul)
+{
+	struct buf b CLEANUP(buf_release) = BUF_INIT(256 << 10);
+	struct ckpt_err e;
+	char path[4200];
+
+	/* Bytes of an earlier use lie behind it. */
+	ck_assert_ptr_nonnull(buf_room(&b, 100 << 10));
+	memset(b.data, 'x', 100 << 10);
+	write_file(ckpt, "token", "hf_secret");
+	(void)snprintf(path, sizeof(path), "%s/ckpt/token", root);
+	ck_assert_int_eq(io_read_file(path, &b, &e), 0);
+	ck_assert_uint_eq(b.len, 9);
+	ck_assert_str_eq((const char *)b.data, "hf_secret");
 }
 END_TEST
 
