@@ -165,7 +165,8 @@ test_a_cache_that_others_may_write_is_not_used() {
 test_a_cache_removes_only_what_is_its_own() {
   reach
   put s3 "$(big)/ckpt" evicted
-  mkdir -p -m 700 mixed/model/llama mixed/ab/cd
+  mkdir -m 700 mixed
+  mkdir -p mixed/model/llama mixed/ab/cd
   for f in model/llama/model-00001-of-00002.safetensors ab/cd/0000-1 ab/notes-1; do
     head -c 2M /dev/zero >"mixed/$f"
     touch -d 2020-01-01 "mixed/$f"
