@@ -123,7 +123,8 @@ CKPT_API const char *ckpt_beyond(const struct ckpt *c);
 /*
  * Ends the threads of the library, while no other function of it is called: for a program that gives
  * up rights, which each thread has for itself. Checkpoints stay open. Those in object stores need a
- * thread: the next call that does starts it, with the rights of its caller.
+ * thread: the next call that does starts it, with the rights of its caller. From then on no new
+ * ckptfs-fetch is started, which such a program may not do: what would need one is an error.
  */
 CKPT_API void ckpt_rest(void);
 /* The directory for chunk indexes unless options name another, created if needed; the caller frees
