@@ -193,7 +193,7 @@ static void on_answer(struct link *l, struct wire_msg *m)
 	{
 		SCOPED_LOCK(&l->lock);
 		c = find_call(l, m->head.id);
-		if (!c || !take_answer(c, m))
+		if (!c || c->taken || !take_answer(c, m)) /* taken: a second answer to one call */
 			return;
 		f = c->file;
 		c->taken = true; /* the caller waits until it is done, whatever happens */
