@@ -207,19 +207,20 @@ START_FEW_TEST(every_range_has_the_computed_bytes, 6, 2)
 	struct stage g;
 	struct tensor_reader *t;
 	struct ckpt_err e = { 0 };
+	bool cached = _i < 3; /* otherwise every read computes: fewer of them */
 
-	stage_init(&g, (unsigned)_i % 3, _i < 3 ? 64 << 20 : 0);
+	stage_init(&g, (unsigned)_i % 3, cached ? 64 << 20 : 0);
 	for (size_t i = 0; i < 2; i++) {
 		ck_assert_msg(!open_derived(&g, i, &t, &e), "%s", e.msg);
 		ck_assert(tensor_is_encoded(t));
 		check_read(&g, t, i, 0, BYTES);
 		for (uint64_t edge = 0; edge <= BYTES; edge += DECODED_SIZE)
-			for (int64_t at = -3; at <= 3; at++)
-				for (uint64_t len = 1; len < 10; len++)
+			for (int64_t at = cached ? -3 : -1; at <= (cached ? 3 : 0); at++)
+				for (uint64_t len = 1; len < (cached ? 10 : 3); len++)
 					if ((int64_t)edge + at >= 0 &&
 					    edge + (uint64_t)at + len <= BYTES)
 						check_read(&g, t, i, edge + (uint64_t)at, len);
-		for (int k = 0; k < 100; k++) {
+		for (int k = 0; k < (cached ? 100 : 4); k++) {
 			uint64_t off = rng_below(&r, BYTES);
 
 			check_read(&g, t, i, off, 1 + rng_below(&r, BYTES - off));
