@@ -58,7 +58,7 @@ struct block_type {
 	block_encode_fn *portable; /* the same without CPU-specific code, for tests */
 };
 
-/* NULL: the type is none of blocks */
+/* NULL: values of this type are not stored in blocks */
 const struct block_type *block_type(enum ggml_type type);
 
 #endif

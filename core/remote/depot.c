@@ -505,7 +505,7 @@ static int disk_room_once(struct depot *d, int dir, const char *name, uint64_t s
 	if (r->dir < 0)
 		return errno == ENOENT ? -ESTALE : err_sys(e, errno, "open '%s'", name);
 	rc = open_map(d, r, e);
-	if (rc == -EBADMSG) { /* torn by a power failure: nobody can be using it */
+	if (rc == -EBADMSG) { /* torn by a power failure, so no process has it open */
 		remove_object(dir, name);
 		return -ESTALE;
 	}
@@ -963,7 +963,7 @@ static void remove_empty(const struct depot *d, const char *object)
 
 		while (empty && io_next_entry(dir, &x, &ignored) > 0)
 			empty = !strchr(x->d_name, '-');
-		/* First the map: whoever waits for the lock finds that it has no name any more. */
+		/* The map goes first: a process that gets its lock then sees that it has no name any more. */
 		if (empty && !unlinkat(d->dir, path, 0))
 			remove_object(d->dir, object);
 	}

@@ -41,13 +41,13 @@ struct depot_options {
 	uint64_t memory; /* bound on memory in place of a directory; 0: 256 MiB */
 };
 
-/* A segment of an object in memory has been evicted: whoever has it must close it. */
+/* A segment of an object in memory has been evicted: the callee closes its descriptor, if it has one. */
 typedef void depot_drop_fn(void *arg, struct object *o, uint64_t segment, uint32_t generation);
 
 int depot_new(const struct depot_options *o, depot_drop_fn *drop, void *arg, struct depot **ret,
 	      struct ckpt_err *e);
 void depot_free(struct depot *d); /* after its objects are closed; NULL is fine */
-/* Why there is no directory although one was asked for; "": nothing is wrong. Borrowed. */
+/* Says why the directory that was asked for is not used; "" if it is used, or none was asked for. Borrowed. */
 const char *depot_note(const struct depot *d);
 
 /* Object `path` of `address`, as identified by `seen`. */

@@ -39,10 +39,10 @@ void moved_set(struct moved_table *t, const char *path, const char *url, const c
  * address has expired (the ETag is added even so). */
 bool moved_find(struct moved_table *t, const char *path, struct buf *url, struct buf *etag);
 /*
- * A request to `url` was refused. True: because a redirect's address has expired, and another request
- * may succeed: the address is forgotten, unless a newer one has been noted since, and its ETag is
- * kept, for answers that are still on their way. False: `url` is `own`, the address that nobody has
- * redirected, or was refused at once, so that it was never valid.
+ * A request to `url` was refused. Returns true if the address came from a redirect and has expired, so
+ * that another request may succeed: the address is forgotten unless a newer one has been noted since,
+ * and its ETag is kept for answers that are still to come. Returns false if `url` is `own`, the file's
+ * original address, or was refused at once and so has never been valid.
  */
 bool moved_expired(struct moved_table *t, const char *path, const char *url, const char *own);
 /* Does the address end in '/', as servers say that it is a directory? */

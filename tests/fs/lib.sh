@@ -288,7 +288,7 @@ start_browser() {
   setpriv --pdeathsig SIGKILL "$PYTHON" -S -E "$HERE/browser.py" "$BROWSER" </dev/null >/dev/null 2>&1 3<&- &
   browser_pid=$!
 }
-# Where pictures of pages are kept. A sample has none: they take as long as all that is tested.
+# Where pictures of pages are kept. A sample takes none.
 shots() {
   [[ -n ${CHECK_FULL:-}${1:-} ]] || return 0
   mkdir -p "${CKPTFS%/*}/shots"
