@@ -2,7 +2,7 @@
 # What shells complete for ckptfs: each is driven as somebody does who presses Tab.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
-long="values_are_those_that_the_program_takes zsh they_are_installed_and_uninstalled"
+long="zsh they_are_installed_and_uninstalled"
 
 # What all of them ask. offered WORD...: words, sorted, the last one unfinished.
 offered() { ckptfs __complete "$@" | sort; }
@@ -29,7 +29,7 @@ test_commands_and_options() {
 # Every option of every help text, and nothing else.
 test_options_are_those_of_help() {
   local command
-  for command in $(ckptfs help | sed -nE 's/^  ([a-z]+) .*/\1/p' | grep -vx help); do
+  for command in $(commands); do
     ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+).*/--\2/p' | sort >want
     offered "$command" -- | tr -d = | diff want - || fail "$command"
     offered "$command" - | tr -d = | diff want - || fail "$command"
@@ -56,25 +56,31 @@ values_of() {
   esac
 }
 
-# Of every option of every command.
+# The commands, one a line.
+commands() { ckptfs help | sed -nE 's/^  ([a-z]+) .*/\1/p' | grep -vx help; }
+
+# Of every option of a command.
+cases_values_are_those_that_the_program_takes() { commands; }
 test_values_are_those_that_the_program_takes() {
-  local command word want got
+  local command=$1 word want got
   ln -s "$(zoo)" ck
-  ckptfs help | sed -nE 's/^  ([a-z]+) .*/\1/p' | grep -vx help >commands
-  while read -r command; do
-    while read -r word; do
-      got=$(offered "$command" "--$word" "" | xargs)
-      want=$(values_of "$command" "$word" "$got" | xargs -n 1 | sort | xargs)
-      is "$command --$word: $want" "$command --$word: $got"
-      echo "$word ${want:-free}" >>seen
-      [[ $want == *:* ]] && continue
-      expect_offered "$(xargs -n 1 <<<"$want" | sed "s/^./--$word=&/" | xargs)" "$command" "--$word="
-    done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
-  done <commands
-  # Those with choices, so that none of them has lost its sentence and what is offered at once.
+  while read -r word; do
+    got=$(offered "$command" "--$word" "" | xargs)
+    want=$(values_of "$command" "$word" "$got" | xargs -n 1 | sort | xargs)
+    is "--$word: $want" "--$word: $got"
+    [[ $want == *:* ]] && continue
+    expect_offered "$(xargs -n 1 <<<"$want" | sed "s/^./--$word=&/" | xargs)" "$command" "--$word="
+  done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
+}
+
+# So that none of them has lost its sentence and what is offered at once.
+test_options_with_choices_offer_them() {
+  local word command
   for word in by color dequantize dtype experts format gguf_dtype io master sandbox sort; do
-    grep -q "^$word " seen || fail "no command has --$word"
-    ! grep -qx "$word free" seen || fail "--$word has no choices"
+    for command in mount reshard diff ls stat; do
+      [[ -z $(offered "$command" "--$word=") ]] || continue 2
+    done
+    fail "--$word has no choices"
   done
   printf '%s\n' ":files --recipe=" --recipe=megatron-mixtral | sort | diff - <(offered mount --recipe=megatron-mi)
   expect_offered ":files layout=" mount -o layout=a

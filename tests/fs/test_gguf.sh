@@ -4,7 +4,7 @@
 . "${0%/*}/lib.sh"
 long="blocks_that_do_not_come_out_are_f16 experts_that_nobody_asked_for_stay experts_are_fused_and_split \
   experts_that_cannot_be_regrouped_are_named the_model_has_to_be_all_of_it what_is_not_known_is_said \
-  experts_have_to_be_as_many_as_it_says"
+  experts_have_to_be_as_many_as_it_says large_blocks_are_read_from_any_byte"
 
 gguf() { python3 "$HERE/gguf.py" "$@"; }
 

@@ -370,7 +370,7 @@ START_LONG_TEST(a_difference_at_the_start_saves_the_rest)
 }
 END_TEST
 
-START_TEST(many_small_ones_go_through_a_small_ring)
+START_LONG_TEST(many_small_ones_go_through_a_small_ring)
 {
 	char fqn[32];
 	struct buf want = BUF_INIT(1 << 20);

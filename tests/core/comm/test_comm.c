@@ -318,7 +318,7 @@ static void check_trial(const struct trial *t, size_t n, int rc, const struct ck
 	}
 }
 
-START_LOOP_TEST(a_rank_that_fails_fails_all_with_its_sentence, N_HOWS)
+START_FEW_TEST(a_rank_that_fails_fails_all_with_its_sentence, N_HOWS, 2)
 {
 	struct trial t = { .how = (enum how)_i };
 
@@ -334,7 +334,7 @@ START_LOOP_TEST(a_rank_that_fails_fails_all_with_its_sentence, N_HOWS)
 }
 END_TEST
 
-START_LOOP_TEST(of_several_failures_the_lowest_ranks_is_told, N_HOWS)
+START_FEW_TEST(of_several_failures_the_lowest_ranks_is_told, N_HOWS, 2)
 {
 	struct rng r = rng_new();
 

@@ -1250,7 +1250,7 @@ END_TEST
  * Rows beside columns: all of a half have to be compared with each other, which takes more than
  * half of what all tensors may take together.
  */
-START_TEST(tensors_of_an_index_share_the_work_of_proving_that_they_are_whole)
+START_LONG_TEST(tensors_of_an_index_share_the_work_of_proving_that_they_are_whole)
 {
 	enum { SIDE = 12000 };
 	struct buf map CLEANUP(buf_release) = BUF_INIT(4 << 20);

@@ -266,7 +266,7 @@ START_TEST(a_large_sharding_is_quick)
 END_TEST
 
 /* Boxes made to be slow: an answer, or UNKNOWN, in bounded time. */
-START_TEST(crosses_everywhere_do_not_run_away)
+START_LONG_TEST(crosses_everywhere_do_not_run_away)
 {
 	enum { COUNT = 20000 };
 	uint64_t *boxes = malloc(sizeof(*boxes) * 4 * COUNT), off[2], len[2];

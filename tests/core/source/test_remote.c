@@ -503,7 +503,7 @@ START_TEST(a_block_that_a_power_failure_tore_is_fetched_again)
 }
 END_TEST
 
-START_LOOP_TEST(a_torn_map_is_made_again, 30)
+START_FEW_TEST(a_torn_map_is_made_again, 30, 4)
 {
 	const struct place_options how = { .cache_dir = cache };
 	struct rng r = rng_new();
@@ -789,7 +789,7 @@ START_TEST(whatever_fails_here_is_a_clean_error)
 }
 END_TEST
 
-START_LOOP_TEST(a_fetcher_that_lies_does_no_harm_but_to_itself, 8)
+START_FEW_TEST(a_fetcher_that_lies_does_no_harm_but_to_itself, 8, 2)
 {
 	const struct place_options how = { .cache_dir = "none" };
 	char seed[24];

@@ -537,7 +537,7 @@ static void same_metadata(const struct ckpt_metadata *a, const struct ckpt_metad
 	REQUIRE(same_string(a->storage.checkpoint_id, b->storage.checkpoint_id));
 }
 
-START_TEST(what_is_written_comes_back)
+START_LONG_TEST(what_is_written_comes_back)
 {
 	struct rng r = rng_new();
 
@@ -642,7 +642,7 @@ START_TEST(names_that_python_cannot_read_are_refused)
 }
 END_TEST
 
-START_TEST(memory_that_is_refused_is_an_error)
+START_LONG_TEST(memory_that_is_refused_is_an_error)
 {
 	struct rng r = rng_new();
 	struct ckpt_metadata md = random_metadata(&r, false);

@@ -801,7 +801,7 @@ static void fail_each(struct world *w, bool saves)
 	w->trouble.on = false;
 }
 
-START_TEST(a_failure_at_any_step_of_any_rank_is_everywhere)
+START_LONG_TEST(a_failure_at_any_step_of_any_rank_is_everywhere)
 {
 	static struct world w;
 	static struct store s;
