@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.." || exit 2
 
 build=${1:?directory of the build}
 word=${2:-}
-jobs=${JOBS:-$(($(nproc) + 1))} # one more than CPUs: some tests wait, for example for a save that goes on
+jobs=${JOBS:-$((2 * $(nproc)))} # more than CPUs: many tests wait, for example for a save that goes on
 scratch=$(mktemp -d) || exit 2
 chmod 711 "$scratch" # some tests run as another user
 
@@ -27,6 +27,13 @@ export build scratch
 
 clean_up() {
   [[ -z ${python_server:-} ]] || kill -9 "$python_server"
+  if [[ -n ${browser:-} ]]; then # it writes to its directory until it has ended
+    kill "$browser"
+    for ((i = 0; i < 100; i++)); do
+      [[ -e /proc/$browser/exe ]] || break
+      sleep 0.05
+    done
+  fi
   awk -v d="$scratch/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | tac |
     while read -r m; do
       m=$(printf '%b' "$m") # \040
@@ -70,8 +77,9 @@ if [[ -x $build/tests/quick_python && ${MOUNTS:-} != none ]]; then
 fi
 
 # Suites that take long start first.
-slow="remote report live_faults view diff_report reshard run hf export sandbox verdict gguf passthrough damage mount check \
-  commands python library completion blockcache faults catalog torchsave ckpt_fault stat memory"
+slow="remote report live_faults view diff_report reshard mount hf python library export sandbox commands damage gguf run \
+  verdict passthrough check completion save_run derived staging log blockcache faults comm helpers security reads ranks stats \
+  stat catalog torchsave ckpt_fault memory"
 
 # wanted NAMES NAME: whether a list of names contains this one; an empty list contains all
 wanted() { [[ -z $1 || " $1 " == *" $2 "* ]]; }
@@ -119,6 +127,15 @@ export -f run_job
 list_jobs | awk -v slow="$slow" '
   BEGIN { n = split(slow, s); for (i = 1; i <= n; i++) at[s[i]] = i }
   { print ($2 in at ? at[$2] : n + 1), $0 }' | sort -s -n -k 1,1 | cut -d ' ' -f 2- >"$scratch/jobs"
+
+# One Chromium for all suites that look at pages.
+if awk '$1 == "mounts" { print "tests/fs/test_" $2 ".sh" }' "$scratch/jobs" | xargs -r grep -l '^browser=yes' >/dev/null; then
+  export BROWSER=$scratch/browser
+  setpriv --pdeathsig SIGKILL "$PYTHON" -S -E tests/fs/browser.py "$BROWSER" </dev/null >/dev/null 2>&1 &
+  browser=$!
+  disown "$browser"
+fi
+
 xargs -r -a "$scratch/jobs" -P "$jobs" -n 2 bash -c 'run_job "$@"' run_job
 if [[ ! -c /dev/fuse && ${MOUNTS:-} != none ]]; then
   printf 'skipped mounts (no /dev/fuse)\n' | tee "$scratch/log/mounts"

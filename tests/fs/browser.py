@@ -14,6 +14,7 @@ It speaks the DevTools protocol over a pipe: no port, no package. No name is res
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -23,9 +24,9 @@ import time
 LIMIT = 120  # seconds that anything may take, on a busy machine
 
 
-
 def start(home):
-    """Become a Chromium that is talked to through the pipes home/to and home/from."""
+    """Become a Chromium that is talked to through the pipes home/to and home/from, in a directory that is made."""
+    os.mkdir(home)
     for fd, name in ((3, "to"), (4, "from")):  # what it reads and writes; open for both, it never sees their end
         path = os.path.join(home, name)
         os.mkfifo(path)
@@ -45,7 +46,7 @@ def start(home):
 
 
 class Browser:
-    """A profile of its own in $BROWSER, the Chromium of all tests of a suite (start_browser in lib.sh)."""
+    """A profile of its own in $BROWSER, the Chromium of all suites (check.sh) or of one (start_browser in lib.sh)."""
 
     def __init__(self, shots):
         self.shots = shots
@@ -58,6 +59,8 @@ class Browser:
         while not os.path.exists(os.environ["BROWSER"] + "/from"):
             assert time.monotonic() < end, "no Chromium"
             time.sleep(0.02)
+        self.turn = os.open(os.environ["BROWSER"] + "/turn", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self.turn, fcntl.LOCK_EX)  # the tests of other suites use the same pipes
         self.to, self.from_ = (os.open(os.path.join(os.environ["BROWSER"], name), os.O_RDWR) for name in ("to", "from"))
         self.profile = self.call("Target.createBrowserContext")["browserContextId"]
 
@@ -67,8 +70,8 @@ class Browser:
     def __exit__(self, *_):
         with contextlib.suppress(OSError, RuntimeError):
             self.call("Target.disposeBrowserContext", browserContextId=self.profile)
-        os.close(self.to)
-        os.close(self.from_)
+        for fd in (self.to, self.from_, self.turn):
+            os.close(fd)
 
     def receive(self):
         while b"\0" not in self.left:

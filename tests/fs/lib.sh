@@ -281,10 +281,10 @@ unmount_below() {
 }
 
 # One Chromium for all tests of a suite with `browser=yes`: it takes most of a second to start. It ends with the suite's
-# shell, however that ends.
+# shell, however that ends. check.sh has one for all suites.
 start_browser() {
+  [[ -z ${BROWSER:-} ]] || return 0
   export BROWSER=$SCRATCH/$SUITE.browser
-  mkdir "$BROWSER"
   setpriv --pdeathsig SIGKILL "$PYTHON" -S -E "$HERE/browser.py" "$BROWSER" </dev/null >/dev/null 2>&1 3<&- &
   browser_pid=$!
 }
@@ -295,6 +295,7 @@ shots() {
   echo "${CKPTFS%/*}/shots"
 }
 end_browser() {
+  [[ -n ${browser_pid:-} ]] || return 0
   printf '{"id":1,"method":"Browser.close"}\0' 1<>"$BROWSER/to"
   wait_until gone "$browser_pid" || kill -9 "$browser_pid"
   wait "$browser_pid"
