@@ -74,9 +74,8 @@ struct run {
 
 struct worker {
 	struct run *run;
-	struct tally_work *tally;
 	const struct pair *pair; /* the pair it is working on */
-	uint8_t *bufs[2];
+	struct diff_buffers bufs;
 	struct ckpt_file *files[2]; /* of the pair with that serial number, if open */
 	uint64_t serial;
 };
@@ -113,7 +112,7 @@ static int worker_read(struct worker *w, struct slot *s, uint64_t from, uint64_t
 {
 	for (size_t i = 0; i < 2; i++) {
 		uint64_t size = dtype_info(w->pair->of.types[i])->size;
-		int64_t got = ckpt_file_read(w->files[i], w->bufs[i], (size_t)(n * size),
+		int64_t got = ckpt_file_read(w->files[i], w->bufs.bytes[i], (size_t)(n * size),
 					     from * size, &s->why);
 
 		s->why_b = i;
@@ -151,17 +150,20 @@ static void compare(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
 	size_t size = dtype_info(p->of.types[0])->size;
 
 	if (p->has_heat)
-		delta_add_heat(&s->delta, p->of.types[0], w->bufs[0], p->of.types[1], w->bufs[1],
-			       (size_t)n, &p->heat, s->cells, from);
+		delta_add_heat(&s->delta, p->of.types[0], w->bufs.bytes[0], p->of.types[1],
+			       w->bufs.bytes[1], (size_t)n, &p->heat, s->cells, from);
 	else if (p->of.values)
-		delta_add(&s->delta, p->of.types[0], w->bufs[0], p->of.types[1], w->bufs[1],
-			  (size_t)n);
+		delta_add(&s->delta, p->of.types[0], w->bufs.bytes[0], p->of.types[1],
+			  w->bufs.bytes[1], (size_t)n);
 	if (p->has_norm)
-		tally_add(&s->tally, w->tally, p->of.types[0], w->bufs[0], (size_t)n, from);
+		tally_add(&s->tally, w->bufs.tally, p->of.types[0], w->bufs.bytes[0], (size_t)n,
+			  from);
 	if (p->of.same_type && !s->differs &&
-	    memcmp(w->bufs[0], w->bufs[1], (size_t)n * size) != 0) {
+	    memcmp(w->bufs.bytes[0], w->bufs.bytes[1], (size_t)n * size) != 0) {
 		s->differs = true;
-		s->first = from + first_difference(w->bufs[0], w->bufs[1], (size_t)n * size) / size;
+		s->first = from +
+			   first_difference(w->bufs.bytes[0], w->bufs.bytes[1], (size_t)n * size) /
+				   size;
 	}
 }
 
@@ -255,12 +257,7 @@ static int setup(void *arg, void *worker, struct ckpt_err *e)
 	struct worker *w = worker;
 
 	(void)arg;
-	w->bufs[0] = malloc((size_t)2 * DIFF_BLOCK);
-	w->tally = tally_work_new();
-	if (!w->bufs[0] || !w->tally)
-		return err_nomem(e);
-	w->bufs[1] = w->bufs[0] + DIFF_BLOCK;
-	return 0;
+	return diff_buffers_make(&w->bufs, DIFF_BLOCK, e);
 }
 
 static void teardown(void *arg, void *worker)
@@ -269,8 +266,7 @@ static void teardown(void *arg, void *worker)
 
 	(void)arg;
 	worker_close(w);
-	tally_work_free(w->tally);
-	free(w->bufs[0]);
+	diff_buffers_free(&w->bufs);
 }
 
 /* ---- the calling thread ---- */

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "base/vec.h"
 #include "ckpt/ckpt_internal.h"
+#include "ckpt/diff_pairs.h"
 #include "ckpt/pipeline.h"
 #include "codec/delta.h"
 #include "codec/tally.h"
@@ -83,8 +84,7 @@ struct item {
 };
 
 struct worker {
-	uint8_t *bufs[2];
-	struct tally_work *tally;
+	struct diff_buffers bufs;
 	struct ckpt_file *files[WINDOW]; /* of the item with that serial number */
 	uint64_t serial;
 };
@@ -102,12 +102,7 @@ static int setup(void *arg, void *worker, struct ckpt_err *e)
 	struct worker *w = worker;
 
 	(void)arg;
-	w->bufs[0] = malloc((size_t)2 * BLOCK);
-	w->tally = tally_work_new();
-	if (!w->bufs[0] || !w->tally)
-		return err_nomem(e);
-	w->bufs[1] = w->bufs[0] + BLOCK;
-	return 0;
+	return diff_buffers_make(&w->bufs, BLOCK, e);
 }
 
 static void teardown(void *arg, void *worker)
@@ -116,8 +111,7 @@ static void teardown(void *arg, void *worker)
 
 	(void)arg;
 	close_files(w);
-	tally_work_free(w->tally);
-	free(w->bufs[0]);
+	diff_buffers_free(&w->bufs);
 }
 
 static int open_one(const struct series *r, struct worker *w, const struct item *i, size_t k,
@@ -149,7 +143,8 @@ static int read_one(const struct series *r, struct worker *w, const struct item 
 	*ret_n = from < all ? min_u64(all - from, i->step) : 0;
 	if (rc || !*ret_n)
 		return rc;
-	got = ckpt_file_read(w->files[k], w->bufs[k % 2], (size_t)(*ret_n * size), from * size, e);
+	got = ckpt_file_read(w->files[k], w->bufs.bytes[k % 2], (size_t)(*ret_n * size),
+			     from * size, e);
 	if (got < 0)
 		return (int)got;
 	return (uint64_t)got == *ret_n * size ? 0 : err_set(e, EIO, "it ends early");
@@ -183,12 +178,13 @@ static void work(void *arg, void *worker, void *item, uint64_t block, void *resu
 		if (values_known(t->dtype)) {
 			struct tally tally = TALLY_INIT;
 
-			tally_add(&tally, w->tally, t->dtype, w->bufs[k % 2], (size_t)n, from);
+			tally_add(&tally, w->bufs.tally, t->dtype, w->bufs.bytes[k % 2], (size_t)n,
+				  from);
 			add_tally(&parts[k], &tally);
 		}
 		if (i->compared[k] && !parts[k - 1].why.code)
-			delta_add(&parts[k].delta, i->t[k - 1].dtype, w->bufs[(k - 1) % 2],
-				  t->dtype, w->bufs[k % 2], (size_t)n);
+			delta_add(&parts[k].delta, i->t[k - 1].dtype, w->bufs.bytes[(k - 1) % 2],
+				  t->dtype, w->bufs.bytes[k % 2], (size_t)n);
 	}
 }
 

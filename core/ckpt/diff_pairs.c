@@ -2,10 +2,13 @@
 #include "ckpt/diff_pairs.h"
 
 #include "base/checked.h"
+#include "base/err.h"
 #include "base/text.h"
 #include "codec/delta.h"
+#include "codec/tally.h"
 #include "model/box.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- sides: the lists that are compared ---- */
@@ -18,6 +21,22 @@ struct entry {
 	uint64_t at; /* its number among the tensors, or objects, of the side */
 	struct ckpt_diff_side side;
 };
+
+int diff_buffers_make(struct diff_buffers *b, size_t size, struct ckpt_err *e)
+{
+	b->bytes[0] = malloc(2 * size);
+	b->tally = tally_work_new();
+	if (!b->bytes[0] || !b->tally)
+		return err_nomem(e);
+	b->bytes[1] = b->bytes[0] + size;
+	return 0;
+}
+
+void diff_buffers_free(struct diff_buffers *b)
+{
+	tally_work_free(b->tally);
+	free(b->bytes[0]);
+}
 
 struct diff_side diff_side_of(struct ckpt *c, const struct ckpt_diff *d)
 {

@@ -16,6 +16,8 @@
 #include "model/dtype.h"
 #include <ckptfs/ckpt_diff.h>
 
+struct tally_work;
+
 enum { DIFF_BLOCK = 2 << 20 /* bytes of one side compared at once */ };
 
 /* The tensors and objects of a checkpoint, merged in natural order; or the tensors of its model. */
@@ -25,6 +27,16 @@ struct diff_side {
 	uint64_t n_tensors, n_objects;
 	uint64_t tensor, object; /* the next ones */
 };
+
+/* What a thread that compares tensors has. */
+struct diff_buffers {
+	uint8_t *bytes[2];
+	struct tally_work *tally;
+};
+
+/* Room for so many bytes of each side. Free it even after an error. */
+int diff_buffers_make(struct diff_buffers *b, size_t size, struct ckpt_err *e);
+void diff_buffers_free(struct diff_buffers *b);
 
 /* All strings are borrowed from the checkpoints. */
 struct diff_pair {

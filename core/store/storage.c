@@ -76,7 +76,9 @@ int ckpt_storage_writer_prepare_global_plan(struct ckpt_storage_writer *w,
 {
 	if (w->step != LOCAL || !w->is_coordinator)
 		return out_of_order("writer", "prepare_global_plan", w->step, e);
-	return then(&w->step, GLOBAL, w->ops->prepare_global_plan(w->self, parts, n, e));
+	return then(&w->step, GLOBAL,
+		    w->ops->prepare_global_plan ? w->ops->prepare_global_plan(w->self, parts, n, e)
+						: 0);
 }
 
 int ckpt_storage_writer_write_data(struct ckpt_storage_writer *w, const struct ckpt_save_plan *plan,
@@ -149,7 +151,9 @@ int ckpt_storage_reader_prepare_global_plan(struct ckpt_storage_reader *r,
 {
 	if (r->step != LOCAL || !r->is_coordinator)
 		return out_of_order("reader", "prepare_global_plan", r->step, e);
-	return then(&r->step, GLOBAL, r->ops->prepare_global_plan(r->self, parts, n, e));
+	return then(&r->step, GLOBAL,
+		    r->ops->prepare_global_plan ? r->ops->prepare_global_plan(r->self, parts, n, e)
+						: 0);
 }
 
 int ckpt_storage_reader_read_data(struct ckpt_storage_reader *r, const struct ckpt_load_plan *plan,

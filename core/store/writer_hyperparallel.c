@@ -32,17 +32,6 @@ static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
 	return rc;
 }
 
-/* The file names of each rank follow from its number, so the coordinator has nothing to send. */
-static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t n,
-			       struct ckpt_err *e)
-{
-	(void)self;
-	(void)parts;
-	(void)n;
-	(void)e;
-	return 0;
-}
-
 /* ---- names in the container ---- */
 
 struct named {
@@ -213,7 +202,7 @@ static const struct ckpt_storage_writer_ops ops = {
 	.reset = writer_reset,
 	.set_up = writer_set_up,
 	.prepare_local_plan = prepare_local_plan,
-	.prepare_global_plan = prepare_global_plan,
+	.prepare_global_plan = NULL, /* the names of files follow from the rank */
 	.write_data = write_data,
 	.finish = finish,
 	.free = writer_free,

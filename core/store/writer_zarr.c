@@ -78,17 +78,6 @@ static int prepare_local_plan(void *self, const struct ckpt_save_plan *plan,
 	return rc;
 }
 
-/* Each array has a directory of its own, so the coordinator has nothing to send. */
-static int prepare_global_plan(void *self, struct ckpt_save_plan *parts, size_t n,
-			       struct ckpt_err *e)
-{
-	(void)self;
-	(void)parts;
-	(void)n;
-	(void)e;
-	return 0;
-}
-
 /* ---- an array ---- */
 
 struct array {
@@ -290,7 +279,7 @@ static const struct ckpt_storage_writer_ops ops = {
 	.reset = writer_reset,
 	.set_up = writer_set_up,
 	.prepare_local_plan = prepare_local_plan,
-	.prepare_global_plan = prepare_global_plan,
+	.prepare_global_plan = NULL, /* each array has a directory of its own */
 	.write_data = write_data,
 	.finish = finish,
 	.free = writer_free,

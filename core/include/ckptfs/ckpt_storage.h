@@ -65,7 +65,10 @@ struct ckpt_storage_writer_ops {
 	int (*set_up)(void *self, const struct ckpt_storage_ranks *ranks, struct ckpt_err *e);
 	int (*prepare_local_plan)(void *self, const struct ckpt_save_plan *plan,
 				  struct ckpt_save_plan *ret, struct ckpt_err *e);
-	/* parts[r] is rank r's plan; what the writer must tell that rank goes into its .storage. */
+	/*
+	 * parts[r] is rank r's plan; what the writer must tell that rank goes into its .storage.
+	 * NULL: it has nothing to tell.
+	 */
 	int (*prepare_global_plan)(void *self, struct ckpt_save_plan *parts, size_t n,
 				   struct ckpt_err *e);
 	int (*write_data)(void *self, const struct ckpt_save_plan *plan,
@@ -117,6 +120,7 @@ struct ckpt_storage_reader_ops {
 		      const struct ckpt_storage_ranks *ranks, struct ckpt_err *e);
 	int (*prepare_local_plan)(void *self, const struct ckpt_load_plan *plan,
 				  struct ckpt_load_plan *ret, struct ckpt_err *e);
+	/* NULL: the reader has nothing to tell the ranks. */
 	int (*prepare_global_plan)(void *self, struct ckpt_load_plan *parts, size_t n,
 				   struct ckpt_err *e);
 	int (*read_data)(void *self, const struct ckpt_load_plan *plan,
