@@ -94,7 +94,8 @@ CK_CFLAGS   = $(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags check jan
 CK_LIBS     = $(shell $(PKG_CONFIG) --libs check jansson)
 CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore -Icore/include -Ifs \
 	$(if $(WITH_MPI),-DCKPTFS_MPI)
-CFLAGS_    := -std=gnu17 -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN)
+# No path of this machine: the same sources give the same bytes anywhere.
+CFLAGS_    := -std=gnu17 -ffile-prefix-map=$(CURDIR)=. -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN)
 
 # ckptfs-fetch; no other program contains it or links its libraries.
 FETCH := $(sort $(wildcard core/remote/*.c))
