@@ -47,10 +47,4 @@ void dequantised_release(struct dequantised *d);
 /* Members of config.json that say how weights are quantised. */
 extern const char *const dequantise_keys[2];
 
-/*
- * Cuts the members `key` out of all objects of a JSON text that has been parsed before: everything
- * else stays as it is, byte for byte. Returns the new length.
- */
-size_t json_without(char *text, size_t len, const char *key);
-
 #endif

@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/json_without.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/dequantise.h"
 #include "index/catalog_query.h"
