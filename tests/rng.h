@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct rng {
 	uint64_t state;
@@ -83,6 +84,16 @@ static inline bool rng_sample(uint64_t i, uint64_t of)
 static inline bool rng_chance(struct rng *r, unsigned percent)
 {
 	return rng_below(r, 100) < percent;
+}
+
+/* Any float32: also subnormals, infinities and NaNs. */
+static inline float rng_float_bits(struct rng *r)
+{
+	uint32_t bits = (uint32_t)rng_u64(r);
+	float f;
+
+	memcpy(&f, &bits, sizeof(f));
+	return f;
 }
 
 #endif

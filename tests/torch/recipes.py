@@ -33,6 +33,8 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
+from loaded import check
+
 RANKS = 3
 COMMON = {"vocab_size": 50, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 3,
           "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64,
@@ -639,27 +641,14 @@ def make(seed, out, names):
     torch.multiprocessing.spawn(save, (out,), RANKS)
 
 
-def check(out, mounts):
-    passed = failed = 0
-    for mount in sorted(pathlib.Path(mounts).iterdir()):
-        here = pathlib.Path(out, mount.name)
-        tokens, logits = torch.load(here / "logits")
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(mount / "hf", output_loading_info=True)
-        faults = [f"{k}: {v}" for k, v in info.items() if v]
-        with torch.no_grad():
-            if not torch.equal(model.eval()(tokens).logits, logits):
-                faults.append("other logits")
-        before = transformers.AutoModelForCausalLM.from_pretrained(here / "hf").state_dict()
-        now = model.state_dict()
-        faults += [f"{k} differs" for k in before if not torch.equal(before[k], now[k])]
-        passed, failed = passed + (not faults), failed + bool(faults)
-        for fault in faults:
-            print(f"{mount.name}: {fault}")
-    print(f"{passed} passed, {failed} failed")
+def weights_differ(here, model):
+    before = transformers.AutoModelForCausalLM.from_pretrained(here / "hf").state_dict()
+    now = model.state_dict()
+    return [f"{k} differs" for k in before if not torch.equal(before[k], now[k])]
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "make":
         make(int(sys.argv[2]), sys.argv[3], sys.argv[4:])
     else:
-        check(*sys.argv[2:])
+        check(*sys.argv[2:], weights_differ)

@@ -19,6 +19,8 @@ logging.disable(logging.CRITICAL)
 import torch
 import transformers
 
+from loaded import check
+
 COMMON = {"vocab_size": 50, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 3,
           "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64,
           "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -90,22 +92,6 @@ def make(seed, out):
         model.save_pretrained(here / "hf")
         torch.save((tokens, logits), here / "logits")
         save(r, model, here / "ckpt")
-
-
-def check(out, mounts):
-    passed = failed = 0
-    for mount in sorted(pathlib.Path(mounts).iterdir()):
-        here = pathlib.Path(out, mount.name)
-        tokens, logits = torch.load(here / "logits")
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(mount / "hf", output_loading_info=True)
-        faults = [f"{k}: {v}" for k, v in info.items() if v]
-        with torch.no_grad():
-            if not torch.equal(model.eval()(tokens).logits, logits):
-                faults.append("other logits")
-        passed, failed = passed + (not faults), failed + bool(faults)
-        for fault in faults:
-            print(f"{mount.name}: {fault}")
-    print(f"{passed} passed, {failed} failed")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@
 #include "dir_util.h"
 #include "fault.h"
 #include "format/format.h"
-#include "index/catalog_build.h"
 #include "index/catalog_query.h"
 #include "read/derived.h"
 #include "read/fetch.h"
 #include "read/tensor_read.h"
 #include "rng.h"
+#include "scan_util.h"
 #include "scene_util.h"
 #include "source/files.h"
 #include "source/place.h"
@@ -122,21 +122,10 @@ static int stage_open(struct stage *g, size_t cache, struct ckpt_err *e)
 	};
 	const bool hide[] = { true, false };
 	const struct stored_file *s;
-	struct name_list files = { 0 };
-	struct catalog_writer *w = NULL;
-	const struct format *f;
 	uint32_t now[2];
 	size_t n;
-	int rc = format_detect(place, NULL, &f, &files, e);
+	int rc = scan_dir(dir_fd, &(struct scan_opts){ 0 }, &g->catalog, e);
 
-	if (!rc)
-		rc = catalog_writer_new(NULL, f->name, dir, &w, e);
-	if (!rc)
-		rc = f->scan(place, &files, &(struct scan_opts){ 0 }, w, e);
-	if (!rc)
-		rc = catalog_writer_finish(w, &g->catalog, e);
-	catalog_writer_free(w);
-	name_list_release(&files);
 	if (!rc)
 		rc = catalog_compute(g->catalog, v, 2, hide, now, e);
 	if (rc)
