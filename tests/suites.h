@@ -143,6 +143,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(crc32c) \
 	X(dcp) \
 	X(dedup) \
+	X(dequantise) \
 	X(deepspeed) \
 	X(delta) \
 	X(derived) \
@@ -169,6 +170,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(item) \
 	X(json) \
 	X(json_out) \
+	X(json_without) \
 	X(layout) \
 	X(lease) \
 	X(megatron) \

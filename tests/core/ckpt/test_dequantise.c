@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which tensors dequantize= takes for codes, by their names, shapes and quantization_config, and what
+ * it makes of them. The bits of all forms are compared with other programs' in tests/torch/dequant.sh.
+ */
+#include "base/buf.h"
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "codec/cast.h"
+#include "dir_util.h"
+#include "fault.h"
+#include "opts_util.h"
+#include "rng.h"
+#include "st_util.h"
+#include "suites.h"
+#include <ckptfs/ckpt.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct ckpt_opts as_fp32 = { .dequantize = "fp32", .index = ":memory:" };
+static const struct ckpt_opts as_bf16 = { .dequantize = "bf16", .index = ":memory:" };
+
+#define FP8   "{\"quant_method\":\"fp8\"}"
+#define INT4  "{\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":4,\"group_size\":32}}}}"
+#define GPTQ  "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":32}"
+#define AWQ   "{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":32}"
+#define ROUND "{\"quant_method\":\"auto-round\",\"bits\":4,\"packing_format\":\"new\"}"
+
+/* config: the value of quantization_config, NULL: there is no config.json. */
+static void put_checkpoint(const char *config, const char *tensors)
+{
+	struct rng r = rng_new();
+	char text[1000];
+	int n = snprintf(text, sizeof(text), "{\n  \"a\": 1,\n  \"quantization_config\": %s\n}\n",
+			 config ? config : "");
+
+	(void)unlinkat(dir_fd, "config.json", 0);
+	if (config)
+		put_file(dir_fd, "config.json", text, (size_t)n);
+	st_put(dir_fd, "model.safetensors", &r, tensors);
+}
+
+/* "NAME dtype [shape]; ..." of all tensors. */
+static char *shown(const struct ckpt *c)
+{
+	struct buf b = BUF_INIT(1 << 16);
+	struct ckpt_tensor t;
+
+	buf_str(&b, "");
+	for (uint64_t i = 0; ckpt_tensor(c, i, &t), *t.dtype; i++) {
+		buf_printf(&b, "%s%s %s [", i ? "; " : "", t.fqn,
+			   strcmp(t.dtype, "float32") != 0 ? t.dtype : "f");
+		for (size_t d = 0; d < t.n_dims; d++)
+			buf_printf(&b, "%s%llu", d ? "," : "", (unsigned long long)t.shape[d]);
+		buf_str(&b, "]");
+	}
+	REQUIRE(!b.err);
+	return (char *)b.data;
+}
+
+static uint8_t *read_all(struct ckpt *c, const char *path, size_t *ret_n)
+{
+	struct ckpt_file *f = NULL;
+	struct ckpt_err e = { 0 };
+	uint8_t *p;
+
+	if (ckpt_file_open_path(c, path, &f, &e))
+		ck_abort_msg("%s: %s", path, e.msg);
+	*ret_n = ckpt_file_size(f);
+	p = malloc(*ret_n + 1);
+	REQUIRE(p);
+	ck_assert_msg(ckpt_file_read(f, p, *ret_n, 0, &e) == (int64_t)*ret_n, "%s", e.msg);
+	p[*ret_n] = 0;
+	ckpt_file_close(f);
+	return p;
+}
+
+/* ---- what is found ---- */
+
+static const struct {
+	const char *config, *tensors, *want;
+} found[] = {
+	{ FP8, "a.weight F8_E4M3 300x200; a.weight_scale_inv F32 3x2; b BF16 2",
+	  "a.weight f [300,200]; b bfloat16 [2]" },
+	{ NULL, "a.weight F8_E4M3 300x200; a.weight_scale_inv F32 3x2", "a.weight f [300,200]" },
+	{ "{\"weight_block_size\":[16,32]}", "a.weight F8_E4M3 17x33; a.weight_scale_inv F32 2x2",
+	  "a.weight f [17,33]" },
+	{ FP8, "a.weight F8_E5M2 3x4; a.weight_scale F32 -; a.input_scale F32 -",
+	  "a.weight f [3,4]" },
+	{ FP8, "a.weight F8_E4M3 3x4; a.weight_scale BF16 3", "a.weight f [3,4]" },
+	{ FP8, "a.weight F8_E4M3 3x64; a.weight_scale U8 3x2", "a.weight f [3,64]" },
+	{ FP8, "a.weight F8_E4M3 2x3x64; a.weight_scale F32 2x1x1", "a.weight f [2,3,64]" },
+	{ FP8, "a.weight F8_E4M3 3x4; a.scale F32 1x1", "a.weight f [3,4]" },
+	{ FP8, "a.weight F8_E4M3 0x4; a.weight_scale F32 1", "a.weight f [0,4]" },
+	{ NULL, "a.weight I8 3x4; a.weight_scale F16 3x1", "a.weight f [3,4]" },
+	{ NULL, "p_blocks U8 2x3x4x16; p_scales U8 2x3x4", "p f [2,128,3]" },
+	{ NULL, "a.weight_packed U8 3x8; a.weight_scale F8_E4M3 3x1; a.weight_global_scale F32 1",
+	  "a.weight f [3,16]" },
+	{ NULL, "a.weight U8 3x16; a.weight_scale F8_E4M3 3x2; a.weight_scale_2 F32 -",
+	  "a.weight f [3,32]" },
+	{ INT4, "a.weight_packed I32 3x8; a.weight_scale BF16 3x2; a.weight_zero_point I32 1x2",
+	  "a.weight f [3,64]" },
+	{ GPTQ, "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2; a.g_idx I32 64",
+	  "a.weight f [16,64]" },
+	{ AWQ, "a.qweight I32 64x2; a.scales F16 2x16; a.qzeros I32 2x2", "a.weight f [16,64]" },
+};
+
+START_LOOP_TEST(codes_and_scales_become_weights, ARRAY_LEN(found))
+{
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+
+	put_checkpoint(found[_i].config, found[_i].tensors);
+	if (open_typed(dir, &as_fp32, &c, &e))
+		ck_abort_msg("%s", e.msg);
+	autofree char *have = shown(c);
+	ck_assert_str_eq(have, found[_i].want);
+	ckpt_close(c);
+}
+END_TEST
+
+/* ---- what is refused ---- */
+
+#define SAYS "option 'dequantize': "
+#define NEITHER \
+	"that is neither a scale for all, for each row or for each block of quantization_config " \
+	"(128 x 128 without one)"
+
+static const struct {
+	const char *config, *tensors, *want;
+} refused[] = {
+	{ FP8, "a.weight F8_E4M3 3x4",
+	  SAYS "'a.weight' holds codes (float8_e4m3fn), but 'a.weight_scale_inv', which would be "
+	       "their scales, does not exist" },
+	{ FP8, "a.weight F8_E4M3 300x200; a.weight_scale_inv F32 2x2",
+	  SAYS "'a.weight' has codes of shape (300, 200) (float8_e4m3fn), and "
+	       "'a.weight_scale_inv' has shape (2, 2) (float32): " NEITHER },
+	{ FP8, "a.weight F8_E4M3 300x200; a.weight_scale_inv I64 3x2",
+	  SAYS "'a.weight' has codes of shape (300, 200) (float8_e4m3fn), and "
+	       "'a.weight_scale_inv' has shape (3, 2) (int64): " NEITHER },
+	{ FP8, "a.weight F8_E4M3 4; a.weight_scale F32 1",
+	  SAYS "'a.weight' has codes of shape (4,) (float8_e4m3fn), and 'a.weight_scale' has shape "
+	       "(1,) (float32): codes must have two dimensions or more" },
+	{ NULL, "p_blocks U8 2x3x4x16",
+	  SAYS "'p_blocks' holds codes (uint8), but 'p_scales', which would be their scales, does "
+	       "not exist" },
+	{ NULL, "p_blocks U8 2x3x4x16; p_scales U8 2x3x5",
+	  SAYS "'p_blocks' has codes of shape (2, 3, 4, 16) (uint8), and 'p_scales' has shape "
+	       "(2, 3, 5) (uint8): there must be a uint8 for each group of 16 bytes" },
+	{ INT4, "a.weight_packed I32 3x8; a.weight_scale BF16 3x3",
+	  SAYS
+	  "'a.weight_packed' has codes of shape (3, 8) (int32), and 'a.weight_scale' has shape "
+	  "(3, 3) (bfloat16): that is not a scale for each group of a row" },
+	{ INT4, "a.weight_packed I32 3x8",
+	  SAYS "'a.weight_packed' holds codes (int32), but 'a.weight_scale', which would be their "
+	       "scales, does not exist" },
+	{ INT4, "a.weight_packed I32 3x8; a.weight_scale BF16 3x2; a.weight_zero_point I32 2x2",
+	  SAYS "'a.weight_packed' has codes of shape (3, 8) (int32), and 'a.weight_zero_point' has "
+	       "shape (2, 2) (int32): the zero points must be packed like the codes" },
+	{ "{\"bits\":3}", "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2",
+	  SAYS "the codes of 'a.qweight' do not have 4 or 8 bits, according to "
+	       "quantization_config" },
+	{ GPTQ, "a.qweight I32 8x16; a.scales F16 2x16",
+	  SAYS "'a.qweight' holds codes (int32), but 'a.qzeros', which would be their scales, does "
+	       "not exist" },
+	{ GPTQ, "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2; a.g_idx I32 63",
+	  SAYS "'a.qweight' has codes of shape (8, 16) (int32), and 'a.g_idx' has shape (63,) "
+	       "(int32): there must be an int32 for each input" },
+	{ ROUND, "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2",
+	  SAYS "quantization_config does not say in a known way how the zero points of 'a.qweight' "
+	       "are stored" },
+	{ NULL, "a.weight I8 3x4; a.weight_scale F16 3x1; a.weight_zero_point I8 3x1",
+	  SAYS "'a.weight' has zero points, which are not known for codes that are not packed" },
+	{ NULL, "a.weight BF16 3x4", SAYS "no tensor holds codes that have scales" },
+	{ FP8, "a.weight F8_E4M3 3x4; a.weight_scale F32 1; b.weight I8 3x4; b.SCB F32 3",
+	  SAYS "'b.weight' (int8, shape (3, 4)) holds codes of a form that is not known: there is "
+	       "also 'b.SCB'" },
+	{ FP8, "a.weight F8_E4M3 3x4; a.weight_scale F32 1; a.pre_quant_scale F32 4",
+	  SAYS
+	  "'a.pre_quant_scale' is to be multiplied into activations, which is not known here" },
+};
+
+START_LOOP_TEST(what_does_not_belong_together_is_refused_by_name, ARRAY_LEN(refused))
+{
+	const char *why;
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+
+	put_checkpoint(refused[_i].config, refused[_i].tensors);
+	ck_assert(open_typed(dir, &as_bf16, &c, &e));
+	why = strstr(e.msg, SAYS);
+	ck_assert_str_eq(why ? why : e.msg, refused[_i].want);
+}
+END_TEST
+
+/* Values of other types, and numbers that mean nothing, are as if there were none. */
+START_TEST(a_strange_configuration_is_as_none)
+{
+	static const char *const configs[] = {
+		"null",
+		"[]",
+		"\"fp8\"",
+		"7",
+		"true",
+		"{}",
+		"{\"weight_block_size\":null}",
+		"{\"weight_block_size\":[0,128]}",
+		"{\"weight_block_size\":[-1,-1]}",
+		"{\"weight_block_size\":[128]}",
+		"{\"weight_block_size\":[1,1,1]}",
+		"{\"weight_block_size\":[1e300,1]}",
+		"{\"weight_block_size\":[99999999999999999999,1]}",
+		"{\"weight_block_size\":[18446744073709551615,9223372036854775807]}",
+		"{\"weight_block_size\":{\"0\":16}}",
+		"{\"config_groups\":[]}",
+		"{\"config_groups\":{\"a\":3,\"b\":[],\"c\":{\"weights\":7}}}",
+		"{\"config_groups\":{\"a\":{\"weights\":{\"block_structure\":[0,0]}}}}",
+		"{\"group_size\":-1,\"bits\":4}",
+		"{\"group_size\":1e99}",
+		"{\"group_size\":9223372036854775807}",
+		"{\"bits\":\"\"}",
+		"{\"bits\":-4}",
+	};
+	struct ckpt_err e = { 0 };
+
+	for (size_t i = 0; i < ARRAY_LEN(configs); i++) {
+		struct ckpt *c = NULL;
+
+		put_checkpoint(configs[i], "a.weight F8_E4M3 300x200; a.weight_scale_inv F32 3x2; "
+					   "b.weight F8_E4M3 128x2; b.weight_scale_inv F32 1x1");
+		ck_assert_msg(!open_typed(dir, &as_fp32, &c, &e), "%s: %s", configs[i], e.msg);
+		autofree char *have = shown(c);
+		ck_assert_str_eq(have, "a.weight f [300,200]; b.weight f [128,2]");
+		ckpt_close(c);
+	}
+}
+END_TEST
+
+/* ---- values ---- */
+
+static float e4m3_value(uint8_t code)
+{
+	int exponent = code >> 3 & 15;
+	float f = exponent ? (1 + (float)(code & 7) / 8) * (float)(1 << exponent) / 128
+			   : (float)(code & 7) / 512;
+
+	return code & 0x80 ? -f : f;
+}
+
+static float f32_at(const uint8_t *p, uint64_t i)
+{
+	float f;
+
+	memcpy(&f, p + 4 * i, 4);
+	return f;
+}
+
+static float f16_at(const uint8_t *p, uint64_t i)
+{
+	float f;
+
+	cast_run(CKPT_DTYPE_F16, CKPT_DTYPE_F32, p + 2 * i, &f, 1);
+	return f;
+}
+
+static unsigned nibble_at(const uint8_t *words, uint64_t i)
+{
+	return words[i / 2] >> 4 * (i % 2) & 15;
+}
+
+static float fp8_at(uint8_t *const *in, uint64_t i, uint64_t j)
+{
+	return e4m3_value(in[0][i * 200 + j]) * f32_at(in[1], i / 128 * 2 + j / 128);
+}
+
+static float int4_at(uint8_t *const *in, uint64_t i, uint64_t j)
+{
+	return ((float)nibble_at(in[0], i * 64 + j) - 8) * f32_at(in[1], i * 2 + j / 32);
+}
+
+/* Word r of column n has the codes of inputs 8 r ... 8 r + 7. */
+static float gptq_at(uint8_t *const *in, uint64_t n, uint64_t k)
+{
+	unsigned code = nibble_at(in[0], (k / 8 * 16 + n) * 8 + k % 8);
+	unsigned zero = nibble_at(in[2], k / 32 * 16 + n) + 1;
+
+	return ((float)code - (float)zero) * f16_at(in[1], k / 32 * 16 + n);
+}
+
+static float awq_at(uint8_t *const *in, uint64_t n, uint64_t k)
+{
+	static const unsigned at[] = { 0, 4, 1, 5, 2, 6, 3, 7 };
+	uint64_t column = n / 8 * 8 + at[n % 8];
+	unsigned code = nibble_at(in[0], k * 16 + column);
+	unsigned zero = nibble_at(in[2], k / 32 * 16 + column);
+
+	return ((float)code - (float)zero) * f16_at(in[1], k / 32 * 16 + n);
+}
+
+static const struct {
+	const char *config, *tensors, *inputs[3];
+	float (*at)(uint8_t *const *in, uint64_t i, uint64_t j);
+	uint64_t m, n;
+} values[] = {
+	{ FP8,
+	  "a.weight F8_E4M3 300x200; a.weight_scale_inv F32 3x2",
+	  { "a.weight", "a.weight_scale_inv" },
+	  fp8_at,
+	  300,
+	  200 },
+	{ INT4,
+	  "a.weight_packed I32 5x8; a.weight_scale F32 5x2",
+	  { "a.weight_packed", "a.weight_scale" },
+	  int4_at,
+	  5,
+	  64 },
+	{ GPTQ,
+	  "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2",
+	  { "a.qweight", "a.scales", "a.qzeros" },
+	  gptq_at,
+	  16,
+	  64 },
+	{ AWQ,
+	  "a.qweight I32 64x2; a.scales F16 2x16; a.qzeros I32 2x2",
+	  { "a.qweight", "a.scales", "a.qzeros" },
+	  awq_at,
+	  16,
+	  64 },
+};
+
+static void read_inputs(uint8_t **in, const char *const *names)
+{
+	static const struct ckpt_opts plain = { .index = ":memory:" };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	size_t n;
+
+	REQUIRE(!open_typed(dir, &plain, &c, &e));
+	for (size_t i = 0; i < 3 && names[i]; i++) {
+		char path[100];
+
+		(void)snprintf(path, sizeof(path), "tensors/%s", names[i]);
+		in[i] = read_all(c, path, &n);
+	}
+	ckpt_close(c);
+}
+
+START_LOOP_TEST(weights_are_what_the_formula_says, ARRAY_LEN(values))
+{
+	uint8_t *in[3] = { NULL };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	size_t n;
+
+	put_checkpoint(values[_i].config, values[_i].tensors);
+	read_inputs(in, values[_i].inputs);
+	REQUIRE(!open_typed(dir, &as_fp32, &c, &e));
+	autofree uint8_t *have = read_all(c, "tensors/a.weight", &n);
+	ck_assert_uint_eq(n, 4 * values[_i].m * values[_i].n);
+	for (uint64_t i = 0; i < values[_i].m; i++)
+		for (uint64_t j = 0; j < values[_i].n; j++) {
+			float want = values[_i].at(in, i, j);
+			float got = f32_at(have, i * values[_i].n + j);
+
+			/* NaN of codes, scales and infinities times 0 */
+			if (want != want || (!_i && (in[0][i * 200 + j] & 0x7f) == 0x7f))
+				REQUIRE(got != got);
+			else
+				ck_assert_msg(!memcmp(&want, &got, 4), "(%llu, %llu): %a, not %a",
+					      (unsigned long long)i, (unsigned long long)j,
+					      (double)got, (double)want);
+		}
+	ckpt_close(c);
+	for (int i = 0; i < 3; i++)
+		free(in[i]);
+}
+END_TEST
+
+START_TEST(hf_says_nothing_of_codes)
+{
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	size_t n;
+
+	put_checkpoint(FP8, "a.weight F8_E4M3 3x4; a.weight_scale F32 1");
+	REQUIRE(!open_typed(dir, &as_bf16, &c, &e));
+	autofree uint8_t *config = read_all(c, "hf/config.json", &n);
+	ck_assert_str_eq((char *)config, "{\n  \"a\": 1\n}\n");
+	ckpt_close(c);
+}
+END_TEST
+
+START_FEW_TEST(whatever_fails_is_an_error, 2, 1)
+{
+	unsigned failed = 0;
+
+	put_checkpoint(INT4,
+		       "a.weight_packed I32 5x8; a.weight_scale F32 5x2; a.weight_g_idx I32 64; "
+		       "b.weight F8_E4M3 3x4; b.weight_scale_inv F32 1");
+	fault_sqlite();
+	FAULT_LOOP_SOME(_i ? FAULT_READ : FAULT_ALLOC, 1)
+	{
+		struct ckpt_err e = { 0 };
+		struct ckpt *c = NULL;
+		int rc = open_typed(dir, &as_bf16, &c, &e);
+
+		(void)fault_off();
+		failed += rc != 0;
+		if (rc)
+			REQUIRE(rc == -e.code && e.msg[0]);
+		else
+			ck_assert_uint_eq(ckpt_tensor_find(c, "b.weight", 8), 1);
+		ckpt_close(c);
+	}
+	ck_assert_uint_gt(failed, 3);
+}
+END_TEST
+
+SUITE(dequantise, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)
