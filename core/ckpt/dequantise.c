@@ -69,8 +69,8 @@ static int refuse_others(const struct deq_finder *f)
 static int find_all(struct deq_finder *f)
 {
 	static deq_find_fn *const finders[] = {
-		deq_find_float8, deq_find_int8,	  deq_find_blocks,
-		deq_find_fp4,	 deq_find_packed, deq_find_qweight,
+		deq_find_float8, deq_find_int8,	   deq_find_blocks, deq_find_fp4,
+		deq_find_packed, deq_find_qweight, deq_find_bnb,
 	};
 	int rc = 0;
 
@@ -110,15 +110,17 @@ static int derive(struct catalog *c, struct deq_finder *f, struct dequantised *r
 	for (size_t i = 0; i < f->n; i++) {
 		const struct deq_found *x = &f->v[i];
 		struct derived_input *in = arena_array(f->mem, x->n_inputs, sizeof(*in));
-		struct dequant *q = arena_dup(f->mem, &x->q, sizeof(*q));
+		bool flat = x->flat.block;
+		void *how = flat ? arena_dup(f->mem, &x->flat, sizeof(x->flat))
+				 : arena_dup(f->mem, &x->q, sizeof(x->q));
 
-		if (!in || !q)
+		if (!in || !how)
 			return err_nomem(f->e);
 		for (size_t k = 0; k < x->n_inputs; k++)
 			in[k].tensor = numbers[x->inputs[k]];
 		ret->v[i] = (struct derived){ .number = v[i].number,
-					      .run = dequant_run,
-					      .how = q,
+					      .run = flat ? dequant_flat_run : dequant_run,
+					      .how = how,
 					      .inputs = in,
 					      .n_inputs = x->n_inputs };
 	}

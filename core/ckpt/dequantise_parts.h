@@ -16,6 +16,7 @@
 #include "ckpt/dequantise.h"
 #include "index/catalog_query.h"
 #include "read/dequant.h"
+#include "read/dequant_flat.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,6 +39,7 @@ enum { DEQ_MAX_INPUTS = 6 };
 /* A tensor of codes, and what belongs to it. */
 struct deq_found {
 	struct dequant q;
+	struct dequant_flat flat;	 /* in place of q if it has a block */
 	uint32_t inputs[DEQ_MAX_INPUTS]; /* numbers of the catalog */
 	uint8_t n_inputs;
 	char *name;
@@ -97,6 +99,7 @@ bool deq_set_grid(const struct deq_finder *f, struct dequant *q, const struct ca
 typedef int deq_find_fn(struct deq_finder *f, const struct catalog_tensor *t);
 
 deq_find_fn deq_find_float8, deq_find_int8, deq_find_blocks, deq_find_fp4; /* dequantise_float.c */
+deq_find_fn deq_find_bnb;						   /* dequantise_flat.c */
 deq_find_fn deq_find_packed, deq_find_qweight;				   /* dequantise_packed.c */
 
 #endif

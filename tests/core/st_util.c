@@ -24,41 +24,46 @@ static uint64_t put_shape(struct buf *b, const char *shape)
 
 		buf_printf(b, "%s%llu", s == shape ? "" : ",", (unsigned long long)len);
 		n *= len;
-		s = *end ? end + 1 : end;
+		s = *end == 'x' ? end + 1 : "";
 	}
 	buf_str(b, "]");
 	return n;
 }
+
+enum { MAX_DATA = 1 << 22 };
 
 void st_put(int dirfd, const char *file, struct rng *r, const char *tensors)
 {
 	struct buf b = BUF_INIT(1 << 26);
 	char *copy = strdup(tensors), *at = copy, *one;
 	uint64_t data = 0, header;
-	uint8_t *bytes;
+	uint8_t *bytes = calloc(1, MAX_DATA);
 
-	REQUIRE(copy);
+	REQUIRE(copy && bytes);
 	buf_add(&b, "\0\0\0\0\0\0\0\0{", 9);
 	while ((one = strsep(&at, ";"))) {
-		char name[200], dtype[20], shape[80];
+		char name[200], dtype[20], shape[300];
+		const char *text;
 		uint64_t n;
 
-		if (sscanf(one, " %199s %19s %79s", name, dtype, shape) != 3)
+		if (sscanf(one, " %199s %19s %299s", name, dtype, shape) != 3)
 			continue;
 		buf_printf(&b, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":", b.len > 9 ? "," : "", name,
 			   dtype);
+		text = strchr(shape, '=');
 		n = put_shape(&b, shape) * dtype_info(dtype_by_safetensors(dtype))->size;
 		buf_printf(&b, ",\"data_offsets\":[%llu,%llu]}", (unsigned long long)data,
 			   (unsigned long long)(data + n));
+		REQUIRE(data + n <= MAX_DATA);
+		random_bytes(r, bytes + data, n);
+		if (text)
+			memcpy(bytes + data, text + 1, strlen(text + 1));
 		data += n;
 	}
 	buf_str(&b, "}");
 	REQUIRE(!b.err);
 	header = htole64(b.len - 8);
 	memcpy(b.data, &header, sizeof(header));
-	bytes = malloc(data + 1);
-	REQUIRE(bytes);
-	random_bytes(r, bytes, data);
 	buf_add(&b, bytes, data);
 	REQUIRE(!b.err);
 	put_file(dirfd, file, b.data, b.len);

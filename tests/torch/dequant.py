@@ -248,7 +248,44 @@ def inputs_first(root):
         case.save()
 
 
-MAKERS = [float8_block, float8_rows, mxfp8, mxfp4, packed, inputs_first]
+NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+       -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+       0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
+
+
+def bitsandbytes(root):
+    """As its kernels for CUDA compute: map[code] * absmax in float32; nested, absmax is map[code] * absmax + offset."""
+    for kind in ("nf4", "fp4"):
+        case = Case(root, f"bnb-{kind}", {"quant_method": "bitsandbytes", "load_in_4bit": True})
+        for i, (shape, block, nested) in enumerate([((64, 96), 64, 0), ((7, 33), 64, 0), ((300, 1111), 128, 256),
+                                                    ((5,), 64, 256), ((3, 20, 4), 4096, 0), ((2000, 70), 64, 100)]):
+            n = torch.Size(shape).numel()
+            key, scales = f"model.layers.{i}.q_proj.weight", -(-n // block)
+            packed_, table = codes(-(-n // 2), 1), torch.tensor(NF4) if kind == "nf4" else floats(16)
+            state = {"quant_type": kind, "blocksize": block, "dtype": "bfloat16", "shape": shape}
+            if nested:
+                offset = float(floats(1))
+                state.update(nested_blocksize=nested, nested_dtype="float32", nested_offset=offset)
+                small, deep, deep_map = codes(scales), floats(-(-scales // nested)), floats(256)
+                case.put(key + ".absmax", small)
+                case.put(key + ".nested_absmax", deep)
+                case.put(key + ".nested_quant_map", deep_map)
+                absmax = deep_map[small.long()] * deep.repeat_interleave(nested)[:scales]
+                absmax += torch.tensor(offset)
+            else:
+                absmax = floats(scales)
+                case.put(key + ".absmax", absmax)
+            case.put(key, packed_)
+            case.put(key + ".quant_map", table)
+            text = bytearray(json.dumps(state).encode())
+            case.put(f"{key}.quant_state.bitsandbytes__{kind}", torch.frombuffer(text, dtype=torch.uint8))
+            flat = torch.stack([packed_ >> 4, packed_ & 15], -1).flatten()[:n].long()
+            full = table[flat] * absmax.repeat_interleave(block)[:n]
+            case.expect(key, lambda dtype, full=full: full.to(dtype))
+        case.save()
+
+
+MAKERS = [bitsandbytes, float8_block, float8_rows, mxfp8, mxfp4, packed, inputs_first]
 
 
 def is_nan(bits, dtype):

@@ -109,6 +109,65 @@ static const struct {
 	{ AWQ, "a.qweight I32 64x2; a.scales F16 2x16; a.qzeros I32 2x2", "a.weight f [16,64]" },
 };
 
+/* ---- bitsandbytes ---- */
+
+#define NF4 ".quant_state.bitsandbytes__nf4"
+
+static const struct {
+	const char *state, *tensors, *want; /* want: an error, or the tensors */
+} flat[] = {
+	{ "{\"shape\":[3,50],\"blocksize\":64}", "w U8 75x1; w.absmax F32 3; w.quant_map F32 16",
+	  "w f [3,50]" },
+	{ "{\"shape\":[3,50],\"blocksize\":64,\"nested_blocksize\":2,\"nested_offset\":0.5}",
+	  "w U8 75x1; w.absmax U8 3; w.quant_map F32 16; w.nested_absmax F32 2; "
+	  "w.nested_quant_map F32 256",
+	  "w f [3,50]" },
+	{ "{\"shape\":[3,50],\"blocksize\":64}", "w U8 75x1; w.absmax F32 2; w.quant_map F32 16",
+	  "'w.absmax' has shape (2,) (float32), but by the state of its weight it should have 3 "
+	  "elements (float32)" },
+	{ "{\"shape\":[3,50],\"blocksize\":64,\"nested_blocksize\":2,\"nested_offset\":0.5}",
+	  "w U8 75x1; w.absmax F32 3; w.quant_map F32 16",
+	  "'w.absmax' has shape (3,) (float32), but by the state of its weight it should have 3 "
+	  "elements (uint8)" },
+	{ "{\"shape\":[3,50],\"blocksize\":64}", "w U8 75x1; w.absmax F32 3",
+	  "'w' holds codes (uint8), but 'w.quant_map', which would be their scales, does not "
+	  "exist" },
+	{ "{\"shape\":[3,51],\"blocksize\":64}", "w U8 75x1; w.absmax F32 3; w.quant_map F32 16",
+	  "'w' has shape (75, 1) (uint8), but 'w" NF4
+	  "' says that there are 153 codes, two in each "
+	  "uint8" },
+	{ "{\"shape\":[3,50],\"blocksize\":0}", "w U8 75x1; w.absmax F32 3; w.quant_map F32 16",
+	  "'w" NF4 "': it has no 'blocksize'" },
+	{ "{\"shape\":[],\"blocksize\":64}", "w U8 75x1; w.absmax F32 3; w.quant_map F32 16",
+	  "'w" NF4 "': it has no 'shape' of a weight" },
+	{ "{\"shape\":[4294967296,4294967296,4],\"blocksize\":64}",
+	  "w U8 75x1; w.absmax F32 3; w.quant_map F32 16",
+	  "'w" NF4 "': it has no 'shape' of a weight" },
+	{ "{\"shape\":[3,50],\"blocksize\":64,\"nested_blocksize\":2,\"nested_offset\":1e300}",
+	  "w U8 75x1; w.absmax U8 3; w.quant_map F32 16",
+	  "'w" NF4 "': its 'nested_offset' is not a number that fits a float32" },
+	{ "[", "w U8 75x1; w.absmax F32 3; w.quant_map F32 16", "'w" NF4 "': " },
+};
+
+START_LOOP_TEST(flattened_codes_are_of_the_shape_that_their_state_has, ARRAY_LEN(flat))
+{
+	char tensors[500];
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+
+	(void)snprintf(tensors, sizeof(tensors), "%s; w%s U8 %zu=%s", flat[_i].tensors, NF4,
+		       strlen(flat[_i].state), flat[_i].state);
+	put_checkpoint(NULL, tensors);
+	if (open_typed(dir, &as_fp32, &c, &e)) {
+		ck_assert_msg(strstr(e.msg, flat[_i].want) != NULL, "%s", e.msg);
+		return;
+	}
+	autofree char *have = shown(c);
+	ck_assert_str_eq(have, flat[_i].want);
+	ckpt_close(c);
+}
+END_TEST
+
 START_LOOP_TEST(codes_and_scales_become_weights, ARRAY_LEN(found))
 {
 	struct ckpt_err e = { 0 };

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * dequant_flat - weights whose codes have scales for blocks of the flattened tensor, as derived
+ * tensors: bitsandbytes' nf4 and fp4.
+ *
+ * Element i of the flattened weight is, in float32,
+ *
+ *	y = map[code(i)] * absmax[i / block]
+ *
+ * rounded once more to the dtype of the derived tensor, to nearest, ties to even. Nested scales are
+ * codes too: absmax[k] = nested_map[code(k)] * nested_absmax[k / nested_block] + offset, each
+ * operation rounded to float32. This is what the kernels for CUDA compute; those for the CPU round
+ * map and absmax to the dtype first (bitsandbytes/backends/default/ops.py), so their results differ
+ * by up to two units in the last place of a bfloat16.
+ *
+ * Threads: see derived.h.
+ */
+#ifndef READ_DEQUANT_FLAT_H
+#define READ_DEQUANT_FLAT_H
+
+#include "model/dtype.h"
+#include "read/derived.h"
+
+#include <stdbool.h>
+
+struct dequant_flat {
+	enum ckpt_dtype dtype; /* of the result: float32, float16 or bfloat16 */
+	uint8_t n_dims;
+	uint64_t shape[CKPT_MAX_DIMS];
+	uint64_t block;	       /* elements with one absmax, at least 1 */
+	uint64_t nested_block; /* absmaxes with one nested absmax; 0: absmax is float32 */
+	float offset;
+};
+
+enum {
+	FLAT_CODES,	    /* uint8, two codes in each, the first in the high bits */
+	FLAT_ABSMAX,	    /* float32; uint8 if nested */
+	FLAT_MAP,	    /* float32 [16] */
+	FLAT_NESTED_ABSMAX, /* float32 */
+	FLAT_NESTED_MAP,    /* float32 [256] */
+};
+
+/* For derived.run; how is a struct dequant_flat. */
+derived_fn dequant_flat_run;
+
+#endif
