@@ -77,12 +77,9 @@ static int find_all(struct deq_finder *f)
 	for (size_t i = 0; !rc && i < f->n_tensors; i++)
 		for (size_t k = 0; !rc && k < ARRAY_LEN(finders); k++)
 			rc = finders[k](f, &f->t[i]);
-	if (!rc && !f->n)
-		return err_set(f->e, EINVAL,
-			       "option 'dequantize': no tensor holds codes that have scales");
 	if (!rc)
 		rc = refuse_others(f);
-	if (!rc)
+	if (!rc && f->n)
 		hide_others(f);
 	return rc;
 }
@@ -139,7 +136,7 @@ int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
 	f.t = catalog_tensors(c, &f.n_tensors);
 	f.hide = calloc(f.n_tensors + 1, sizeof(*f.hide));
 	rc = f.hide ? find_all(&f) : err_nomem(e);
-	if (!rc)
+	if (!rc && f.n)
 		rc = derive(c, &f, ret);
 	free(f.v);
 	free(f.hide);

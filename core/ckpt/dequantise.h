@@ -37,7 +37,8 @@ struct dequantised {
 };
 
 /*
- * config: config.json, or no value. Adds the derived tensors to the catalog. The caller releases
+ * config: config.json, or no value. Adds the derived tensors to the catalog; without codes that have
+ * scales there are none, and the catalog stays as it is. The caller releases
  * *ret, also after a failure, once nothing uses the tensors any more.
  */
 int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,

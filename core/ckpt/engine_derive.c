@@ -98,7 +98,10 @@ int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err
 		rc = dequantise(eng->catalog, jdoc_root(&config), (enum ckpt_dtype)dtype, &how,
 				&eng->dequantised, e);
 	fetch_free(peeking.fetch);
-	if (!rc && text)
+	if (!rc && !eng->dequantised.n && o->warn)
+		o->warn(o->warn_arg,
+			"option 'dequantize' does nothing: no tensor holds codes that have scales");
+	if (!rc && text && eng->dequantised.n)
 		rc = edit_config(eng, number, text, len, e);
 	return rc;
 }

@@ -107,6 +107,7 @@ static const struct {
 	{ GPTQ, "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2; a.g_idx I32 64",
 	  "a.weight f [16,64]" },
 	{ AWQ, "a.qweight I32 64x2; a.scales F16 2x16; a.qzeros I32 2x2", "a.weight f [16,64]" },
+	{ NULL, "a.k_scale F32 1; a.weight BF16 3x4", "a.k_scale f [1]; a.weight bfloat16 [3,4]" },
 };
 
 /* ---- bitsandbytes ---- */
@@ -234,7 +235,6 @@ static const struct {
 	       "are stored" },
 	{ NULL, "a.weight I8 3x4; a.weight_scale F16 3x1; a.weight_zero_point I8 3x1",
 	  SAYS "'a.weight' has zero points, which are not known for codes that are not packed" },
-	{ NULL, "a.weight BF16 3x4", SAYS "no tensor holds codes that have scales" },
 	{ FP8, "a.weight F8_E4M3 3x4; a.weight_scale F32 1; b.weight I8 3x4; b.SCB F32 3",
 	  SAYS "'b.weight' (int8, shape (3, 4)) holds codes of a form that is not known: there is "
 	       "also 'b.SCB'" },
@@ -449,6 +449,33 @@ START_TEST(hf_says_nothing_of_codes)
 	REQUIRE(!open_typed(dir, &as_bf16, &c, &e));
 	autofree uint8_t *config = read_all(c, "hf/config.json", &n);
 	ck_assert_str_eq((char *)config, "{\n  \"a\": 1\n}\n");
+	ckpt_close(c);
+}
+END_TEST
+
+static void count_warning(void *arg, const char *text)
+{
+	ck_assert_str_eq(text, "option 'dequantize' does nothing: no tensor holds codes that have "
+			       "scales");
+	++*(unsigned *)arg;
+}
+
+/* diff compares a quantised checkpoint with the one that it was made of. */
+START_TEST(a_checkpoint_without_codes_stays_as_it_is)
+{
+	unsigned warnings = 0;
+	struct ckpt_opts o = as_bf16;
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	size_t n;
+
+	put_checkpoint(FP8, "a.weight BF16 3x4");
+	o.warn = count_warning;
+	o.warn_arg = &warnings;
+	ck_assert_msg(!open_typed(dir, &o, &c, &e), "%s", e.msg);
+	ck_assert_uint_eq(warnings, 1);
+	autofree uint8_t *config = read_all(c, "hf/config.json", &n);
+	ck_assert(strstr((char *)config, FP8) != NULL);
 	ckpt_close(c);
 }
 END_TEST

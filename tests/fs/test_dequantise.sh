@@ -1,0 +1,88 @@
+#!/bin/bash
+# dequantize=: a checkpoint of float8 weights is shown as its twin, the same weights in bfloat16, by every face and every
+# command.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "${0%/*}/lib.sh"
+
+# ./fp8 and ./bf16, made once.
+make_twins() {
+  mkdir hf
+  # shellcheck disable=SC2046 # words
+  python3 "$HERE/dequant.py" "$SEED" fp8 bf16 $(python3 "$HERE/gguf.py" model llama hf | cut -d ' ' -f 1,2)
+}
+twins() { once dequantised make_twins; }
+
+# The same files, whatever is in .ckptfs: same DIR DIR
+same() {
+  is "$(cd "$1" && find . -type f -printf '%P %s\n' | sorted)" "$(cd "$2" && find . -type f -printf '%P %s\n' | sorted)"
+  diff -r "$1" "$2" >differ || fail "$(head -n 3 differ)"
+}
+
+cases_every_face_is_the_twins() {
+  printf '%s\n' hf safetensors pt tensors npy gguf "hf shard_size=20KB" "gguf gguf_dtype=q8_0" "pt dtype=fp32" \
+    "hf include=*mlp*"
+}
+test_every_face_is_the_twins() {
+  local dir
+  dir=$(twins)
+  mount_at a "$dir/fp8" -o "dequantize=bf16${2:+,$2}"
+  mount_at b "$dir/bf16" ${2:+-o "$2"}
+  [[ -n $(ls "a/$1") ]] || fail "nothing in $1/"
+  same "a/$1" "b/$1"
+}
+
+test_the_configuration_says_nothing_of_codes() {
+  mount_at m "$(twins)/fp8" -o dequantize=fp16
+  ! grep quantization_config m/hf/config.json || fail "config.json has quantization_config"
+  is "$(ls m/tensors)" "$(ls m/tensors | grep -v scale)"
+  is float16 "$(ckptfs info --json "$(twins)/fp8" -o dequantize=fp16 model.layers.0.mlp.up_proj.weight |
+    sed -n 's/.*"dtype": "\([^"]*\)".*/\1/p' | head -n 1)"
+}
+
+test_commands_see_the_weights() {
+  local dir what
+  dir=$(twins)
+  ckptfs diff "$dir/fp8" "$dir/bf16" -o dequantize=bf16 >out 2>warning || fail "$(cat out)"
+  is "ckptfs: warning: option 'dequantize' does nothing: no tensor holds codes that have scales" "$(cat warning)"
+  for what in sum stat "head --lines=3 model.layers.1.mlp.up_proj.weight"; do
+    # shellcheck disable=SC2086 # words
+    set -- $what
+    ckptfs "$1" "$dir/fp8" "${@:2}" -o dequantize=bf16 >have
+    ckptfs "$1" "$dir/bf16" "${@:2}" >want
+    diff have want >differ || fail "$what: $(head -n 5 differ)"
+  done
+}
+
+test_what_is_written_has_the_weights() {
+  local dir
+  dir=$(twins)
+  ckptfs export "$dir/fp8" hf one -o dequantize=bf16
+  ckptfs export "$dir/bf16" hf two
+  same one two
+  ckptfs reshard "$dir/fp8" three -o dequantize=bf16
+  ckptfs diff three "$dir/bf16" >out || fail "$(cat out)"
+}
+
+# Rows are cut where they like: the weights of a part are those of the whole.
+test_a_part_is_a_part_of_the_whole() {
+  local dir i off
+  dir=$(twins)
+  mount_at m "$dir/fp8" -o dequantize=bf16
+  for i in {1..20}; do
+    off=$((RANDOM % 12000))
+    cmp <(tail -c +$((off + 1)) m/tensors/model.layers.1.mlp.up_proj.weight | head -c "$i") \
+      <(dd if="m/tensors/model.layers.1.mlp.up_proj.weight" bs=1 skip=$off count="$i" status=none)
+  done
+}
+
+test_scales_that_are_gone_are_named() {
+  cp -r "$(twins)/fp8" ckpt
+  chmod -R u+w ckpt
+  sed -i 's/"model.layers.1.mlp.up_proj.weight_scale_inv"/"model.layers.1.mlp.up_proj.weight_scale_bad"/' ckpt/*.safetensors \
+    ckpt/*.json
+  status_of 2 ckptfs info ckpt -o dequantize=bf16
+  [[ $(cat "$T/err") == *"'model.layers.1.mlp.up_proj.weight' holds codes (float8_e4m3fn), but"*"does not exist"* ]] ||
+    fail "$(cat "$T/err")"
+}
+
+run_suite "$@"
