@@ -456,3 +456,45 @@ bool text_is_address(const char *s)
 			return true;
 	return false;
 }
+
+/* What is behind "SCHEME://"; NULL: it is no address of any kind. */
+static const char *behind_scheme(const char *s)
+{
+	size_t n = strcspn(s, ":/?#@");
+
+	return n && !strncmp(s + n, "://", 3) ? s + n + 3 : NULL;
+}
+
+/* The end of the user and password of what is behind a scheme; NULL: there is none. A password may
+ * have a '/' that should have been encoded: then what looks like a port is none. */
+static const char *behind_user(const char *s)
+{
+	const char *end = s + strcspn(s, "/?#"), *at = memrchr(s, '@', (size_t)(end - s)), *colon;
+
+	if (at)
+		return at + 1;
+	colon = memchr(s, ':', (size_t)(end - s));
+	if (!colon || strspn(colon + 1, "0123456789") == (size_t)(end - colon - 1))
+		return NULL;
+	at = *s == '[' ? NULL : strrchr(s, '@');
+	return at ? at + 1 : NULL;
+}
+
+bool text_has_user(const char *s)
+{
+	const char *p = behind_scheme(s);
+
+	return p && behind_user(p);
+}
+
+const char *text_show_address(const char *s, char *buf, size_t cap)
+{
+	const char *p = behind_scheme(s), *host = p ? behind_user(p) : NULL;
+	bool keys = !strncmp(s, "s3://", 5) || !strncmp(s, "gs://", 5) || !strncmp(s, "hf://", 5);
+	size_t n = p ? (size_t)(p - s) : 0;
+
+	host = host ? host : s + n;
+	(void)snprintf(buf, cap, "%.*s%.*s", (int)n, s,
+		       (int)(p && !keys ? strcspn(host, "?#") : strlen(host)), host);
+	return buf;
+}

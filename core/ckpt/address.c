@@ -196,6 +196,7 @@ static bool is_latest(const char *path)
 int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
 {
 	const struct ckpt_opts none = { 0 };
+	char shown[200];
 	int rc, code;
 
 	*ret = NULL;
@@ -212,7 +213,9 @@ int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
 	rc = code == ENOENT ? address_in_run(path, &none, ret, e) : 1;
 	if (rc <= 0)
 		return rc;
-	rc = err_sys(e, code, "open '%s'", path);
+	rc = strstr(path, "://") ? err_sys(e, code, "open '%s'",
+					   text_show_address(path, shown, sizeof(shown)))
+				 : err_sys(e, code, "open '%s'", path);
 	explain(path, e);
 	return rc;
 }

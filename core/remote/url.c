@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 
 #include <ctype.h>
 #include <curl/curl.h>
@@ -66,11 +67,16 @@ int url_parse(const char *s, struct url *ret, struct ckpt_err *e)
 	autofree char *scheme = NULL, *host = NULL, *port = NULL, *path = NULL, *user = NULL;
 	autofree char *query = NULL, *fragment = NULL;
 	struct buf b CLEANUP(buf_release) = BUF_INIT(2048);
+	char shown[200];
 
 	if (!u)
 		return err_nomem(e);
+	/* It would be shown in messages, and kept in the index. */
+	if (text_has_user(s))
+		return err_set(e, EINVAL, "a user or password in an address is not supported");
+	(void)text_show_address(s, shown, sizeof(shown));
 	if (curl_url_set(u, CURLUPART_URL, s, CURLU_PATH_AS_IS | CURLU_NON_SUPPORT_SCHEME))
-		return err_set(e, EINVAL, "'%s' is not an address", s);
+		return err_set(e, EINVAL, "'%s' is not an address", shown);
 	scheme = part(u, CURLUPART_SCHEME);
 	host = part(u, CURLUPART_HOST);
 	port = part(u, CURLUPART_PORT);
@@ -80,13 +86,12 @@ int url_parse(const char *s, struct url *ret, struct ckpt_err *e)
 	fragment = part(u, CURLUPART_FRAGMENT);
 	if (!scheme || !host || !*host ||
 	    (strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0))
-		return err_set(e, EINVAL, "'%s' is not an address of http or https", s);
-	/* It would be shown in messages, and kept in the index. */
+		return err_set(e, EINVAL, "'%s' is not an address of http or https", shown);
 	if (user)
 		return err_set(e, EINVAL, "a user or password in an address is not supported");
 	if (query || fragment)
-		return err_set(e, EINVAL, "'%.*s': an address with '%c' is not supported",
-			       (int)strcspn(s, "?#"), s, query ? '?' : '#');
+		return err_set(e, EINVAL, "'%s': an address with '%c' is not supported", shown,
+			       query ? '?' : '#');
 	for (char *c = host; *c; c++)
 		*c = (char)tolower((unsigned char)*c);
 	buf_str(&b, host);

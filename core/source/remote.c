@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/search.h"
+#include "base/text.h"
 #include "base/vec.h"
 
 #include <stdio.h>
@@ -557,7 +558,7 @@ static int open_tree(struct link *l, const char *address, const struct place_opt
 		size_t n = strlen(s) + 1;
 
 		if (n > sizeof(text) - len)
-			rc = err_set(e, ENAMETOOLONG, "open '%.80s...'", address);
+			rc = err_set(e, ENAMETOOLONG, "its name, or an option, is too long");
 		else
 			memcpy(text + len, s, n);
 		len += n;
@@ -640,8 +641,20 @@ static int enter_parent(struct link *l, const struct place_options *o, const cha
 	return 0;
 }
 
-int remote_open(const char *address, const struct place_options *o, struct place **ret,
-		char **ret_root, const char **ret_file, struct ckpt_err *e)
+/* Neither a password nor a signed query is passed on: they would be shown in messages, and kept in
+ * the index. */
+static int refuse_secrets(const char *address, struct ckpt_err *e)
+{
+	if (text_has_user(address))
+		return err_set(e, EINVAL, "a user or password in an address is not supported");
+	if (!strncmp(address, "http", 4) && address[strcspn(address, "?#")])
+		return err_set(e, EINVAL, "an address with '%c' is not supported",
+			       address[strcspn(address, "?#")]);
+	return 0;
+}
+
+static int open_at(const char *address, const struct place_options *o, struct place **ret,
+		   char **ret_root, const char **ret_file, struct ckpt_err *e)
 {
 	const struct link_key key = { .cache_dir = o->cache_dir,
 				      .cache_size = o->cache_size,
@@ -650,10 +663,12 @@ int remote_open(const char *address, const struct place_options *o, struct place
 	autofree char *root = NULL;
 	struct tree *t = NULL;
 	struct link *l;
-	int rc = link_get(&key, &l, e);
+	int rc = refuse_secrets(address, e);
 
+	if (!rc)
+		rc = link_get(&key, &l, e);
 	if (rc)
-		return err_wrap(e, "open '%s'", address);
+		return rc;
 	rc = open_tree(l, address, o, &t, &root, e);
 	if (!rc) {
 		cut_slashes(root);
@@ -666,10 +681,20 @@ int remote_open(const char *address, const struct place_options *o, struct place
 		tree_put(t);
 	link_put(l);
 	if (rc)
-		return err_wrap(e, "open '%s'", address);
+		return rc;
 	*ret_root = steal_ptr(&root);
 	*ret_file = name;
 	return 0;
+}
+
+int remote_open(const char *address, const struct place_options *o, struct place **ret,
+		char **ret_root, const char **ret_file, struct ckpt_err *e)
+{
+	char shown[200];
+
+	return open_at(address, o, ret, ret_root, ret_file, e)
+		       ? err_wrap(e, "open '%s'", text_show_address(address, shown, sizeof(shown)))
+		       : 0;
 }
 
 void place_rest(void)

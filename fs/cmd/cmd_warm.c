@@ -444,7 +444,7 @@ static int add_arg(struct job *j, const char *arg, struct ckpt_err *e)
 {
 	autofree char *there = strdup(arg), *path = NULL;
 	const char *rest = "";
-	char *root;
+	char shown[200], *root;
 	int rc;
 
 	if (text_is_address(arg))
@@ -454,7 +454,8 @@ static int add_arg(struct job *j, const char *arg, struct ckpt_err *e)
 	split(there, &rest);
 	path = realpath(there, NULL);
 	if (!path)
-		return err_sys(e, errno, "'%s'", arg);
+		return err_sys(e, errno, "'%s'",
+			       strstr(arg, "://") ? text_show_address(arg, shown, sizeof(shown)) : arg);
 	root = is_fuse(path) ? live_root(path) : NULL;
 	rc = root ? enter(j, root, e) : 1;
 	if (rc < 0)

@@ -476,4 +476,42 @@ START_LOOP_TEST(counts_are_short_and_digits_are_grouped, ARRAY_LEN(count_rows))
 }
 END_TEST
 
+static const struct {
+	const char *address, *shown;
+	bool has_user;
+} addresses[] = {
+	{ "s3://b/k", "s3://b/k", false },
+	{ "s3://b/k@1?x#y", "s3://b/k@1?x#y", false },
+	{ "s3://me:secret@b/k", "s3://b/k", true },
+	{ "hf://org/name@main/x", "hf://org/name@main/x", false },
+	{ "hf://me@org/name", "hf://org/name", true },
+	{ "https://h/@scope/x", "https://h/@scope/x", false },
+	{ "https://h:80/a:b@c", "https://h:80/a:b@c", false },
+	{ "https://h/x?X-Amz-Signature=secret", "https://h/x", false },
+	{ "https://h/x#secret", "https://h/x", false },
+	{ "https://me:secret@h/x", "https://h/x", true },
+	{ "https://me:se@cret@h:8/x", "https://h:8/x", true },
+	{ "https://me:se/cret@h/x", "https://h/x", true },
+	{ "https://me:se?cret@h/x", "https://h/x", true },
+	{ "https://[me:secret@h", "https://h", true },
+	{ "http://[::1]:80/x@y", "http://[::1]:80/x@y", false },
+	{ "ftp://me:secret@h/x?sig=secret", "ftp://h/x", true },
+	{ "https://", "https://", false },
+	{ "a/b@c", "a/b@c", false },
+	{ "", "", false },
+};
+
+START_LOOP_TEST(addresses_are_shown_without_secrets, ARRAY_LEN(addresses))
+{
+	char buf[64], small[6];
+
+	ck_assert_str_eq(text_show_address(addresses[_i].address, buf, sizeof(buf)),
+			 addresses[_i].shown);
+	ck_assert_int_eq(text_has_user(addresses[_i].address), addresses[_i].has_user);
+	ck_assert_int_eq(strncmp(text_show_address(addresses[_i].address, small, sizeof(small)),
+				 addresses[_i].shown, 5),
+			 0);
+}
+END_TEST
+
 SUITE(text, .seconds = 60)

@@ -369,6 +369,30 @@ START_TEST(without_a_fetcher_it_says_what_to_install)
 }
 END_TEST
 
+static const char *const secrets[] = {
+	"https://me:secret@b/x",
+	"https://me:se/cret@b/x",
+	"s3://me:secret@b/k",
+	"hf://me:secret@b/k",
+	"https://b/x?X-Amz-Signature=secret",
+	"http://[me:secret@b",
+};
+
+START_LOOP_TEST(no_message_has_what_is_secret_in_an_address, ARRAY_LEN(secrets))
+{
+	struct place *p;
+	const char *file;
+	char *root;
+	struct ckpt_err e = { 0 };
+	uint64_t bytes;
+
+	ck_assert_int_eq(place_open(secrets[_i], NULL, &p, &root, &file, &e), -EINVAL);
+	ck_assert_msg(strstr(e.msg, "not supported") != NULL, "%s", e.msg);
+	ck_assert_msg(!strstr(e.msg, "cret") && !strstr(e.msg, "me:"), "%s", e.msg);
+	ck_assert_uint_eq(logged("", &bytes), 0); /* the fetcher has not seen it */
+}
+END_TEST
+
 static pid_t fetcher(unsigned i)
 {
 	FILE *f = fopen(log_path, "re");
