@@ -213,9 +213,9 @@ int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
 	rc = code == ENOENT ? address_in_run(path, &none, ret, e) : 1;
 	if (rc <= 0)
 		return rc;
-	rc = strstr(path, "://") ? err_sys(e, code, "open '%s'",
-					   text_show_address(path, shown, sizeof(shown)))
-				 : err_sys(e, code, "open '%s'", path);
+	rc = strstr(path, "://")
+		     ? err_sys(e, code, "open '%s'", text_show_address(path, shown, sizeof(shown)))
+		     : err_sys(e, code, "open '%s'", path);
 	explain(path, e);
 	return rc;
 }

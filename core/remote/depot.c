@@ -12,6 +12,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -26,10 +27,12 @@ enum {
 	DISK_SEGMENT = 64 << 20,
 	DISK_SEGMENTS = 64, /* of a large object at most: each is a descriptor in many processes */
 	TOUCH_SECONDS = 60,
-	FREE_PART = 20, /* 1/20 of the disk stays free */
-	EVICT_PART = 5, /* 1/5 of the bound is evicted at a time */
-	SCAN_PART = 16, /* the directory is looked through after so much of the bound is written */
-	MAX_OPENS = 16, /* of an object whose directory others remove at the same time */
+	FREE_PART = 20,	 /* 1/20 of the disk stays free */
+	EVICT_PART = 5,	 /* 1/5 of the bound is evicted at a time */
+	SCAN_PART = 16,	 /* the directory is looked through after so much of the bound is written */
+	MAX_OPENS = 16,	 /* of an object whose directory others remove at the same time */
+	LOCK_MS = 5000,	 /* for a lock that others hold for a moment, unless they are stopped */
+	STALE_S = 86400, /* an object of which no byte is there is kept for so long */
 };
 
 #define DEFAULT_MEMORY ((uint64_t)256 << 20)
@@ -61,6 +64,7 @@ struct store_room {
 struct object {
 	struct depot *depot;
 	struct store_room *room;
+	struct ckpt_err why; /* it is in memory, or code 0 */
 	LIST_LINK(struct object) link;
 };
 
@@ -82,6 +86,9 @@ struct depot {
 	uint64_t written;   /* since the directory was looked through; UINT64_MAX: never */
 	uint64_t in_memory; /* bytes */
 	uint64_t now;	    /* counts uses */
+	pthread_t tidier;
+	bool has_tidier;
+	atomic_bool tidying;
 	depot_drop_fn *drop;
 	void *arg;
 	char boot[sizeof(((struct map_head *)NULL)->boot)];
@@ -237,6 +244,8 @@ void depot_free(struct depot *d)
 {
 	if (!d)
 		return;
+	if (d->has_tidier)
+		(void)pthread_join(d->tidier, NULL);
 	if (d->dir >= 0)
 		(void)close(d->dir);
 	free(d->path);
@@ -251,15 +260,27 @@ const char *depot_note(const struct depot *d)
 /* ---- locks ---- */
 
 /* F_RDLCK, F_WRLCK, F_UNLCK; 0, or -errno: EAGAIN if another has it. */
-static int lock_bytes(int fd, short type, off_t at, off_t n, bool wait)
+static int lock_bytes(int fd, short type, off_t at, off_t n)
 {
 	struct flock l = { .l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = n };
 	int rc;
 
 	do
-		rc = fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &l);
+		rc = fcntl(fd, F_OFD_SETLK, &l);
 	while (rc && errno == EINTR);
 	return !rc ? 0 : errno == EACCES ? -EAGAIN : -errno;
+}
+
+/* The same, but waits for another, which may be stopped: not for ever. */
+static int wait_for_lock(int fd, short type, off_t at)
+{
+	const struct timespec pause = { .tv_nsec = 2 * CLOCK_MS };
+	uint64_t until = clock_ns() + LOCK_MS * CLOCK_MS;
+	int rc;
+
+	while ((rc = lock_bytes(fd, type, at, 1)) == -EAGAIN && clock_ns() < until)
+		(void)nanosleep(&pause, NULL);
+	return rc;
 }
 
 /* ---- rooms ---- */
@@ -460,9 +481,12 @@ static int open_map(const struct depot *d, struct store_room *r, struct ckpt_err
 	r->map_fd = openat(r->dir, "map", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (r->map_fd < 0)
 		return errno == ENOENT ? -ESTALE : err_sys(e, errno, "map");
-	rc = lock_bytes(r->map_fd, F_RDLCK, LOCK_USE, 1, true);
+	rc = wait_for_lock(r->map_fd, F_RDLCK, LOCK_USE);
 	if (!rc)
-		rc = lock_bytes(r->map_fd, F_WRLCK, LOCK_INIT, 1, true);
+		rc = wait_for_lock(r->map_fd, F_WRLCK, LOCK_INIT);
+	if (rc == -EAGAIN)
+		return err_set(e, EBUSY, "map: another process has had it locked for %d s",
+			       LOCK_MS / 1000);
 	if (rc || fstat(r->map_fd, &st))
 		return err_sys(e, rc ? -rc : errno, "map");
 	if (!st.st_nlink)
@@ -482,7 +506,7 @@ static int open_map(const struct depot *d, struct store_room *r, struct ckpt_err
 	if (!is_head(r))
 		return -EBADMSG;
 	doubt(d, r);
-	(void)lock_bytes(r->map_fd, F_UNLCK, LOCK_INIT, 1, false);
+	(void)lock_bytes(r->map_fd, F_UNLCK, LOCK_INIT, 1);
 	r->map_reader = openat(r->dir, "map", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	return r->map_reader < 0 ? err_sys(e, errno, "map") : 0;
 }
@@ -513,8 +537,6 @@ static int disk_room_once(struct depot *d, int dir, const char *name, uint64_t s
 		*ret = steal_ptr(&r);
 	return rc;
 }
-
-static bool close_idle(struct depot *d);
 
 static int disk_room(struct depot *d, const char *address, const char *path,
 		     const struct place_seen *seen, struct store_room **ret, struct ckpt_err *e)
@@ -551,11 +573,11 @@ static int disk_room(struct depot *d, const char *address, const char *path,
 
 /* ---- objects ---- */
 
-int depot_open(struct depot *d, const char *address, const char *path,
-	       const struct place_seen *seen, struct object **ret, struct ckpt_err *e)
+int depot_prepare(struct depot *d, const char *address, const char *path,
+		  const struct place_seen *seen, bool again, struct object **ret,
+		  struct ckpt_err *e)
 {
 	struct object *o;
-	struct ckpt_err why;
 	int rc = -ENOTSUP;
 
 	if (seen->size > WIRE_SIZE_MAX)
@@ -565,22 +587,27 @@ int depot_open(struct depot *d, const char *address, const char *path,
 	if (!o)
 		return err_nomem(e);
 	o->depot = d;
-	if (d->dir >= 0) {
-		rc = disk_room(d, address, path, seen, &o->room, &why);
-		if (rc == -EMFILE && close_idle(d))
-			rc = disk_room(d, address, path, seen, &o->room, &why);
-		if (rc && !*d->note.msg)
-			d->note = why;
-	}
-	if (rc)
+	if (d->dir >= 0)
+		rc = disk_room(d, address, path, seen, &o->room, &o->why);
+	if (rc == -EMFILE && !again)
+		*e = o->why;
+	else if (rc)
 		rc = memory_room(d, seen->size, &o->room, e);
 	if (rc) {
 		free(o);
 		return rc;
 	}
-	LIST_PUSH(&d->objects, o);
 	*ret = o;
 	return 0;
+}
+
+void depot_adopt(struct object *o)
+{
+	struct depot *d = o->depot;
+
+	if (o->why.code && !*d->note.msg)
+		d->note = o->why;
+	LIST_PUSH(&d->objects, o);
 }
 
 static void forget_memory(struct object *o)
@@ -706,7 +733,7 @@ static int open_segment_file(struct store_room *r, uint64_t i, uint32_t generati
 
 /* Closes the files of segments that nothing is written to: they are opened again when they are
  * needed, and the other side has descriptors of its own. False: there was none. */
-static bool close_idle(struct depot *d)
+static bool close_idle(const struct depot *d)
 {
 	bool any = false;
 
@@ -720,6 +747,11 @@ static bool close_idle(struct depot *d)
 			any = true;
 		}
 	return any;
+}
+
+void depot_spare(struct depot *d)
+{
+	(void)close_idle(d);
 }
 
 /*
@@ -835,11 +867,22 @@ static void room_in_memory(struct depot *d, uint64_t n)
 /* ---- eviction from the directory ---- */
 
 struct found {
-	char path[96]; /* below the directory: ab/HASH/0000-1 */
+	char path[96]; /* below the directory: ab/HASH/0000-1; or ab/HASH/map, if that is all */
 	uint64_t bytes, used_ns;
 };
 
+/* A segment that this process is writing to. */
+struct held {
+	dev_t dev;
+	ino_t ino; /* of the object's directory */
+	uint64_t segment;
+};
+
+/* One look through the directory, by a thread of its own: of the depot it uses what never changes. */
 struct scan {
+	const struct depot *depot;
+	struct held *held;
+	size_t n_held, cap_held;
 	struct found *v;
 	size_t n, cap;
 	uint64_t bytes;
@@ -869,45 +912,61 @@ static bool is_segment(const char *name)
 	return k && k <= 8 && !name[n + 1 + k];
 }
 
+static void add_found(struct scan *s, const char *outer, const char *object, const char *name,
+		      uint64_t bytes, uint64_t used_ns)
+{
+	struct found f = { .bytes = bytes, .used_ns = used_ns };
+
+	if (snprintf(f.path, sizeof(f.path), "%s/%s/%s", outer, object, name) <
+		    (int)sizeof(f.path) &&
+	    VEC_ROOM_WITHIN(s->v, s->cap, s->n + 1, (size_t)1 << 22))
+		s->v[s->n++] = f;
+}
+
 /* Adds the files of an object. Out of memory: what is not found is not evicted this time. */
 static void scan_object(int dir, const char *outer, const char *name, struct scan *s)
 {
 	int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	DIR *d CLEANUP(io_close_dir) = fd < 0 ? NULL : fdopendir(fd);
+	uint64_t besides = 0, opened_ns = 0;
 	const struct dirent *x;
 	struct ckpt_err ignored;
+	bool empty = true;
 	struct stat st;
 
 	if (!d && fd >= 0)
 		(void)close(fd);
 	while (d && io_next_entry(d, &x, &ignored) > 0) {
-		struct found f;
+		bool map = !strcmp(x->d_name, "map");
 
-		if ((!is_segment(x->d_name) && strcmp(x->d_name, "map") != 0 &&
-		     strcmp(x->d_name, "about.json") != 0) ||
+		if ((!is_segment(x->d_name) && !map && strcmp(x->d_name, "about.json") != 0) ||
 		    fstatat(dirfd(d), x->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
 			continue;
 		s->bytes += (uint64_t)st.st_blocks * 512;
-		f = (struct found){ .bytes = (uint64_t)st.st_blocks * 512,
-				    .used_ns = io_mtime_ns(&st) };
-		if (!is_segment(x->d_name) ||
-		    snprintf(f.path, sizeof(f.path), "%s/%s/%s", outer, name, x->d_name) >=
-			    (int)sizeof(f.path) ||
-		    !VEC_ROOM_WITHIN(s->v, s->cap, s->n + 1, (size_t)1 << 22))
+		if (is_segment(x->d_name)) {
+			add_found(s, outer, name, x->d_name, (uint64_t)st.st_blocks * 512,
+				  io_mtime_ns(&st));
+			empty = false;
 			continue;
-		s->v[s->n++] = f;
+		}
+		besides += (uint64_t)st.st_blocks * 512;
+		if (map)
+			opened_ns = io_mtime_ns(&st);
 	}
+	if (empty && opened_ns)
+		add_found(s, outer, name, "map", besides, opened_ns);
 }
 
-static void scan_all(const struct depot *d, struct scan *s)
+static void scan_all(struct scan *s)
 {
-	DIR *top CLEANUP(io_close_dir) = io_open_dir(d->dir, ".", 0);
+	DIR *top CLEANUP(io_close_dir) = io_open_dir(s->depot->dir, ".", 0);
 	const struct dirent *x, *y;
 	struct ckpt_err ignored;
 
 	while (top && io_next_entry(top, &x, &ignored) > 0) {
 		DIR *inner CLEANUP(io_close_dir) =
-			is_hex(x->d_name, 2) ? io_open_dir(d->dir, x->d_name, O_NOFOLLOW) : NULL;
+			is_hex(x->d_name, 2) ? io_open_dir(s->depot->dir, x->d_name, O_NOFOLLOW)
+					     : NULL;
 
 		while (inner && io_next_entry(inner, &y, &ignored) > 0)
 			if (is_hex(y->d_name, DIGEST_HEX - 1))
@@ -946,16 +1005,17 @@ static bool retire(int dir, const char *name)
 }
 
 /* Removes an object of which no segment is left, unless somebody uses it. */
-static void remove_empty(const struct depot *d, const char *object)
+static bool remove_empty(const struct depot *d, const char *object)
 {
 	char path[128];
+	bool gone = false;
 	int fd;
 
 	(void)snprintf(path, sizeof(path), "%s/map", object);
 	fd = openat(d->dir, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 	if (fd < 0)
-		return;
-	if (!lock_bytes(fd, F_WRLCK, LOCK_USE, 1, false)) {
+		return false;
+	if (!lock_bytes(fd, F_WRLCK, LOCK_USE, 1)) {
 		DIR *dir CLEANUP(io_close_dir) = io_open_dir(d->dir, object, O_NOFOLLOW);
 		const struct dirent *x;
 		struct ckpt_err ignored;
@@ -964,74 +1024,133 @@ static void remove_empty(const struct depot *d, const char *object)
 		while (empty && io_next_entry(dir, &x, &ignored) > 0)
 			empty = !strchr(x->d_name, '-');
 		/* The map goes first: a process that gets its lock then sees that it has no name any more. */
-		if (empty && !unlinkat(d->dir, path, 0))
+		gone = empty && !unlinkat(d->dir, path, 0);
+		if (gone)
 			remove_object(d->dir, object);
 	}
 	(void)close(fd);
+	return gone;
 }
 
-/* Is this process writing to it? Others would only have to fetch the same again. */
-static bool is_held(const struct depot *d, int dir, const char *name)
+/* Was this process writing to it? Others would only have to fetch the same again. */
+static bool is_held(const struct scan *s, int dir, const char *name)
 {
 	uint64_t i = strtoull(name, NULL, 16);
-	struct stat st, other;
+	struct stat st;
 
 	if (fstat(dir, &st))
 		return false;
-	LIST_EACH (o, &d->objects)
-		if (!o->room->in_memory && i < o->room->view.n_segments && o->room->v[i].holds &&
-		    !fstat(o->room->dir, &other) && other.st_dev == st.st_dev &&
-		    other.st_ino == st.st_ino)
+	for (size_t k = 0; k < s->n_held; k++)
+		if (s->held[k].segment == i && s->held[k].dev == st.st_dev &&
+		    s->held[k].ino == st.st_ino)
 			return true;
 	return false;
 }
 
 /* False: it must stay. */
-static bool evict(const struct depot *d, const struct found *f)
+static bool evict(const struct scan *s, const struct found *f)
 {
+	const struct depot *d = s->depot;
 	char object[96];
 	const char *name = strrchr(f->path, '/') + 1;
 	autoclose int dir = -1;
 
 	(void)snprintf(object, sizeof(object), "%.*s", (int)(name - f->path - 1), f->path);
+	if (!is_segment(name))
+		return remove_empty(d, object);
 	dir = openat(d->dir, object, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	if (dir < 0 || is_held(d, dir, name) || !retire(dir, name))
+	if (dir < 0 || is_held(s, dir, name) || !retire(dir, name))
 		return false;
 	(void)unlinkat(dir, name, 0);
-	remove_empty(d, object);
+	(void)remove_empty(d, object);
 	return true;
 }
 
-/* Evicts what was not used for longest if the directory is too large, or the disk too full. */
-static void tidy(struct depot *d)
+/* Evicts what was not used for longest if the directory is too large, or the disk too full; and what
+ * was only looked at, and not lately. */
+static void tidy(struct scan *s)
 {
-	struct scan s = { 0 };
+	uint64_t keep = s->depot->size, now = clock_wall_ns();
 	struct statvfs st;
-	uint64_t keep = d->size;
+	bool full;
 
-	d->written = 0;
-	scan_all(d, &s);
-	if (!fstatvfs(d->dir, &st)) {
+	scan_all(s);
+	if (!fstatvfs(s->depot->dir, &st)) {
 		uint64_t left = (uint64_t)st.f_bavail * st.f_frsize,
 			 want = (uint64_t)st.f_blocks * st.f_frsize / FREE_PART;
 
 		if (left < want)
-			keep = min_u64(keep, s.bytes - min_u64(s.bytes, want - left));
+			keep = min_u64(keep, s->bytes - min_u64(s->bytes, want - left));
 	}
-	if (s.bytes > keep) {
+	full = s->bytes > keep;
+	if (full)
 		keep -= keep / EVICT_PART;
-		qsort(s.v, s.n, sizeof(*s.v), by_use);
-		for (size_t i = 0; i < s.n && s.bytes > keep; i++)
-			if (evict(d, &s.v[i]))
-				s.bytes -= min_u64(s.bytes, s.v[i].bytes);
+	if (s->n)
+		qsort(s->v, s->n, sizeof(*s->v), by_use);
+	for (size_t i = 0; i < s->n; i++) {
+		bool stale = !is_segment(strrchr(s->v[i].path, '/') + 1) &&
+			     now > s->v[i].used_ns + STALE_S * CLOCK_SECOND;
+
+		if ((stale || (full && s->bytes > keep)) && evict(s, &s->v[i]))
+			s->bytes -= min_u64(s->bytes, s->v[i].bytes);
 	}
-	free(s.v);
+}
+
+static void scan_free(struct scan *s)
+{
+	free(s->held);
+	free(s->v);
+	free(s);
+}
+
+static void *tidy_in_back(void *arg)
+{
+	struct scan *s = arg;
+	struct depot *d = (struct depot *)(uintptr_t)s->depot;
+
+	tidy(s);
+	scan_free(s);
+	d->tidying = false;
+	return NULL;
+}
+
+/* Out of memory: some may be evicted although they are written to. */
+static void note_held(const struct depot *d, struct scan *s)
+{
+	struct stat st;
+
+	LIST_EACH (o, &d->objects)
+		for (uint64_t i = 0; !o->room->in_memory && i < o->room->view.n_segments; i++)
+			if (o->room->v[i].holds && !fstat(o->room->dir, &st) &&
+			    VEC_ROOM(s->held, s->cap_held, s->n_held + 1))
+				s->held[s->n_held++] = (struct held){ st.st_dev, st.st_ino, i };
+}
+
+static void start_tidying(struct depot *d)
+{
+	struct scan *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return; /* the next time */
+	d->written = 0;
+	s->depot = d;
+	note_held(d, s);
+	if (d->has_tidier) /* it has ended, all but its return */
+		(void)pthread_join(d->tidier, NULL);
+	d->tidying = true;
+	d->has_tidier = !pthread_create(&d->tidier, NULL, tidy_in_back, s);
+	if (!d->has_tidier) {
+		scan_free(s);
+		d->tidying = false;
+	}
 }
 
 static void note_written(struct depot *d, uint64_t n)
 {
-	if (d->written == UINT64_MAX || (d->written += n) >= min_u64(d->size / SCAN_PART, MAX_SCAN))
-		tidy(d);
+	if (d->written != UINT64_MAX)
+		d->written += n;
+	if (d->written >= min_u64(d->size / SCAN_PART, MAX_SCAN) && !d->tidying)
+		start_tidying(d);
 }
 
 /* ---- blocks ---- */
@@ -1057,19 +1176,22 @@ static bool check_block(struct object *o, uint64_t block, uint8_t *buf)
 	return right;
 }
 
-void object_check(struct object *o, uint64_t block, uint64_t n)
+uint64_t object_check(struct object *o, uint64_t block, uint64_t end, uint64_t most)
 {
 	autofree uint8_t *buf = NULL;
 
-	for (uint64_t i = block; i < block + n; i++) {
-		if ((map_block(o->room->map, &o->room->view, i)->word & 3) != MAP_UNCHECKED)
+	for (; block < end; block++) {
+		if ((map_block(o->room->map, &o->room->view, block)->word & 3) != MAP_UNCHECKED)
 			continue;
+		if (!most--)
+			break;
 		if (!buf)
 			buf = malloc(WIRE_BLOCK);
-		if (!buf) /* then it is fetched again */
-			return;
-		(void)check_block(o, i, buf);
+		if (!buf) /* then they are fetched again */
+			return end;
+		(void)check_block(o, block, buf);
 	}
+	return block;
 }
 
 int object_hold(struct object *o, uint64_t block, uint64_t n, bool alone, struct hold **ret,
@@ -1085,8 +1207,6 @@ int object_hold(struct object *o, uint64_t block, uint64_t n, bool alone, struct
 	bytes = min_u64(n * WIRE_BLOCK, r->view.size - block * WIRE_BLOCK);
 	if (r->in_memory)
 		room_in_memory(o->depot, bytes);
-	else
-		note_written(o->depot, bytes);
 	rc = segment_open(o, i, &s, e);
 	if (rc)
 		return rc;
@@ -1098,7 +1218,7 @@ int object_hold(struct object *o, uint64_t block, uint64_t n, bool alone, struct
 		return err_nomem(e);
 	}
 	while (!r->in_memory && !alone) {
-		rc = lock_bytes(r->map_fd, F_WRLCK, (off_t)block, (off_t)n, false);
+		rc = lock_bytes(r->map_fd, F_WRLCK, (off_t)block, (off_t)n);
 		if (rc == -EAGAIN && n > 1) {
 			n /= 2;
 			continue;
@@ -1113,7 +1233,7 @@ int object_hold(struct object *o, uint64_t block, uint64_t n, bool alone, struct
 	}
 	if (object_has(o, block)) { /* its holder has just finished */
 		if (h->locked)
-			(void)lock_bytes(r->map_fd, F_UNLCK, (off_t)block, (off_t)n, false);
+			(void)lock_bytes(r->map_fd, F_UNLCK, (off_t)block, (off_t)n);
 		XXH3_freeState(h->hash);
 		free(h);
 		return -EALREADY;
@@ -1129,7 +1249,8 @@ int object_hold(struct object *o, uint64_t block, uint64_t n, bool alone, struct
 	if (r->in_memory) {
 		s->bytes += bytes;
 		o->depot->in_memory += bytes;
-	}
+	} else
+		note_written(o->depot, bytes); /* now that it is held */
 	*ret = h;
 	*ret_n = n;
 	return 0;
@@ -1177,12 +1298,17 @@ uint64_t hold_done(const struct hold *h)
 	return h->done;
 }
 
+bool hold_in_memory(const struct hold *h)
+{
+	return h->room->in_memory;
+}
+
 void hold_end(struct hold *h)
 {
 	if (!h)
 		return;
 	if (h->locked)
-		(void)lock_bytes(h->room->map_fd, F_UNLCK, (off_t)h->block, (off_t)h->n, false);
+		(void)lock_bytes(h->room->map_fd, F_UNLCK, (off_t)h->block, (off_t)h->n);
 	h->segment->holds--;
 	room_leave(h->room);
 	XXH3_freeState(h->hash);

@@ -22,8 +22,9 @@
  * bounded in total. On a file system that several machines share, such as NFS, each machine has a
  * directory of its own in DIR.
  *
- * Private to core/remote. Threads: one, except for hold_write and hold_done, which may be called
- * from any, by one at a time for each hold.
+ * Private to core/remote. Threads: one, which none of its functions lets wait for another process.
+ * Except for depot_prepare, which may, from any thread; and for hold_write and hold_done, which may
+ * be called from any, by one at a time for each hold. Eviction is done by a thread of its own.
  */
 #ifndef REMOTE_DEPOT_H
 #define REMOTE_DEPOT_H
@@ -50,12 +51,19 @@ void depot_free(struct depot *d); /* after its objects are closed; NULL is fine 
 /* Says why the directory that was asked for is not used; "" if it is used, or none was asked for. Borrowed. */
 const char *depot_note(const struct depot *d);
 
-/* Object `path` of `address`, as identified by `seen`. */
-int depot_open(struct depot *d, const char *address, const char *path,
-	       const struct place_seen *seen, struct object **ret, struct ckpt_err *e);
+/*
+ * Object `path` of `address`, as identified by `seen`: looks for it and its map, which other
+ * processes may be about to make or remove. It can be used once it is adopted. EMFILE: close some
+ * descriptors, by depot_spare, and try once more with `again`: then it is in memory if need be.
+ */
+int depot_prepare(struct depot *d, const char *address, const char *path,
+		  const struct place_seen *seen, bool again, struct object **ret,
+		  struct ckpt_err *e);
+void depot_adopt(struct object *o);
+void depot_spare(struct depot *d);
 /* From now on, the object is in memory: its files cannot be written. Holds remain valid. */
 int object_leave_disk(struct object *o, struct ckpt_err *e);
-void object_close(struct object *o); /* after its holds have ended; NULL is fine */
+void object_close(struct object *o); /* adopted, after its holds have ended; NULL is fine */
 
 const struct map_view *object_view(const struct object *o);
 int object_map(const struct object *o); /* its descriptor, for reading */
@@ -63,8 +71,9 @@ bool object_in_memory(const struct object *o);
 
 /* Is the block in the present generation of its segment? */
 bool object_has(struct object *o, uint64_t block);
-/* Reads unchecked blocks among these, so that object_has is true of them or they are missing. */
-void object_check(struct object *o, uint64_t block, uint64_t n);
+/* Reads up to `most` unchecked blocks among [block, end), so that object_has is true of them or they
+ * are missing. Returns the first block that is still unchecked, or end. */
+uint64_t object_check(struct object *o, uint64_t block, uint64_t end, uint64_t most);
 
 /* A descriptor of the segment, for reading, and its generation; borrowed until the next call. */
 int object_segment(struct object *o, uint64_t segment, uint32_t *ret_generation, int *ret_fd,
@@ -83,6 +92,8 @@ int object_hold(struct object *o, uint64_t block, uint64_t n, bool alone, struct
 int hold_write(struct hold *h, const void *p, size_t n);
 /* The number of complete blocks so far, from the first. */
 uint64_t hold_done(const struct hold *h);
+/* Are its blocks in memory? They may not be, although the object's by now are. */
+bool hold_in_memory(const struct hold *h);
 void hold_end(struct hold *h); /* NULL is fine */
 
 #endif

@@ -31,6 +31,41 @@ static int close_others(void)
 	return close_range(WIRE_FD + 1, ~0u, 0);
 }
 
+/* Leaves the directory that it was started in, whose file system could not be unmounted. Paths in
+ * the environment are relative to it. 0, or -1. */
+static int leave_directory(void)
+{
+	static const char *const names[] = {
+		"AWS_CA_BUNDLE",
+		"AWS_CONFIG_FILE",
+		"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+		"AWS_SHARED_CREDENTIALS_FILE",
+		"AWS_WEB_IDENTITY_TOKEN_FILE",
+		"CURL_CA_BUNDLE",
+		"HF_HOME",
+		"HF_TOKEN_PATH",
+		"HOME",
+		"SSL_CERT_FILE",
+	};
+	char here[4096];
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		const char *v = getenv(names[i]);
+		char *path;
+		int rc;
+
+		if (!v || !*v || *v == '/' || *v == '~')
+			continue;
+		if (!getcwd(here, sizeof(here)) || asprintf(&path, "%s/%s", here, v) < 0)
+			return -1;
+		rc = setenv(names[i], path, 1);
+		free(path);
+		if (rc)
+			return rc;
+	}
+	return chdir("/");
+}
+
 static void more_descriptors(void)
 {
 	struct rlimit lim;
@@ -70,7 +105,7 @@ int main(int argc, char **argv)
 	(void)setsid();
 	/* The command of credential_process would hold our end of the sockets, for as long as anything
 	 * that it starts lives: nobody would see that we have ended. */
-	if (close_others() || fcntl(WIRE_FD, F_SETFD, FD_CLOEXEC))
+	if (close_others() || fcntl(WIRE_FD, F_SETFD, FD_CLOEXEC) || leave_directory())
 		return 1;
 	more_descriptors();
 	_exit(server_run(WIRE_FD) ? 1 : 0);

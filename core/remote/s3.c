@@ -100,12 +100,7 @@ static int make_request(struct s3 *s, const char *key, const char *query,
 		   *query ? "?" : "", query);
 	if (host.err || path.err)
 		m->url.err = host.err ? host.err : path.err;
-	if (o->range)
-		http_add_field(m, "Range", o->range);
-	if (o->if_match)
-		http_add_field(m, "If-Match", o->if_match);
-	if (o->if_unmodified)
-		http_add_field(m, "If-Unmodified-Since", o->if_unmodified);
+	object_add_fields(o, m);
 	if (!k.access || m->url.err)
 		return 0;
 

@@ -29,6 +29,7 @@ enum {
 	BUSY_MS = 4,	     /* until a block that another process fetches is looked at again */
 	BUSY_MAX_MS = 10000, /* then it is fetched here, too */
 	MESSAGES = 64,	     /* received before the rest has a turn */
+	CHECKS = 64,	     /* unchecked blocks of what is wanted that are read in a turn */
 };
 
 /* ---- what there is ---- */
@@ -67,6 +68,7 @@ struct waiter {
 struct want {
 	struct file *file; /* NULL: not wanted any more */
 	struct span span;
+	uint64_t checked; /* no block before it is unchecked */
 };
 
 /* A request on its way. */
@@ -96,7 +98,12 @@ struct job {
 	char *text[4];
 	struct store *store;
 	uint32_t place;
-	struct place_seen seen; /* of WIRE_FILE */
+	/* Of WIRE_FILE. */
+	struct place_seen seen;
+	bool again;
+	struct object *object;
+	int rc;
+	struct ckpt_err why;
 	struct job *next;
 };
 
@@ -139,7 +146,8 @@ struct server {
 	uint64_t ram;
 	struct out *out, **out_end;
 	size_t n_out;
-	bool again; /* something another process fetches is to be looked at again */
+	bool again;   /* something another process fetches is to be looked at again */
+	bool at_once; /* there is more to check */
 };
 
 /* ---- sending ---- */
@@ -327,6 +335,23 @@ static void do_open(struct job *j)
 	}
 }
 
+/* The object becomes a file when the first thread sees the ended job. */
+static void do_file(struct job *j)
+{
+	const char *origin = store_origin(j->store);
+	autofree char *address = NULL;
+
+	/* What one endpoint serves must not be taken for what another has under that name. */
+	if (asprintf(&address, "%s%s%s", store_address(j->store), *origin ? " at " : "", origin) <
+	    0) {
+		address = NULL;
+		j->rc = err_nomem(&j->why);
+		return;
+	}
+	j->rc = depot_prepare(j->server->depot, address, j->text[0], &j->seen, j->again, &j->object,
+			      &j->why);
+}
+
 static void *work(void *arg)
 {
 	struct server *s = arg;
@@ -349,6 +374,10 @@ static void *work(void *arg)
 		}
 		if (j->head.kind == WIRE_OPEN)
 			do_open(j);
+		else if (j->head.kind == WIRE_CLOSE)
+			store_free(j->store); /* waits for a renewal of its credentials */
+		else if (j->head.kind == WIRE_FILE)
+			do_file(j);
 		else if (j->head.kind == WIRE_LOOK)
 			do_look(j);
 		else
@@ -370,33 +399,13 @@ static void job_free(struct job *j)
 	free(j);
 }
 
-static void start_job(struct server *s, const struct wire_msg *m, struct store *store,
-		      uint32_t place)
+static void queue_job(struct server *s, struct job *j)
 {
 	struct queue *q = &s->queue;
-	struct job *j = calloc(1, sizeof(*j));
-	bool enough = j != NULL, thread = false;
+	bool thread = false;
 	pthread_t t;
 
-	for (unsigned i = 0; enough && i < ARRAY_LEN(j->text); i++) {
-		j->text[i] = strdup(wire_string(m, i));
-		enough = j->text[i] != NULL;
-	}
-	if (!enough) {
-		struct ckpt_err e;
-
-		(void)err_nomem(&e);
-		if (j)
-			job_free(j);
-		answer(s, m->head.id, &e);
-		return;
-	}
-	j->server = s;
-	j->head = m->head;
-	j->store = store;
-	j->place = place;
-	if (store)
-		s->places[place].users++;
+	j->next = NULL;
 	{
 		SCOPED_LOCK(&q->lock);
 		*q->jobs_end = j;
@@ -416,15 +425,52 @@ static void start_job(struct server *s, const struct wire_msg *m, struct store *
 		(void)pthread_detach(t);
 }
 
+/* seen: of WIRE_FILE, or NULL. */
+static void start_job(struct server *s, const struct wire_msg *m, struct store *store,
+		      uint32_t place, const struct place_seen *seen)
+{
+	struct job *j = calloc(1, sizeof(*j));
+	bool enough = j != NULL;
+
+	for (unsigned i = 0; enough && i < ARRAY_LEN(j->text); i++) {
+		j->text[i] = strdup(wire_string(m, i));
+		enough = j->text[i] != NULL;
+	}
+	if (!enough) {
+		struct ckpt_err e;
+
+		(void)err_nomem(&e);
+		if (j)
+			job_free(j);
+		answer(s, m->head.id, &e);
+		return;
+	}
+	j->server = s;
+	j->head = m->head;
+	j->store = store;
+	j->place = place;
+	if (seen)
+		j->seen = *seen;
+	if (store)
+		s->places[place].users++;
+	queue_job(s, j);
+}
+
 /* ---- places ---- */
 
 static void place_leave(struct server *s, uint32_t i)
 {
 	struct place_row *r = &s->places[i];
 
+	struct job *j;
+
 	if (--r->users)
 		return;
-	store_free(r->store);
+	j = calloc(1, sizeof(*j));
+	if (j) { /* out of memory: it stays */
+		*j = (struct job){ .server = s, .head.kind = WIRE_CLOSE, .store = r->store };
+		queue_job(s, j);
+	}
 	*r = (struct place_row){ 0 };
 }
 
@@ -501,45 +547,54 @@ static int send_map(struct server *s, struct file *f, uint32_t id, struct ckpt_e
 	return 0;
 }
 
-static int new_file(struct server *s, uint32_t place, const char *path,
-		    const struct place_seen *seen, uint32_t id, struct ckpt_err *e)
+/* Takes over the object of a job. */
+static int new_file(struct server *s, const struct job *j, struct ckpt_err *e)
 {
-	const struct store *store = s->places[place].store;
-	const char *origin = store_origin(store);
-	autofree char *address = NULL;
 	struct file *f = NULL;
 	size_t i = 0;
 
+	depot_adopt(j->object);
 	while (i < s->n_files && s->files[i])
 		i++;
 	if (i < WIRE_FILES_MAX && VEC_ROOM(s->files, s->cap_files, i + 1))
 		f = calloc(1, sizeof(*f));
 	if (f)
-		f->path = strdup(path);
-	/* What one endpoint serves must not be taken for what another has under that name. */
-	if (asprintf(&address, "%s%s%s", store_address(store), *origin ? " at " : "", origin) < 0)
-		address = NULL;
-	if (!f || !f->path || !address) {
-		free(f ? f->path : NULL);
+		f->path = strdup(j->text[0]);
+	if (!f || !f->path) {
 		free(f);
+		object_close(j->object);
 		return err_nomem(e);
 	}
 	f->number = (uint32_t)i;
-	f->place = place;
-	f->seen = *seen;
-	if (depot_open(s->depot, address, path, seen, &f->object, e)) {
-		free(f->path);
-		free(f);
-		return -e->code;
-	}
-	s->places[place].users++;
+	f->place = j->place;
+	f->seen = j->seen;
+	f->object = j->object;
+	s->places[j->place].users++;
 	s->files[i] = f;
 	s->n_files = max_u64(s->n_files, i + 1);
-	if (send_map(s, f, id, e)) {
+	if (send_map(s, f, j->head.id, e)) {
 		file_free(s, f);
 		return -e->code;
 	}
 	return 0;
+}
+
+/* False: the job is tried again. */
+static bool add_file(struct server *s, struct job *j)
+{
+	struct ckpt_err e;
+
+	if (j->rc == -EMFILE && !j->again) {
+		depot_spare(s->depot);
+		j->again = true;
+		queue_job(s, j);
+		return false;
+	}
+	if (j->rc)
+		answer(s, j->head.id, &j->why);
+	else if (new_file(s, j, &e))
+		answer(s, j->head.id, &e);
+	return true;
 }
 
 static void drop_wants(struct server *s, const struct file *f)
@@ -797,8 +852,18 @@ static bool serve(struct server *s, struct waiter *w)
 	return false;
 }
 
+/* Checks more of what is wanted. *most: the blocks that may be read for it. */
+static void check_more(struct want *w, uint64_t *most)
+{
+	uint64_t from = max_u64(w->checked, w->span.first);
+
+	w->checked = object_check(w->file->object, from, w->span.end, *most);
+	if (w->checked < w->span.end)
+		*most = 0;
+}
+
 /* A request for wants[i] and what adjoins. False: nothing of it is missing. */
-static bool start_wanted(struct server *s, size_t i, const struct net_pace *p)
+static bool start_wanted(struct server *s, size_t i, const struct net_pace *p, uint64_t *most)
 {
 	struct file *f = s->wants[i].file;
 	struct asked a = { s, f, false };
@@ -808,10 +873,14 @@ static bool start_wanted(struct server *s, size_t i, const struct net_pace *p)
 	int rc;
 
 	for (size_t k = i; k < s->n_wants && n < ARRAY_LEN(near); k++)
-		if (s->wants[k].file == f)
-			near[n++] = s->wants[k].span;
-	if (f->gone || !sched_exact(near[0], 1, is_missing, &a, &r))
+		if (s->wants[k].file == f) {
+			check_more(&s->wants[k], most);
+			near[n++] = (struct span){ s->wants[k].span.first, s->wants[k].checked };
+		}
+	if (f->gone || !sched_exact(near[0], 1, is_missing, &a, &r)) {
+		s->wants[i].span.first = s->wants[i].checked;
 		return false;
+	}
 	if (r.first != f->last_end)
 		f->step = SCHED_MIN / WIRE_BLOCK;
 	if (!sched_wanted(near, n, f->step, sched_gap(p, s->busy, s->window.bytes), is_missing, &a,
@@ -819,6 +888,8 @@ static bool start_wanted(struct server *s, size_t i, const struct net_pace *p)
 		return false;
 	rc = start_fetch(s, f, r, false, false, &ignored);
 	if (rc <= 0) { /* another process fetches it, or a reader will see why not */
+		if (rc < 0)
+			s->wants[i].span.end = 0;
 		s->wants[i].span.first = r.end;
 		return rc == 0 && s->wants[i].span.first < s->wants[i].span.end;
 	}
@@ -830,16 +901,24 @@ static bool start_wanted(struct server *s, size_t i, const struct net_pace *p)
 static void schedule(struct server *s)
 {
 	struct net_pace p;
+	uint64_t checks = CHECKS;
 	size_t i = 0, kept = 0;
 
-	s->again = false;
+	s->again = s->at_once = false;
 	for (struct waiter *w = s->waiters.last; w;)
 		w = serve(s, w) ? waiter_end(s, w) : w->link.prev;
 	net_pace(s->net, &p);
 	while (i < s->n_wants && s->busy < s->window.bytes && s->n_fetches < MAX_FETCHES &&
-	       s->n_fetches < max_u64(p.at_once, 1))
-		if (!s->wants[i].file || !start_wanted(s, i, &p))
-			s->wants[i++].file = NULL;
+	       s->n_fetches < max_u64(p.at_once, 1)) {
+		struct want *w = &s->wants[i];
+
+		if (w->file && start_wanted(s, i, &p, &checks))
+			continue;
+		s->at_once = w->file && !w->file->gone && w->checked < w->span.end;
+		if (s->at_once)
+			break;
+		s->wants[i++].file = NULL;
+	}
 	for (i = 0; i < s->n_wants; i++)
 		if (s->wants[i].file)
 			s->wants[kept++] = s->wants[i];
@@ -862,7 +941,7 @@ static void fail_waiters(struct server *s, const struct fetch *x)
 static void fetch_ended(struct server *s, struct fetch *x)
 {
 	struct file *f = x->file;
-	struct ckpt_err e;
+	bool in_memory = hold_in_memory(x->hold);
 	int rc = x->rc;
 
 	LIST_REMOVE(&s->fetches, x);
@@ -876,10 +955,12 @@ static void fetch_ended(struct server *s, struct fetch *x)
 		drop_wants(s, f);
 	}
 	if (x->disk && !f->forgotten) {
-		if (!object_in_memory(f->object) && !leave_disk(s, f, &e)) {
-			x->why = e;
+		/* What the disk had no room for is fetched once more, into memory. */
+		if (in_memory) {
+			(void)err_sys(&x->why, -x->disk, "keep what was fetched");
 			fail_waiters(s, x);
-		}
+		} else if (!object_in_memory(f->object) && !leave_disk(s, f, &x->why))
+			fail_waiters(s, x);
 	} else if (rc && rc != -ECANCELED)
 		fail_waiters(s, x);
 	if (f->forgotten && !f->fetches)
@@ -946,10 +1027,12 @@ static void take_answers(struct server *s)
 		struct job *j = ended;
 
 		ended = j->next;
-		if (j->head.kind != WIRE_OPEN)
-			place_leave(s, j->place);
-		else if (j->store)
+		if (j->head.kind == WIRE_FILE && !add_file(s, j))
+			continue;
+		if (j->head.kind == WIRE_OPEN && j->store)
 			add_place(s, j);
+		else if (j->head.kind != WIRE_OPEN && j->head.kind != WIRE_CLOSE)
+			place_leave(s, j->place);
 		job_free(j);
 	}
 }
@@ -989,7 +1072,7 @@ static void on_read(struct server *s, const struct wire_msg *m)
 		for (uint64_t i = span.first / per; i <= (span.end - 1) / per; i++)
 			f->sent[i] = 0;
 	}
-	object_check(f->object, span.first, span.end - span.first);
+	(void)object_check(f->object, span.first, span.end, UINT64_MAX);
 	w->file = f;
 	w->id = m->head.id;
 	w->span = span;
@@ -1006,8 +1089,7 @@ static void on_want(struct server *s, const struct wire_msg *m)
 	    !span_of(f, m->head.n[1], m->head.n[2], &span) ||
 	    !VEC_ROOM(s->wants, s->cap_wants, s->n_wants + 1))
 		return;
-	object_check(f->object, span.first, min_u64(span.end - span.first, SCHED_MAX / WIRE_BLOCK));
-	s->wants[s->n_wants++] = (struct want){ f, span };
+	s->wants[s->n_wants++] = (struct want){ f, span, span.first };
 }
 
 static void on_file(struct server *s, const struct wire_msg *m)
@@ -1019,9 +1101,10 @@ static void on_file(struct server *s, const struct wire_msg *m)
 
 	if (!r || !wire_get_seen(&m->head, &seen))
 		(void)err_set(&e, EINVAL, "a file that is not possible");
-	else if (!io_check_relative(path, strlen(path), &e) &&
-		 !new_file(s, (uint32_t)m->head.n[0], path, &seen, m->head.id, &e))
+	else if (!io_check_relative(path, strlen(path), &e)) {
+		start_job(s, m, r->store, (uint32_t)m->head.n[0], &seen);
 		return;
+	}
 	answer(s, m->head.id, &e);
 }
 
@@ -1034,7 +1117,7 @@ static void on_place(struct server *s, const struct wire_msg *m)
 	if (!r)
 		(void)err_set(&e, EINVAL, "a place that is not open");
 	else if (!strcmp(path, ".") || !io_check_relative(path, strlen(path), &e)) {
-		start_job(s, m, r->store, (uint32_t)m->head.n[0]);
+		start_job(s, m, r->store, (uint32_t)m->head.n[0], NULL);
 		return;
 	}
 	answer(s, m->head.id, &e);
@@ -1086,7 +1169,7 @@ static int on_message(struct server *s, const struct wire_msg *m)
 		return -EPROTO;
 	switch (h->kind) {
 	case WIRE_OPEN:
-		start_job(s, m, NULL, 0);
+		start_job(s, m, NULL, 0, NULL);
 		return 0;
 	case WIRE_CLOSE:
 		if (place_row(s, h->n[0])) {
@@ -1153,7 +1236,7 @@ static int run(struct server *s, struct wire_msg *m)
 		struct pollfd p[] = { { .fd = s->sock,
 					.events = s->out ? POLLIN | POLLOUT : POLLIN },
 				      { .fd = s->queue.event, .events = POLLIN } };
-		int rc = poll(p, ARRAY_LEN(p), s->again ? BUSY_MS : -1);
+		int rc = poll(p, ARRAY_LEN(p), s->at_once ? 0 : s->again ? BUSY_MS : -1);
 		uint64_t ignored;
 
 		if (rc < 0 && errno != EINTR)

@@ -121,6 +121,16 @@ int object_seen(const struct http_answer *a, uint64_t size, struct place_seen *r
 
 /* ---- what all stores share ---- */
 
+void object_add_fields(const struct object_request *o, struct http_message *m)
+{
+	if (o->range)
+		http_add_field(m, "Range", o->range);
+	if (o->if_match)
+		http_add_field(m, "If-Match", o->if_match);
+	if (o->if_unmodified)
+		http_add_field(m, "If-Unmodified-Since", o->if_unmodified);
+}
+
 char *store_name(const struct store *s, const char *path)
 {
 	size_t n = strlen(s->address);

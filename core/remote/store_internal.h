@@ -64,6 +64,8 @@ struct store {
 	_Atomic bool answered; /* see http_how */
 };
 
+/* Adds the fields of a request that are conditions, and the range. */
+void object_add_fields(const struct object_request *o, struct http_message *m);
 /* "ADDRESS/PATH"; the caller frees it. NULL: out of memory. */
 char *store_name(const struct store *s, const char *path);
 /* Is this an element of a path that is shown? */

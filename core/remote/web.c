@@ -48,12 +48,7 @@ static int web_make(struct store *base, const char *path, const struct object_re
 	m->method = o->method;
 	if (!moved_find(&w->moved, path, &m->url, NULL))
 		add_own(w, path, &m->url);
-	if (o->range)
-		http_add_field(m, "Range", o->range);
-	if (o->if_match)
-		http_add_field(m, "If-Match", o->if_match);
-	if (o->if_unmodified)
-		http_add_field(m, "If-Unmodified-Since", o->if_unmodified);
+	object_add_fields(o, m);
 	return 0;
 }
 

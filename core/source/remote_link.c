@@ -557,11 +557,39 @@ static struct link *find_link(const struct link_key *key)
 	return NULL;
 }
 
-int link_get(const struct link_key *key, struct link **ret, struct ckpt_err *e)
+/* Absolute, because the fetcher is not in this directory. *ret is NULL for the default. */
+static int find_cache(const char *dir, char **ret, struct ckpt_err *e)
 {
-	struct link *l = find_link(key);
-	int rc = l ? 0 : start(key, &l, e);
+	autofree char *here = NULL;
 
+	if (!dir || !*dir)
+		return 0;
+	if (*dir == '/' || !strcmp(dir, "none")) {
+		*ret = strdup(dir);
+		return *ret ? 0 : err_nomem(e);
+	}
+	here = getcwd(NULL, 0);
+	if (!here)
+		return err_sys(e, errno, "cache directory '%s'", dir);
+	if (asprintf(ret, "%s/%s", here, dir) < 0) {
+		*ret = NULL;
+		return err_nomem(e);
+	}
+	return 0;
+}
+
+int link_get(const struct link_key *given, struct link **ret, struct ckpt_err *e)
+{
+	struct link_key key = *given;
+	autofree char *dir = NULL;
+	struct link *l = NULL;
+	int rc = find_cache(given->cache_dir, &dir, e);
+
+	key.cache_dir = dir;
+	if (!rc)
+		l = find_link(&key);
+	if (!rc && !l)
+		rc = start(&key, &l, e);
 	if (rc)
 		return rc;
 	*ret = l;

@@ -455,7 +455,8 @@ static int add_arg(struct job *j, const char *arg, struct ckpt_err *e)
 	path = realpath(there, NULL);
 	if (!path)
 		return err_sys(e, errno, "'%s'",
-			       strstr(arg, "://") ? text_show_address(arg, shown, sizeof(shown)) : arg);
+			       strstr(arg, "://") ? text_show_address(arg, shown, sizeof(shown))
+						  : arg);
 	root = is_fuse(path) ? live_root(path) : NULL;
 	rc = root ? enter(j, root, e) : 1;
 	if (rc < 0)
