@@ -146,6 +146,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(dequantise) \
 	X(deepspeed) \
 	X(delta) \
+	X(depot) \
 	X(derived) \
 	X(diff) \
 	X(dtype) \
@@ -218,6 +219,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(safetensors) \
 	X(safetensors_dir) \
 	X(scatter) \
+	X(sched) \
 	X(save_run) \
 	X(s3) \
 	X(shards) \

@@ -31,7 +31,7 @@ enum {
 	EVICT_PART = 5,	 /* 1/5 of the bound is evicted at a time */
 	SCAN_PART = 16,	 /* the directory is looked through after so much of the bound is written */
 	MAX_OPENS = 16,	 /* of an object whose directory others remove at the same time */
-	LOCK_MS = 5000,	 /* for a lock that others hold for a moment, unless they are stopped */
+	LOCK_MS = 2000,	 /* for a lock that others hold for a moment, unless they are stopped */
 	STALE_S = 86400, /* an object of which no byte is there is kept for so long */
 };
 
