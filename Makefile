@@ -151,7 +151,7 @@ $(BUILD)/ckptfs-fetch: $(call obj,$(FETCH)) $(BUILD)/libcore.a $(BUILD)/fetch.li
 # The same, with directories of this machine in place of stores.
 $(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/remote/%.c,depot fetch_main sched server)) \
   $(BUILD)/libcore.a
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $(objects) $(CORE_LIBS)
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -Wl,--wrap=pwrite -o $@ $(objects) $(CORE_LIBS)
 
 # Where libckpt looks for it.
 $(BUILD)/core/source/remote_link.o: private CPPFLAGS_ += -DCKPTFS_LIBEXECDIR='"$(LIBEXECDIR)"'

@@ -8,6 +8,9 @@
  *	DIR_STORE_DELAY=MS	before the first byte of each answer
  *	DIR_STORE_FAIL=N	request N fails after some of its bytes, and each Nth after it
  *	DIR_STORE_MAD=SEED	messages are sent in between that say anything
+ *	DIR_STORE_FREE=FILE	store_free waits until there is that file
+ *	DIR_STORE_FULL=WHERE	nothing can be written to files on "disk", or neither there nor in
+ *				"memory"
  *
  * The first line of the log is "pid PID".
  */
@@ -24,6 +27,24 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+/* By the linker's --wrap, for blocks. */
+ssize_t __real_pwrite(int fd, const void *p, size_t n, off_t at);
+ssize_t __wrap_pwrite(int fd, const void *p, size_t n, off_t at);
+
+ssize_t __wrap_pwrite(int fd, const void *p, size_t n, off_t at)
+{
+	const char *where = getenv("DIR_STORE_FULL");
+	char link[64], path[256];
+	ssize_t len;
+
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	len = where ? readlink(link, path, sizeof(path)) : -1;
+	if (!where || (!strcmp(where, "disk") && len > 7 && !strncmp(path, "/memfd:", 7)))
+		return __real_pwrite(fd, p, n, at);
+	errno = ENOSPC;
+	return -1;
+}
 
 struct net {
 	_Atomic uint64_t requests, bytes;
@@ -149,8 +170,12 @@ int store_open(struct net *n, const char *address, const struct store_options *o
 
 void store_free(struct store *s)
 {
+	const char *until = getenv("DIR_STORE_FREE");
+
 	if (!s)
 		return;
+	while (until && access(until, F_OK))
+		(void)usleep(1000);
 	free(s->address);
 	free(s->dir);
 	free(s);

@@ -465,6 +465,128 @@ START_TEST(after_fork_only_the_parent_reads)
 }
 END_TEST
 
+/* ---- the fetcher itself ---- */
+
+/* Its first thread goes on while something waits: here the end of a place. */
+START_TEST(a_place_that_is_slow_to_close_holds_up_nobody)
+{
+	const struct place_options how = { .cache_dir = cache };
+	char until[4300];
+	struct place *p, *q;
+	struct source *s;
+
+	(void)snprintf(until, sizeof(until), "%s/until", dir);
+	REQUIRE(!setenv("DIR_STORE_FREE", until, 1));
+	put_object("x", 2 * MIB);
+	p = open_at("s3://b", &how);
+	q = open_at("s3://b", &how);
+	place_free(p);
+	s = source_of(q, "x");
+	read_and_check(s, 0, 2 * MIB);
+	source_free(s);
+	place_free(q);
+	(void)close(open(until, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+}
+END_TEST
+
+static void *open_x(void *arg)
+{
+	struct source *s = source_of(arg, "x");
+
+	read_and_check(s, 0, MIB);
+	source_free(s);
+	return NULL;
+}
+
+static void in_cache(const char *name, char ret[static 8192]);
+
+START_TEST(a_map_that_is_locked_holds_up_nobody_else)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct flock l = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 60, .l_len = 1
+	};
+	char path[8192];
+	struct place *p;
+	struct source *s;
+	pthread_t t;
+	int fd;
+
+	put_object("x", MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	source_free(s);
+	place_free(p);
+	in_cache("map", path);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	while (fcntl(fd, F_OFD_SETLK, &l)) /* until the fetcher has ended */
+		(void)usleep(1000);
+	put_object("y", MIB);
+	p = open_at("s3://b", &how);
+	REQUIRE(!pthread_create(&t, NULL, open_x, p));
+	for (int i = 0; i < 20; i++) {
+		s = source_of(p, "y");
+		read_and_check(s, 0, MIB);
+		source_free(s);
+	}
+	(void)pthread_join(t, NULL); /* from memory, in the end */
+	place_free(p);
+	(void)close(fd);
+}
+END_TEST
+
+START_TEST(the_fetcher_keeps_no_directory_busy)
+{
+	const struct place_options how = { .cache_dir = "cache" };
+	char link[64], path[4096], here[4096], found[8192];
+	struct place *p;
+	struct source *s;
+	ssize_t n;
+
+	REQUIRE(getcwd(here, sizeof(here)) && !chdir(dir));
+	put_object("x", MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, MIB);
+	(void)snprintf(link, sizeof(link), "/proc/%d/cwd", (int)fetcher(0));
+	n = readlink(link, path, sizeof(path) - 1);
+	REQUIRE(n > 0);
+	path[n] = 0;
+	ck_assert_str_eq(path, "/");
+	in_cache("map", found); /* the cache is where this process said */
+	source_free(s);
+	place_free(p);
+	REQUIRE(!chdir(here));
+}
+END_TEST
+
+static const char *const full[] = { "disk", "memory" };
+
+START_LOOP_TEST(where_there_is_no_room_it_goes_on_or_says_so, 2)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct place *p;
+	struct source *s;
+	struct ckpt_err e = { 0 };
+	uint8_t buf[4096];
+	uint64_t bytes;
+
+	REQUIRE(!setenv("DIR_STORE_FULL", full[_i], 1));
+	put_object("x", 3 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	if (_i) {
+		ck_assert_int_eq(source_read(s, buf, sizeof(buf), MIB, &e), -ENOSPC);
+		ck_assert_msg(strstr(e.msg, "keep what was fetched: No space left") != NULL, "%s",
+			      e.msg);
+	} else
+		read_and_check(s, 0, 3 * MIB);
+	ck_assert_uint_le(logged("get", &bytes), 6);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
 /* ---- the cache after a reboot ---- */
 
 /* The file of the only object in the cache with that name; its map if it is "map". */
@@ -520,6 +642,36 @@ START_TEST(a_block_that_a_power_failure_tore_is_fetched_again)
 	p = open_at("s3://b", &how);
 	s = source_of(p, "x");
 	read_and_check(s, 0, 4 * MIB + 5);
+	ck_assert_uint_eq(logged("get", &bytes), 1);
+	ck_assert_uint_eq(bytes, WIRE_BLOCK);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+START_TEST(after_a_reboot_all_that_is_wanted_is_checked_and_not_fetched)
+{
+	const struct place_options how = { .cache_dir = cache };
+	char path[8192];
+	struct place *p;
+	struct source *s;
+	uint64_t bytes;
+
+	put_object("x", 30 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, 30 * MIB);
+	source_free(s);
+	place_free(p);
+	in_cache("0000-1", path);
+	flip(path, 20 * MIB);
+	in_cache("map", path);
+	flip(path, offsetof(struct map_head, boot) + 3);
+	forget_log();
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	ck_assert(source_want(s, 0, 30 * MIB));
+	read_and_check(s, 0, 30 * MIB);
 	ck_assert_uint_eq(logged("get", &bytes), 1);
 	ck_assert_uint_eq(bytes, WIRE_BLOCK);
 	source_free(s);
