@@ -2,8 +2,10 @@
 #include "ckpt/ahead.h"
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "ckpt/ckpt_internal.h"
 #include "read/tensor_read.h"
+#include "source/files.h"
 #include "tensor/vtensor.h"
 #include "tree/view.h"
 
@@ -11,6 +13,10 @@ enum {
 	SLACK = 4 << 20,       /* bytes; concurrent requests may be this far apart */
 	BEGIN_AFTER = 1 << 20, /* bytes read in order */
 	MAX_WINDOW = 16 << 20,
+	CROWD_WINDOW = 8 << 20, /* of several readers together; 1 Gbit/s and 20 ms need 2.5 MB */
+	LEAST_WINDOW = 256 << 10,
+	TURN_SHIFT = 30, /* a turn is 2^30 ns, 1.07 s */
+	FAR = 32,	 /* a place that likes so many requests at a time is far away */
 	MIN_PAUSE = 1 << 20,
 	MAX_PAUSE = 64 << 20,
 	PROBES = 8, /* tensors; if the first ones are all in memory, the others are assumed to be */
@@ -25,7 +31,8 @@ void ahead_note(struct ahead *a, uint64_t off, uint64_t len)
 		a->in_order = 0;
 		a->next = end;
 	} else if (end > next) {
-		a->in_order += end - next;
+		/* What was left out is not read: a reader at random sometimes comes so near. */
+		a->in_order += min_u64(end - next, len);
 		a->next = end;
 	}
 }
@@ -67,6 +74,35 @@ static bool announce(struct ckpt_file *f, uint64_t from, uint64_t to)
 	return missing;
 }
 
+/* How many read in order from this checkpoint, in this turn or the last; this reader is counted.
+ * crowd: the turn, the readers of the one before it and its own, 32, 16 and 16 bits. */
+static uint64_t count_readers(_Atomic uint64_t *crowd, struct ahead *a)
+{
+	uint64_t turn = clock_ns() >> TURN_SHIFT & UINT32_MAX, v = *crowd, to, before, now;
+
+	do {
+		uint64_t passed = (turn - (v >> 32)) & UINT32_MAX;
+
+		before = !passed ? v >> 16 & UINT16_MAX : passed == 1 ? v & UINT16_MAX : 0;
+		now = passed ? 0 : v & UINT16_MAX;
+		if (a->turn != turn && now < UINT16_MAX)
+			now++;
+		to = turn << 32 | before << 16 | now;
+	} while (to != v && !atomic_compare_exchange_weak(crowd, &v, to));
+	a->turn = turn;
+	return max_u64(max_u64(before, now), 1);
+}
+
+/* At most what a reader may have announced ahead of it. */
+static uint64_t window_of(struct ckpt_file *f)
+{
+	uint64_t n = files_at_once(f->engine->files) < FAR
+			     ? 1
+			     : count_readers(&f->engine->crowd, &f->ahead);
+
+	return n == 1 ? MAX_WINDOW : max_u64(CROWD_WINDOW / n, LEAST_WINDOW);
+}
+
 void ahead_announce(struct ckpt_file *f)
 {
 	struct ahead *a = &f->ahead;
@@ -75,6 +111,7 @@ void ahead_announce(struct ckpt_file *f)
 	if (!f->engine || window < 2 * BEGIN_AFTER || next >= f->v.size ||
 	    atomic_exchange(&a->busy, true))
 		return;
+	window = min_u64(window, window_of(f));
 	to = min_u64(next + window, f->v.size);
 	from = a->announced > next && a->announced <= to ? a->announced : next;
 	if (a->quiet > next + MAX_PAUSE) /* it was set for a reader that has since moved */

@@ -6,6 +6,9 @@
  * a virtual file may lie anywhere. This module knows the order. Once all of the data is in memory,
  * announcing it is useless, so it is tried less and less often.
  *
+ * Where latency is high, what is announced is fetched at once, and for nothing if its reader stops. So
+ * the readers of a checkpoint share what is announced there.
+ *
  * Threads: any.
  */
 #ifndef CKPT_AHEAD_H
@@ -23,6 +26,7 @@ struct ahead {
 	uint64_t announced;	   /* offset up to which data was announced */
 	/* nothing is announced before offset `quiet`; pause: the last such distance */
 	uint64_t quiet, pause;
+	uint64_t turn; /* in which this reader was last counted among those of its checkpoint */
 };
 
 /* Records that bytes [off, off+len) are read. */
