@@ -157,6 +157,8 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(files) \
 	X(gather) \
 	X(gguf) \
+	X(gguf_dir) \
+	X(gguf_read) \
 	X(heat) \
 	X(heats) \
 	X(helpers) \

@@ -29,24 +29,10 @@
 #ifndef CODEC_BLOCKS_H
 #define CODEC_BLOCKS_H
 
+#include "model/ggml.h"
+
 #include <stddef.h>
 #include <stdint.h>
-
-/* ggml's numbers of types; those up to F16, and BF16, are no blocks. */
-enum ggml_type {
-	GGML_F32 = 0,
-	GGML_F16 = 1,
-	GGML_Q4_0 = 2,
-	GGML_Q4_1 = 3,
-	GGML_Q5_0 = 6,
-	GGML_Q5_1 = 7,
-	GGML_Q8_0 = 8,
-	GGML_Q4_K = 12,
-	GGML_Q5_K = 13,
-	GGML_Q6_K = 14,
-	GGML_BF16 = 30,
-	GGML_MXFP4 = 39
-};
 
 /* n blocks from little-endian float32; no alignment needed, no overlap allowed. */
 typedef void block_encode_fn(const void *src, void *dst, size_t n);

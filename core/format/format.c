@@ -17,19 +17,19 @@
 #include <string.h>
 
 /* In the order in which they are tried: the more specific come first. */
-static const struct format *const formats[] = { &format_megatron,	&format_megatron_zarr,
-						&format_hyperparallel,	&format_dcp,
-						&format_safetensors,	&format_torchsave,
-						&format_deepspeed,	&format_fsdp,
-						&format_megatron_ranks, &format_orbax };
+static const struct format *const formats[] = {
+	&format_megatron,	&format_megatron_zarr, &format_hyperparallel, &format_dcp,
+	&format_safetensors,	&format_torchsave,     &format_deepspeed,     &format_fsdp,
+	&format_megatron_ranks, &format_orbax,	       &format_gguf
+};
 
 /* How the formats above are recognised, for the error message about an unknown one. */
 static const char known_directories[] =
 	"PyTorch DCP has .metadata or __N.metadata, Megatron metadata.json or mp_rank_NN/, "
 	"HyperParallel .metadata or .rankN_metadata, safetensors *.safetensors, torch "
 	"pytorch_model.bin, DeepSpeed *_model_states.pt, FSDP *_world_size_W_rank_R.pt, "
-	"Orbax *.ocdbt";
-static const char known_files[] = "neither safetensors nor by torch.save";
+	"Orbax *.ocdbt, GGUF *.gguf";
+static const char known_files[] = "neither safetensors nor GGUF nor by torch.save";
 
 int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e)
 {

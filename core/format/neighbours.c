@@ -59,11 +59,6 @@ struct neighbour {
 		"a NeMo archive that is compressed or damaged", "", \
 			"unpack it with 'tar -xf' and open the directory" \
 	}
-#define GGUF \
-	{ \
-		"GGUF, llama.cpp's format", ", which ckptfs writes and does not read yet", \
-			"open the checkpoint that it was made from" \
-	}
 #define TENSORFLOW \
 	{ \
 		"a TensorFlow checkpoint", unread, \
@@ -122,7 +117,6 @@ static const struct {
 	{ "*.onnx", PLACE_UNKNOWN, ONNX },
 	{ "*.pdparams", PLACE_UNKNOWN, PADDLE },
 	{ "rank[0-9]*.engine", PLACE_UNKNOWN, ENGINE },
-	{ "*.gguf", PLACE_UNKNOWN, GGUF },
 	{ "*_rank{,_}[0-9]*.{pt,pth,bin}", PLACE_UNKNOWN, FSDP_RANKS },
 	{ "*.orbax-checkpoint-tmp*", PLACE_UNKNOWN, ORBAX_UNFINISHED },
 	{ "*.incomplete", PLACE_UNKNOWN, UNFINISHED },
@@ -149,7 +143,6 @@ static const struct {
 	size_t at, len; /* of magic */
 	struct neighbour is;
 } contents[] = {
-	{ .magic = "GGUF", .len = 4, .is = GGUF },
 	{ "*.nemo", .is = NEMO },
 	{ .magic = "\x0c\xdb\x3a\x2a", .len = 4, .is = ORBAX },
 	{ .magic = "\x89HDF\r\n\x1a\n", .len = 8, .is = KERAS },

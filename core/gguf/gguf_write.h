@@ -21,6 +21,7 @@
 
 #include "base/buf.h"
 #include "codec/blocks.h"
+#include "model/ggml.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,16 +31,6 @@ struct ckpt_err;
 
 #define GGUF_ALIGN	4096
 #define GGUF_MAX_HEADER ((size_t)256 << 20) /* bytes */
-
-enum gguf_type {
-	GGUF_U16 = 2,
-	GGUF_U32 = 4,
-	GGUF_I32 = 5,
-	GGUF_F32 = 6,
-	GGUF_BOOL = 7,
-	GGUF_STR = 8,
-	GGUF_ARRAY = 9
-};
 
 struct gguf_keys {
 	const char *arch; /* prefixed to keys that begin with a dot */

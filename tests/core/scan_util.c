@@ -77,6 +77,8 @@ char *catalog_text(struct catalog *c)
 		buf_printf(&b, "%s object: ", o[i].fqn);
 		if (o[i].fault)
 			buf_str(&b, "lost; ");
+		else if (o[i].text)
+			buf_printf(&b, "%u bytes; ", o[i].text_len);
 		else
 			buf_printf(&b, "%s:%llu+%llu,%s; ", s[o[i].loc.file].path,
 				   (unsigned long long)o[i].loc.offset,
