@@ -193,7 +193,7 @@ $(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%
 
 # What llama-quantize writes is made without fused multiplications, also where a CPU has them. Its
 # vectors are wider than those of x86-64 by default, which changes how functions pass them: none do.
-BLOCKS := $(BUILD)/core/codec/blocks_32.o $(BUILD)/core/codec/blocks_256.o
+BLOCKS := $(patsubst %,$(BUILD)/core/codec/%.o,blocks_32 blocks_256 blocks_decode)
 $(BUILD)/core/read/dequant_flat.o $(BLOCKS) $(BUILD)/tests/core/codec/test_blocks.o: CFLAGS_ += -ffp-contract=off -Wno-psabi
 
 # Started instead of each Python, so without libraries and sanitizers.

@@ -30,7 +30,7 @@ allowed() {
     tree) echo "$bytes index tensor recipe layout file gguf" ;;
     save) echo "$bytes" ;;
     store) echo "$bytes tensor file save comm" ;;
-    ckpt) echo "$bytes index source format format/megatron tensor recipe layout file gguf read tree save comm store page" ;;
+    ckpt) echo "$bytes index source format format/gguf format/megatron tensor recipe layout file gguf read tree save comm store page" ;;
     page) echo "base model codec ckptfs" ;;
     fs/mount | fs/cmd) echo "base ckptfs fs/mount fs/cmd" ;;
     *) echo "?" ;;

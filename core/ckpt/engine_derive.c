@@ -6,6 +6,7 @@
 #include "base/json_without.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/dequantise.h"
+#include "ckpt/dequantise_gguf.h"
 #include "index/catalog_query.h"
 #include "model/chunkmap.h"
 #include "read/fetch.h"
@@ -91,6 +92,8 @@ int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err
 
 	if (rc || !o->dequantize)
 		return rc;
+	if (eng->format == &format_gguf)
+		return dequantise_gguf(eng->catalog, (enum ckpt_dtype)dtype, &eng->dequantised, e);
 	rc = assets_text(&eng->assets, "config.json", MAX_CONFIG, &text, &len, &number, e);
 	if (!rc && text && jdoc_parse_copy(&config, text, len, JDOC_BIG | JDOC_PYTHON, e))
 		rc = err_wrap(e, "'%.200s', line %zu", eng->assets.v[number].path, config.line);

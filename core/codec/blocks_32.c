@@ -205,12 +205,6 @@ INLINE uint8_t exponent(uint32_t most)
 	return (uint8_t)(e - 2 + 127);
 }
 
-/* Half of 2^(e - 127), because codes stand for twice their values. */
-INLINE float half_power(uint8_t e)
-{
-	return f32_of_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
-}
-
 INLINE void mxfp4_block(const uint8_t *restrict src, uint8_t *restrict dst)
 {
 	static const float twice[8] = { 0, 1, 2, 3, 4, 6, 8, 12 };

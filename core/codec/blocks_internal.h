@@ -75,4 +75,10 @@ INLINE float load_f16(const uint8_t *p)
 	return f32_of_bits(f16_to_f32(load_le16(p)));
 }
 
+/* Half of 2^(e - 127), because codes stand for twice their values. */
+INLINE float half_power(uint8_t e)
+{
+	return f32_of_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
+
 #endif

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""The golden numbers of tests/core/codec/test_blocks.c: blocks.py prints type and CRC-32C of ggml's bytes."""
+"""The golden numbers of tests/core/codec/test_blocks.c: blocks.py prints type and CRC-32C of ggml's bytes, and then of
+the values of blocks."""
 import ctypes
 import math
 import struct
 
 TYPES = (2, 3, 6, 7, 8, 12, 13, 14, 39)
+DECODED = ("q4_0 q4_1 q5_0 q5_1 q8_0 q2_K q3_K q4_K q5_K q6_K q8_K iq2_xxs iq2_xs iq3_xxs iq1_s iq4_nl iq3_s iq2_s iq4_xs "
+           "iq1_m tq1_0 tq2_0 mxfp4 nvfp4").split()
+BLOCKS = 64
 GOLDEN = 64 * 256
 
 
@@ -36,6 +40,16 @@ def main():
         out = ctypes.create_string_buffer(ggml.ggml_row_size(kind, GOLDEN))
         ggml.ggml_quantize_chunk(kind, source, out, 0, 1, GOLDEN, None)
         print(kind, hex(crc32c(out.raw)))
+    state = 1
+    raw = bytearray()
+    for _ in range(BLOCKS * 292):
+        state = (state * 1664525 + 1013904223) % 2**32
+        raw.append(state >> 24 & 0xbf)  # no scale is infinite
+    for name in DECODED:
+        n = BLOCKS * {"nvfp4": 64}.get(name, 256 if "K" in name or name[:2] in ("iq", "tq") and name != "iq4_nl" else 32)
+        out = ctypes.create_string_buffer(4 * n)
+        getattr(ggml, f"dequantize_row_{name}")(bytes(raw), out, ctypes.c_int64(n))
+        print(f"\t{{ GGML_{name.upper()}, {crc32c(out.raw):#010x} }},")
 
 
 if __name__ == "__main__":

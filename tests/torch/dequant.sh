@@ -2,7 +2,7 @@
 # tests/torch/dequant.sh [SEED]
 #
 # Quantised checkpoints of random codes, with -o dequantize=bf16, fp16 and fp32: every weight has the bits that
-# torch, transformers or compressed-tensors compute (dequant.py). Tensors are read in one piece, and hf/ is read
+# torch, transformers or compressed-tensors compute (dequant.py), of GGUF files libggml (dequant_gguf.py). Tensors are read in one piece, and hf/ is read
 # through a mount. SEED (random when empty) decides. Must be root, for the chroot (scripts/chroot.sh).
 set -euo pipefail
 
@@ -17,15 +17,21 @@ if ! in_chroot python3 /mnt/tests/dequant.py make "$seed" /mnt/out/made >"$tmp/l
   fail "dequant.py make"
   tail -n 20 "$tmp/log" | sed 's/^/  /'
 fi
+if ! in_chroot python3 /mnt/tests/dequant_gguf.py "$seed" /mnt/out/made >"$tmp/log" 2>&1; then
+  fail "dequant_gguf.py"
+  tail -n 20 "$tmp/log" | sed 's/^/  /'
+fi
 for case in "$tmp"/made/*; do
   name=${case##*/}
   for dtype in bf16 fp16 fp32; do
     mkdir -p "$tmp/got/$name/$dtype"
     try "$name: mount" "$ckptfs" mount "$case/ckpt" "$tmp/mnt" -o dequantize="$dtype" || continue
     try "$name: tensors" cp -r "$tmp/mnt/tensors/." "$tmp/got/$name/$dtype/" || true
-    # shellcheck disable=SC2016 # expanded by the inner shell
-    try "$name: config.json" sh -c '! grep quantization_config "$1/hf/config.json"' sh "$tmp/mnt" || true
-    try "$name: config.json is JSON" python3 -m json.tool "$tmp/mnt/hf/config.json" || true
+    if [ -e "$case/ckpt/config.json" ]; then
+      # shellcheck disable=SC2016 # expanded by the inner shell
+      try "$name: config.json" sh -c '! grep quantization_config "$1/hf/config.json"' sh "$tmp/mnt" || true
+      try "$name: config.json is JSON" python3 -m json.tool "$tmp/mnt/hf/config.json" || true
+    fi
     unmount "$name" "$tmp/mnt"
   done
   try "$name: check --data" "$ckptfs" check --data "$case/ckpt" || true

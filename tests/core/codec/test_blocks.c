@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/crc32c.h"
 #include "codec/blocks.h"
+#include "codec/blocks_decode.h"
 #include "codec/cast.h"
 #include "rng.h"
 #include "suites.h"
@@ -502,6 +503,83 @@ START_TEST(bytes_are_ggmls)
 		b->encode(x, out, n);
 		ck_assert_msg(crc32c(0, out, n * b->bytes) == golden[t].crc, "type %d: 0x%08x",
 			      (int)b->type, crc32c(0, out, n * b->bytes));
+	}
+}
+END_TEST
+
+/* ---- values ---- */
+
+enum { BLOCKS = 64, MOST_BLOCK = 292 };
+
+/* CRC-32C of the float32 that libggml computes of the bytes below. */
+static const struct {
+	enum ggml_type type;
+	uint32_t crc;
+} golden_values[] = {
+	{ GGML_Q4_0, 0x2797387f },   { GGML_Q4_1, 0x72d15f4b },	   { GGML_Q5_0, 0xbc3082ce },
+	{ GGML_Q5_1, 0x746c7656 },   { GGML_Q8_0, 0xbed2658c },	   { GGML_Q2_K, 0xf676c06b },
+	{ GGML_Q3_K, 0xe4b30678 },   { GGML_Q4_K, 0x147e5caa },	   { GGML_Q5_K, 0x496ace79 },
+	{ GGML_Q6_K, 0x217d746c },   { GGML_Q8_K, 0x6188f04d },	   { GGML_IQ2_XXS, 0x0240cbb1 },
+	{ GGML_IQ2_XS, 0xba082fb4 }, { GGML_IQ3_XXS, 0x432929fa }, { GGML_IQ1_S, 0xce40857f },
+	{ GGML_IQ4_NL, 0x17f9a993 }, { GGML_IQ3_S, 0x0c17911a },   { GGML_IQ2_S, 0xff78e4cb },
+	{ GGML_IQ4_XS, 0xf6b7a570 }, { GGML_IQ1_M, 0x09385b44 },   { GGML_TQ1_0, 0x77f3fdc0 },
+	{ GGML_TQ2_0, 0x001aec8f },  { GGML_MXFP4, 0xfbb49644 },   { GGML_NVFP4, 0x61b1a683 },
+};
+
+START_TEST(values_are_ggmls)
+{
+	static uint8_t raw[1 + BLOCKS * MOST_BLOCK];
+	static float y[BLOCKS * SUPER];
+	uint32_t state = 1;
+
+	for (int i = 0; i < BLOCKS * MOST_BLOCK; i++) {
+		state = state * 1664525 + 1013904223;
+		raw[1 + i] = state >> 24 & 0xbf;
+	}
+	for (size_t t = 0; t < ARRAY_LEN(golden_values); t++) {
+		const struct ggml_info *b = ggml_info(golden_values[t].type);
+		uint32_t crc;
+
+		block_decoder(golden_values[t].type)(raw + 1, y, BLOCKS);
+		crc = crc32c(0, y, BLOCKS * b->elements * sizeof(*y));
+		ck_assert_msg(crc == golden_values[t].crc, "%s: 0x%08x", b->name, crc);
+	}
+	for (unsigned i = 0; i < 64; i++) {
+		const struct ggml_info *b = ggml_info(i);
+		bool known = i != GGML_Q8_1 && i != GGML_Q1_0 && i != GGML_Q2_0;
+
+		if (b && !b->dtype)
+			ck_assert_msg(!block_decoder(i) != known, "%s", b->name);
+		if (block_type(i))
+			ck_assert_uint_eq(block_type(i)->bytes, b->bytes);
+	}
+}
+END_TEST
+
+/* An element is no further from its value than a step of its block. */
+START_TEST(values_are_near_what_was_encoded)
+{
+	static const float most[] = { .13F, .07F, .07F, .035F, .0045F, .15F, .09F, .05F, .26F };
+	struct rng r = rng_new();
+
+	for (int round = 0; round < 50; round++) {
+		float x[SUPER], y[SUPER], largest = 0;
+		uint8_t raw[MOST_BYTES];
+
+		for (int i = 0; i < SUPER; i++) {
+			x[i] = any(&r);
+			largest = fmaxf(largest, fabsf(x[i]));
+		}
+		for (size_t t = 0; t < ARRAY_LEN(all); t++) {
+			const struct block_type *b = block_type(all[t]);
+
+			b->encode(x, raw, SUPER / b->elements);
+			block_decoder(all[t])(raw, y, SUPER / b->elements);
+			for (int i = 0; i < SUPER; i++)
+				ck_assert_msg(fabsf(x[i] - y[i]) <= most[t] * largest,
+					      "type %d: %g %g", (int)all[t], (double)x[i],
+					      (double)y[i]);
+		}
 	}
 }
 END_TEST
