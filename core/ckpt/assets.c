@@ -84,6 +84,7 @@ struct found {
 	const char *name, *path; /* owned by the assets */
 	enum asset_from from;
 	struct files_seen seen;
+	const char *text; /* what was made here; NULL: a file */
 };
 
 /* Files that exist in a directory but are not used: the first one, the reason, and their number. */
@@ -520,8 +521,10 @@ static int open_files(struct finder *f, struct ckpt_err *e)
 					       .size = x->seen.seen.size,
 					       .mtime_ns = x->seen.seen.mtime_ns };
 		a->origin[i] = x->from;
-		a->paths[i] =
-			(struct stored_file){ x->path + (*x->path == '/'), a->v[i].size, NULL };
+		if (x->text)
+			a->v[i].size = strlen(x->text);
+		a->paths[i] = (struct stored_file){ x->path + (*x->path == '/'), a->v[i].size,
+						    (const uint8_t *)x->text };
 		seen[i] = x->seen;
 	}
 	rc = files_new_seen(a->root, a->paths, seen, f->n, &a->files, e);
@@ -530,6 +533,30 @@ static int open_files(struct finder *f, struct ckpt_err *e)
 	a->n = f->n;
 	for (size_t i = 0; i < f->n; i++)
 		f->v[i].seen.source = NULL;
+	return 0;
+}
+
+/* Adds a config.json, unless there is one. */
+static int add_made(struct finder *f, const char *text, struct ckpt_err *e)
+{
+	static const char name[] = "config.json";
+	struct found *v;
+
+	for (size_t i = 0; i < f->n; i++)
+		if (!strcmp(f->v[i].name, name))
+			return 0;
+	v = realloc(f->v, (f->n + 1) * sizeof(*v));
+	if (!v)
+		return err_nomem(e);
+	f->v = v;
+	v += f->n;
+	*v = (struct found){ .name = own(f->a, name),
+			     .path = own(f->a, "(the keys of the GGUF)"),
+			     .from = ASSET_MADE,
+			     .text = own(f->a, text) };
+	if (!v->name || !v->path || !v->text)
+		return err_nomem(e);
+	f->n++;
 	return 0;
 }
 
@@ -542,6 +569,8 @@ int assets_find(const struct assets_ask *ask, struct assets *ret, struct ckpt_er
 	rc = !ask->given		   ? find_usual(&f, ask, e)
 	     : place_is_remote(ask->given) ? find_remote(&f, ask, e)
 					   : find_all(&f, ask, e);
+	if (!rc && ask->config)
+		rc = add_made(&f, ask->config, e);
 	if (rc || !f.n)
 		return rc;
 	qsort(f.v, f.n, sizeof(*f.v), by_name);
@@ -552,7 +581,8 @@ const char *asset_from_text(enum asset_from from)
 {
 	static const char *const text[] = { [ASSET_OF_CHECKPOINT] = "checkpoint",
 					    [ASSET_OF_PARENT] = "parent",
-					    [ASSET_GIVEN] = "assets" };
+					    [ASSET_GIVEN] = "assets",
+					    [ASSET_MADE] = "GGUF" };
 
 	return text[from];
 }

@@ -14,6 +14,8 @@
  * all users, unless the checkpoint's directory is too. In a sticky directory that others can write
  * to, such as /tmp, the file must have exactly one name and must not be a link.
  *
+ * A config.json may also be made here, of a GGUF's keys; then its path is no file's.
+ *
  * Private to core/ckpt.
  *
  * Threads: find and release from one thread, read from any.
@@ -32,7 +34,7 @@ struct place;
 struct place_options;
 struct view_asset;
 
-enum asset_from { ASSET_OF_CHECKPOINT, ASSET_OF_PARENT, ASSET_GIVEN };
+enum asset_from { ASSET_OF_CHECKPOINT, ASSET_OF_PARENT, ASSET_GIVEN, ASSET_MADE };
 
 struct assets {
 	struct view_asset *v;	 /* in natural order of the names */
@@ -56,6 +58,8 @@ struct assets_ask {
 		*how; /* to open `given`, if it is an address; else may be NULL */
 	/* leave out files that say how weights are quantised, because they are not shown so */
 	bool dequantised;
+	/* what is shown as config.json if there is none; NUL-terminated; or NULL */
+	const char *config;
 	/* reports files that are not used; may be NULL */
 	void (*warn)(void *arg, const char *what);
 	void *warn_arg;
@@ -74,7 +78,7 @@ int assets_replace(struct assets *a, size_t i, const char *text, struct ckpt_err
  */
 int assets_text(const struct assets *a, const char *name, uint64_t max, char **ret, size_t *ret_len,
 		int64_t *ret_number, struct ckpt_err *e);
-/* "checkpoint", "parent", "assets" */
+/* "checkpoint", "parent", "assets", "GGUF" */
 const char *asset_from_text(enum asset_from from);
 
 #endif

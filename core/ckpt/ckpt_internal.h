@@ -11,6 +11,7 @@
 #include "ckpt/assets.h"
 #include "ckpt/ckpt_options.h"
 #include "ckpt/dequantise.h"
+#include "ckpt/gguf_model.h"
 #include "ckpt/model_recipe.h"
 #include "file/vfile.h"
 #include "format/format.h"
@@ -74,6 +75,7 @@ struct engine {
 	struct model_recipe recipe;
 	struct assets assets;
 	struct dequantised dequantised;
+	struct gguf_model gguf; /* of a GGUF */
 	struct view *view;
 	struct fetch *fetch;
 	uint64_t mtime_ns;

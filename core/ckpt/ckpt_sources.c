@@ -70,6 +70,8 @@ static int tell(const struct teller *t, const char *dir, const char *path, uint6
 
 static int tell_asset(const struct teller *t, size_t i, uint64_t off, uint64_t len)
 {
+	if (t->eng->assets.origin[i] == ASSET_MADE)
+		return 0;
 	return t->each(t->arg, &(struct ckpt_source){ t->eng->assets.v[i].path, off, len });
 }
 

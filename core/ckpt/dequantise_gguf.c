@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "codec/cast.h"
 #include "format/gguf/gguf_types.h"
 #include "index/catalog_query.h"
 #include "read/block_values.h"
@@ -89,6 +90,22 @@ int gguf_types(const struct catalog *c, const struct ggml_info ***ret, size_t *r
 	*ret = v;
 	v = NULL;
 	return 0;
+}
+
+enum ckpt_dtype gguf_elements(const struct catalog *c, const struct ggml_info *const *types)
+{
+	enum ckpt_dtype ret = CKPT_DTYPE_F32;
+	uint64_t most = 0;
+	size_t n;
+	const struct catalog_tensor *t = catalog_tensors(c, &n);
+
+	for (size_t i = 0; i < n; i++)
+		if (t[i].bytes > most &&
+		    cast_possible((enum ckpt_dtype)types[i]->dtype, CKPT_DTYPE_F32)) {
+			most = t[i].bytes;
+			ret = (enum ckpt_dtype)types[i]->dtype;
+		}
+	return ret;
 }
 
 /* How tensor t is computed, and the shape that it then has. */

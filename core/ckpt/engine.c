@@ -285,6 +285,7 @@ void engine_free(struct engine *eng)
 	model_recipe_release(&eng->recipe);
 	assets_release(&eng->assets);
 	dequantised_release(&eng->dequantised);
+	gguf_model_release(&eng->gguf);
 	files_free(eng->files);
 	catalog_close(eng->catalog);
 	name_list_release(&eng->metadata);

@@ -2,10 +2,12 @@
 /* Creates an engine's view, with the names, layout, recipe and assets that the options request. */
 #include "base/buf.h"
 #include "base/checked.h"
+#include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "ckpt/ckpt_internal.h"
+#include "ckpt/dequantise_gguf.h"
 #include "gguf/gguf_mix.h"
 #include "layout/layout.h"
 #include "source/files.h"
@@ -146,20 +148,69 @@ int engine_read_options(struct engine *eng, const struct ckpt_opts *o, struct vi
 	return rc;
 }
 
+/* What the keys of a GGUF say about the model. */
+static int read_gguf(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	autofree const struct ggml_info **types = NULL;
+	enum ckpt_dtype dtype = CKPT_DTYPE_NONE;
+	size_t blocks;
+	int rc = gguf_types(eng->catalog, &types, &blocks, e), asked = CKPT_DTYPE_NONE;
+
+	if (!rc)
+		rc = ckpt_opts_dtype("dequantize", o->dequantize, &asked, e);
+	if (rc)
+		return rc;
+	dtype = blocks ? (enum ckpt_dtype)asked : gguf_elements(eng->catalog, types);
+	return gguf_model_read(eng->catalog, dtype ? dtype_info(dtype)->name : NULL, &eng->gguf, e);
+}
+
 int engine_find_assets(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	const struct place_options how = ckpt_opts_place(o);
-	int rc = assets_find(&(struct assets_ask){ .given = o->assets,
-						   .how = &how,
-						   .place = eng->c->place,
-						   .path = eng->c->dir,
-						   .dequantised = o->dequantize,
-						   .warn = o->warn,
-						   .warn_arg = o->warn_arg },
-			     &eng->assets, e);
+	int rc = eng->format == &format_gguf ? read_gguf(eng, o, e) : 0;
+
+	if (!rc)
+		rc = assets_find(&(struct assets_ask){ .given = o->assets,
+						       .how = &how,
+						       .place = eng->c->place,
+						       .path = eng->c->dir,
+						       .dequantised = o->dequantize,
+						       .config = eng->gguf.config.data,
+						       .warn = o->warn,
+						       .warn_arg = o->warn_arg },
+				 &eng->assets, e);
 
 	if (!rc && o->ignore_ctime && eng->assets.files)
 		files_ignore_ctime(eng->assets.files);
+	return rc;
+}
+
+/*
+ * A GGUF's tensors under the names of Hugging Face. If they are not those of its architecture they keep
+ * their own, and the verdict on hf/ tells which are missing.
+ */
+static int show_gguf(struct engine *eng, const struct ckpt_opts *o, struct view_opts *view,
+		     struct ckpt_err *e)
+{
+	struct ckpt_err why;
+	int rc = recipe_parse(eng->gguf.recipe.data, eng->gguf.recipe.len, "GGUF",
+			      &eng->recipe.recipe, e);
+
+	if (rc)
+		return rc;
+	view->recipe = eng->recipe.recipe;
+	view->facts = &eng->recipe.facts;
+	rc = view_new(eng->catalog, view, &eng->view, &why);
+	if (rc && rc != -ENOMEM) {
+		recipe_free(eng->recipe.recipe);
+		eng->recipe.recipe = NULL;
+		view->recipe = NULL;
+		rc = view_new(eng->catalog, view, &eng->view, &why);
+	}
+	if (rc)
+		*e = why;
+	else
+		warn_unused(eng, o);
 	return rc;
 }
 
@@ -198,6 +249,8 @@ int engine_show(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 		view.backwards = o->backwards;
 		view.facts = &eng->recipe.facts;
 	}
+	if (!o->recipe && !o->weights && eng->gguf.recipe.len)
+		return show_gguf(eng, o, &view, e);
 	rc = view_new(eng->catalog, &view, &eng->view, e);
 	if (!rc)
 		warn_unused(eng, o);

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/gguf_model.h"
+
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/json_out.h"
+#include "base/text.h"
+#include "index/catalog_query.h"
+#include "tensor/arch.h"
+#include "tensor/config_values.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_TEXT ((size_t)1 << 20) /* of the recipe, and of config.json */
+
+enum { KEY_CAP = 120 };
+
+/* What is read from, and what comes of it. */
+struct reading {
+	const struct catalog_object *o;
+	const struct catalog_tensor *t;
+	size_t n_objects, n_tensors;
+	char arch[KEY_CAP]; /* general.architecture */
+	struct json_out j;
+	struct gguf_model *ret;
+	bool failed; /* neither names nor a config.json can be made */
+};
+
+/* The first reason counts. */
+__attribute__((format(printf, 2, 3))) static void no_config(struct reading *r, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (*r->ret->why)
+		return;
+	va_start(ap, fmt);
+	(void)vsnprintf(r->ret->why, sizeof(r->ret->why), fmt, ap);
+	va_end(ap);
+}
+
+/* ---- keys and tensors ---- */
+
+/* The value of a key, JSON; NULL: there is none, or it is too large. A key that begins with a dot
+ * is one of the architecture. */
+static const struct catalog_object *key_of(const struct reading *r, const char *key)
+{
+	char name[2 * KEY_CAP];
+
+	(void)snprintf(name, sizeof(name), "%s%s", *key == '.' ? r->arch : "", key);
+	for (size_t i = 0; i < r->n_objects; i++)
+		if (bytes_are(r->o[i].fqn, r->o[i].fqn_len, name))
+			return r->o[i].text ? &r->o[i] : NULL;
+	return NULL;
+}
+
+static bool parse(const struct catalog_object *o, struct jdoc *ret)
+{
+	struct ckpt_err ignored;
+
+	return o && !jdoc_parse_copy(ret, o->text, o->text_len, JDOC_ANY | JDOC_BIG, &ignored);
+}
+
+static bool count_of(const struct reading *r, const char *key, uint64_t *ret)
+{
+	struct jdoc d CLEANUP(jdoc_release) = { 0 };
+
+	return parse(key_of(r, key), &d) && jval_u64(jdoc_root(&d), ret);
+}
+
+static bool text_of(const struct reading *r, const char *key, char out[KEY_CAP])
+{
+	struct jdoc d CLEANUP(jdoc_release) = { 0 };
+	const char *s = parse(key_of(r, key), &d) ? jval_str(jdoc_root(&d)) : NULL;
+
+	if (!s || strlen(s) >= KEY_CAP)
+		return false;
+	memcpy(out, s, strlen(s) + 1);
+	return true;
+}
+
+static const struct catalog_tensor *tensor_of(const struct reading *r, const char *name)
+{
+	for (size_t i = 0; i < r->n_tensors; i++)
+		if (bytes_are(r->t[i].fqn, r->t[i].fqn_len, name))
+			return &r->t[i];
+	return NULL;
+}
+
+/* ---- config.json ---- */
+
+/* Copies a number as it is written; false: there is no such key. Something else is a reason. */
+static bool copy(struct reading *r, const char *to, const char *key)
+{
+	const struct catalog_object *o = key_of(r, key);
+	struct jdoc d CLEANUP(jdoc_release) = { 0 };
+	size_t len = o ? o->text_len : 0;
+	double x;
+
+	if (!o)
+		return false;
+	while (len && (o->text[len - 1] == '\n' || o->text[len - 1] == ' '))
+		len--;
+	if (!parse(o, &d) || !jval_number(jdoc_root(&d), &x) || !isfinite(x)) {
+		no_config(r, "the key '%s%s' is not a number", *key == '.' ? r->arch : "", key);
+		return false;
+	}
+	json_raw_n(&r->j, to, o->text, len);
+	return true;
+}
+
+static void need(struct reading *r, const char *to, const char *key)
+{
+	if (copy(r, to, key))
+		return;
+	no_config(r, "the GGUF has no key '%s%s'", *key == '.' ? r->arch : "", key);
+	r->failed = true;
+}
+
+/* Keys of an architecture that are taken into account; others may mean anything. */
+static const char *const known[] = {
+	"block_count",
+	"context_length",
+	"embedding_length",
+	"feed_forward_length",
+	"vocab_size",
+	"attention.head_count",
+	"attention.head_count_kv",
+	"attention.key_length",
+	"attention.value_length",
+	"attention.layer_norm_epsilon",
+	"attention.layer_norm_rms_epsilon",
+	"rope.freq_base",
+	"rope.dimension_count",
+	"rope.scaling.type",
+	"rope.scaling.factor",
+	"rope.scaling.original_context_length",
+	"rope.scaling.yarn_ext_factor",
+	"rope.scaling.yarn_attn_factor",
+	"rope.scaling.yarn_beta_fast",
+	"rope.scaling.yarn_beta_slow",
+	"expert_count",
+	"expert_used_count",
+	"expert_feed_forward_length",
+	"expert_shared_feed_forward_length",
+};
+
+static void check_keys(struct reading *r)
+{
+	size_t prefix = strlen(r->arch) + 1;
+
+	for (size_t i = 0; i < r->n_objects; i++) {
+		const struct catalog_object *o = &r->o[i];
+		bool is_known = false;
+
+		if (o->fqn_len <= prefix || o->fqn[prefix - 1] != '.' ||
+		    !bytes_begin(o->fqn, o->fqn_len, r->arch))
+			continue;
+		for (size_t k = 0; k < ARRAY_LEN(known); k++)
+			is_known |= bytes_are(o->fqn + prefix, o->fqn_len - prefix, known[k]);
+		if (!is_known)
+			no_config(r, "what the key '%s' is in a config.json is not known here",
+				  FQN_TEXT(o->fqn, o->fqn_len));
+	}
+}
+
+static void put_scaling(struct reading *r)
+{
+	char type[KEY_CAP] = "none";
+
+	if (tensor_of(r, "rope_freqs.weight"))
+		no_config(r, "'rope_freqs.weight' has factors for rotary embeddings, from which "
+			     "rope_scaling cannot be told; name the model's own config.json with "
+			     "assets=");
+	if (!key_of(r, ".rope.scaling.type"))
+		return;
+	if (!text_of(r, ".rope.scaling.type", type) ||
+	    (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0)) {
+		if (strcmp(type, "none") != 0)
+			no_config(r, "rotary embeddings of type '%s' are not known here", type);
+		return;
+	}
+	json_open(&r->j, "rope_scaling", '{');
+	json_str(&r->j, "rope_type", type);
+	need(r, "factor", ".rope.scaling.factor");
+	if (!strcmp(type, "yarn")) {
+		need(r, "original_max_position_embeddings",
+		     ".rope.scaling.original_context_length");
+		(void)copy(r, "extrapolation_factor", ".rope.scaling.yarn_ext_factor");
+		(void)copy(r, "attention_factor", ".rope.scaling.yarn_attn_factor");
+		(void)copy(r, "beta_fast", ".rope.scaling.yarn_beta_fast");
+		(void)copy(r, "beta_slow", ".rope.scaling.yarn_beta_slow");
+	}
+	json_close(&r->j);
+}
+
+static void put_experts(struct reading *r, enum arch_kind kind)
+{
+	need(r, kind == KIND_MIXTRAL ? "num_local_experts" : "num_experts", ".expert_count");
+	need(r, "num_experts_per_tok", ".expert_used_count");
+	if (kind == KIND_MIXTRAL)
+		return;
+	need(r, "moe_intermediate_size", ".expert_feed_forward_length");
+	if (kind == KIND_QWEN2_MOE)
+		need(r, "shared_expert_intermediate_size", ".expert_shared_feed_forward_length");
+	json_bool(&r->j, "norm_topk_prob", kind == KIND_QWEN3_MOE); /* as llama.cpp computes */
+}
+
+/* Head sizes: one for keys and values, and all of it is rotated. */
+static void put_heads(struct reading *r)
+{
+	uint64_t hidden = 0, heads = 0, dim, values, rotated;
+
+	need(r, "num_attention_heads", ".attention.head_count");
+	if (!copy(r, "num_key_value_heads", ".attention.head_count_kv"))
+		(void)copy(r, "num_key_value_heads", ".attention.head_count");
+	(void)count_of(r, ".embedding_length", &hidden);
+	(void)count_of(r, ".attention.head_count", &heads);
+	dim = heads ? hidden / heads : 0;
+	(void)count_of(r, ".attention.key_length", &dim);
+	values = rotated = dim;
+	(void)count_of(r, ".attention.value_length", &values);
+	(void)count_of(r, ".rope.dimension_count", &rotated);
+	json_u64(&r->j, "head_dim", dim);
+	if (values != dim || rotated != dim)
+		no_config(r, "keys of %llu, of which %llu are rotated, and values of %llu",
+			  (unsigned long long)dim, (unsigned long long)rotated,
+			  (unsigned long long)values);
+}
+
+static void put_decoder(struct reading *r, enum arch_kind kind)
+{
+	need(r, "hidden_size", ".embedding_length");
+	need(r, "intermediate_size", ".feed_forward_length");
+	need(r, "num_hidden_layers", ".block_count");
+	put_heads(r);
+	need(r, "max_position_embeddings", ".context_length");
+	need(r, "rms_norm_eps", ".attention.layer_norm_rms_epsilon");
+	json_str(&r->j, "hidden_act", "silu");
+	if (!copy(r, "rope_theta", ".rope.freq_base"))
+		json_raw(&r->j, "rope_theta", "10000.0"); /* llama.cpp's default */
+	put_scaling(r);
+	if (kind & (KIND_LLAMA | KIND_QWEN3 | KIND_QWEN3_MOE))
+		json_bool(&r->j, "attention_bias", tensor_of(r, "blk.0.attn_q.bias"));
+	if (kind == KIND_LLAMA)
+		json_bool(&r->j, "mlp_bias", tensor_of(r, "blk.0.ffn_gate.bias"));
+	if (kind & KIND_EXPERTS)
+		put_experts(r, kind);
+}
+
+static void put_gpt2(struct reading *r)
+{
+	need(r, "n_layer", ".block_count");
+	need(r, "n_positions", ".context_length");
+	need(r, "n_embd", ".embedding_length");
+	need(r, "n_head", ".attention.head_count");
+	need(r, "n_inner", ".feed_forward_length");
+	need(r, "layer_norm_epsilon", ".attention.layer_norm_epsilon");
+	json_str(&r->j, "activation_function", "gelu_new");
+}
+
+static const struct {
+	const char *gguf;
+	bool experts;
+	const char *class, *type;
+	enum arch_kind kind;
+} models[] = {
+	{ "llama", false, "LlamaForCausalLM", "llama", KIND_LLAMA },
+	{ "llama", true, "MixtralForCausalLM", "mixtral", KIND_MIXTRAL },
+	{ "qwen2", false, "Qwen2ForCausalLM", "qwen2", KIND_QWEN2 },
+	{ "qwen3", false, "Qwen3ForCausalLM", "qwen3", KIND_QWEN3 },
+	{ "qwen2moe", true, "Qwen2MoeForCausalLM", "qwen2_moe", KIND_QWEN2_MOE },
+	{ "qwen3moe", true, "Qwen3MoeForCausalLM", "qwen3_moe", KIND_QWEN3_MOE },
+	{ "gpt2", false, "GPT2LMHeadModel", "gpt2", KIND_GPT2 },
+};
+
+static void put_config(struct reading *r, const char *dtype)
+{
+	const struct catalog_tensor *embeddings = tensor_of(r, "token_embd.weight");
+	uint64_t experts = 0;
+	size_t i = 0;
+
+	if (!text_of(r, "general.architecture", r->arch)) {
+		no_config(r, "the GGUF has no key 'general.architecture'");
+		r->failed = true;
+		return;
+	}
+	(void)count_of(r, ".expert_count", &experts);
+	while (i < ARRAY_LEN(models) &&
+	       (strcmp(models[i].gguf, r->arch) != 0 || models[i].experts != (experts > 0)))
+		i++;
+	if (i == ARRAY_LEN(models) || !embeddings || embeddings->n_dims != 2) {
+		no_config(r,
+			  i == ARRAY_LEN(models)
+				  ? "llama.cpp's architecture '%s' is not known here"
+				  : "the GGUF of architecture '%s' has no token_embd.weight",
+			  r->arch);
+		r->failed = true;
+		return;
+	}
+	json_open(&r->j, NULL, '{');
+	json_open_line(&r->j, "architectures", '[');
+	json_str(&r->j, NULL, models[i].class);
+	json_close(&r->j);
+	json_str(&r->j, "model_type", models[i].type);
+	json_u64(&r->j, "vocab_size", embeddings->shape[0]);
+	if (models[i].kind == KIND_GPT2)
+		put_gpt2(r);
+	else
+		put_decoder(r, models[i].kind);
+	json_bool(&r->j, "tie_word_embeddings", !tensor_of(r, "output.weight"));
+	(void)copy(r, "bos_token_id", "tokenizer.ggml.bos_token_id");
+	(void)copy(r, "eos_token_id", "tokenizer.ggml.eos_token_id");
+	(void)copy(r, "pad_token_id", "tokenizer.ggml.padding_token_id");
+	json_str(&r->j, "torch_dtype", dtype);
+	json_close(&r->j);
+	check_keys(r);
+}
+
+/* ---- the recipe ---- */
+
+static void add_axes(struct buf *b, const struct arch *a, const struct arch_weight *w)
+{
+	uint64_t shape[3], heads = w->turn == ARCH_KEYS ? a->kv_heads : a->heads;
+	bool rotates = a->kind & (KIND_LLAMA | KIND_MIXTRAL);
+
+	arch_shape(a, w, shape);
+	if (w->scope == ARCH_EXPERT)
+		buf_printf(b, " [e of %llu, ", (unsigned long long)a->experts);
+	else
+		buf_str(b, " [");
+	if (w->turn == ARCH_TURNED)
+		buf_printf(b, "%llu, %llu] order 1 0", (unsigned long long)shape[1],
+			   (unsigned long long)shape[0]);
+	else if (rotates && (w->turn == ARCH_QUERIES || w->turn == ARCH_KEYS))
+		buf_printf(b, "%llu : swap %llu : 2", (unsigned long long)heads,
+			   (unsigned long long)(a->head_dim / 2));
+	else
+		buf_u64(b, shape[0]);
+	if (w->turn == ARCH_TURNED)
+		return;
+	if (w->n_dims == 2)
+		buf_printf(b, ", %llu", (unsigned long long)shape[1]);
+	buf_str(b, "]");
+}
+
+static void add_weight(struct buf *b, const struct arch *a, const struct arch_weight *w)
+{
+	bool in_layer = w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT;
+	const char *brace = w->scope == ARCH_EXPERT ? strstr(w->name, "{}") : NULL;
+	enum arch_need need = arch_needs(a, w, 0);
+
+	if (!w->gguf || need == ARCH_NONE || w->style == ARCH_FUSED_ROUTER)
+		return;
+	buf_str(b, w->scope == ARCH_TOP ? "" : arch_prefix(a));
+	if (in_layer)
+		buf_printf(b, "%s{i}.", arch_layers(a));
+	if (brace)
+		buf_printf(b, "%.*s{e}%s", (int)(brace - w->name), w->name, brace + 2);
+	else
+		buf_str(b, w->name);
+	buf_printf(b, " %s %s%s", need == ARCH_MUST ? "=" : "?=", in_layer ? "blk.{i}." : "",
+		   w->gguf);
+	add_axes(b, a, w);
+	buf_str(b, "\n");
+}
+
+static void add_scope(struct buf *b, const struct arch *a, enum arch_scope scope)
+{
+	for (size_t i = 0; i < arch_n_weights; i++)
+		if (arch_weights[i].scope == scope)
+			add_weight(b, a, &arch_weights[i]);
+}
+
+static void put_recipe(struct buf *b, const struct arch *a)
+{
+	buf_str(b, "ignore rope_freqs.weight\n");
+	add_scope(b, a, ARCH_ONCE);
+	add_scope(b, a, ARCH_TOP);
+	buf_printf(b, "for i in %llu\n", (unsigned long long)a->layers);
+	add_scope(b, a, ARCH_LAYER);
+	if (a->experts) {
+		buf_printf(b, "for e in %llu\n", (unsigned long long)a->experts);
+		add_scope(b, a, ARCH_EXPERT);
+		buf_str(b, "end\n");
+	}
+	buf_str(b, "end\n");
+}
+
+/* The sizes are those that the config.json says. */
+static int make_recipe(struct reading *r, struct ckpt_err *e)
+{
+	struct jdoc d CLEANUP(jdoc_release) = { 0 };
+	struct ckpt_err why;
+	struct config_in in = { { 0 }, &why, 0 };
+	struct arch a = { 0 };
+	int rc = jdoc_parse_copy(&d, r->ret->config.data, r->ret->config.len, JDOC_BIG, &why);
+
+	in.from = jdoc_root(&d);
+	if (!rc)
+		rc = arch_read(&in, &a);
+	if (!rc && a.head_dim % 2)
+		rc = err_set(&why, ERR_UNSUPPORTED, "heads of an odd size");
+	if (!rc)
+		put_recipe(&r->ret->recipe, &a);
+	arch_release(&a);
+	if (rc == -ENOMEM)
+		return err_nomem(e);
+	if (rc) {
+		no_config(r, "%s", why.msg);
+		r->failed = true;
+	}
+	return 0;
+}
+
+int gguf_model_read(const struct catalog *c, const char *dtype, struct gguf_model *ret,
+		    struct ckpt_err *e)
+{
+	struct reading r = { .ret = ret };
+	int rc = 0;
+
+	*ret = (struct gguf_model){ .config = BUF_INIT(MAX_TEXT), .recipe = BUF_INIT(MAX_TEXT) };
+	r.o = catalog_objects(c, &r.n_objects);
+	r.t = catalog_tensors(c, &r.n_tensors);
+	r.j.to = &ret->config;
+	if (!dtype) {
+		no_config(&r, "the weights are blocks of ggml's: with dequantize=bf16, fp16 or "
+			      "fp32 they have Hugging Face's names and a config.json");
+		return 0;
+	}
+	put_config(&r, dtype);
+	buf_str(&ret->config, "\n");
+	if (ret->config.err)
+		return err_nomem(e);
+	if (!r.failed)
+		rc = make_recipe(&r, e);
+	if (r.failed || *ret->why)
+		buf_release(&ret->config);
+	if (ret->recipe.err)
+		return err_nomem(e);
+	return rc;
+}
+
+void gguf_model_release(struct gguf_model *m)
+{
+	buf_release(&m->config);
+	buf_release(&m->recipe);
+}
