@@ -62,9 +62,11 @@ static void part_name(const char *of, const struct part *p, uint32_t number, cha
 		       suffix);
 }
 
-/* The files of the model that this file is of. */
-static int list_parts(const char *name, struct name_list *files, struct ckpt_err *e)
+/* The files of the model that this file is of, all of which have to be there. */
+static int list_parts(struct place *place, const char *name, struct name_list *files,
+		      struct ckpt_err *e)
 {
+	struct place_seen seen;
 	char other[NAME_CAP];
 	struct part p;
 	int rc = 0;
@@ -73,7 +75,12 @@ static int list_parts(const char *name, struct name_list *files, struct ckpt_err
 		return name_list_add(files, name, e);
 	for (uint32_t i = 1; !rc && i <= p.count; i++) {
 		part_name(name, &p, i, other);
-		rc = name_list_add(files, other, e);
+		rc = place_look(place, other, &seen, e);
+		if (!rc)
+			return err_set(e, ENOENT, "'%.200s' is missing: the model is in %u files",
+				       other, p.count);
+		if (rc > 0)
+			rc = name_list_add(files, other, e);
 	}
 	return rc;
 }
@@ -127,7 +134,7 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 					       all.v[0], all.v[i]);
 		file = all.v[0];
 	}
-	rc = list_parts(file, files, e);
+	rc = list_parts(place, file, files, e);
 	return rc ? rc : 1;
 }
 
@@ -269,20 +276,6 @@ static int scan_head(struct scan *s, const char *name, size_t i, struct ckpt_err
 	return rc ? err_wrap(e, "read '%.200s'", name) : 0;
 }
 
-static int scan_file(struct scan *s, size_t i, struct ckpt_err *e)
-{
-	const char *name = s->files->v[i];
-	struct place_seen seen;
-	int rc = place_look(s->place, name, &seen, e);
-
-	if (rc < 0)
-		return rc;
-	if (!rc)
-		return err_set(e, ENOENT, "'%.200s' is missing: the model is in %zu files", name,
-			       s->files->n);
-	return scan_head(s, name, i, e);
-}
-
 static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
 		struct catalog_writer *w, struct ckpt_err *e)
 {
@@ -295,7 +288,7 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	int rc = catalog_add_encoding(w, "raw", &s.encoding, e);
 
 	for (size_t i = 0; !rc && i < files->n; i++) {
-		rc = scan_file(&s, i, e);
+		rc = scan_head(&s, files->v[i], i, e);
 		if (opts->progress)
 			opts->progress(opts->progress_arg, i + 1, files->n);
 	}

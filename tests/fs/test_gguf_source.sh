@@ -1,0 +1,81 @@
+#!/bin/bash
+# GGUF files as checkpoints: their tensors, objects, values, and the model in them.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "${0%/*}/lib.sh"
+
+made() { python3 "$HERE/gguf_source.py" "$@"; }
+gguf() { python3 "$HERE/gguf.py" "$@"; }
+
+test_blocks_are_bytes_without_dequantize() {
+  made make m.gguf
+  mount_at m m.gguf
+  is "v w" "$(entries m/tensors)"
+  is 306 "$(stat -c %s m/tensors/w)"
+  is 20 "$(stat -c %s m/tensors/v)"
+  is '"test"' "$(cat m/objects/general.name)"
+  is '{   "w": "Q8_0",   "v": "F32" }' "$(tr '\n' ' ' <m/objects/gguf.tensor_types | sed 's/ $//')"
+  is '"uint8" [3,102]' "$(ckptfs ls --json m.gguf w | sed -n 's/.*"dtype": \("[a-z0-9]*"\), "shape": \(\[[0-9,]*\]\).*/\1 \2/p')"
+}
+
+test_every_range_has_the_values() {
+  made make m.gguf
+  mount_at m m.gguf -o dequantize=fp32
+  made edges m/tensors/w
+  is 1152 "$(stat -c %s m/tensors/w)"
+  is 20 "$(stat -c %s m/tensors/v)"
+  ckptfs check --data m.gguf >/dev/null
+}
+
+test_parts_are_one_checkpoint() {
+  for i in 0 1 2; do made make "m-0000$((i + 1))-of-00003.gguf" "$i" 3; done
+  is "v0 v1 v2 w0 w1 w2" "$(ckptfs ls m-00002-of-00003.gguf '[vw]*' | tr '\n' ' ' | sed 's/ $//')"
+  is 6 "$(ckptfs ls . '[vw]*' | wc -l)"
+  rm m-00002-of-00003.gguf
+  refused "'m-00002-of-00003.gguf' is missing: the model is in 3 files" ckptfs ls .
+  refused "'m-00002-of-00003.gguf' is missing" ckptfs ls m-00001-of-00003.gguf
+}
+
+test_what_cannot_be_read_is_said() {
+  printf 'GGUF\0\0\0\3' >big.gguf
+  refused "it is a GGUF of big-endian numbers, which is not supported" ckptfs ls big.gguf
+  made make m.gguf
+  made make n.gguf
+  refused "'big.gguf' and 'm.gguf' are two models: give one of them instead of the directory" ckptfs ls .
+  truncate -s 200 m.gguf
+  refused "'w' .* 'm.gguf' has 200 bytes" ckptfs cat m.gguf tensors/w
+}
+
+# What gguf/ makes of a model is the model again: under its names, without what was done for llama.cpp.
+cases_a_model_that_was_written_is_the_model_again() { printf '%s\n' llama experts gpt2; }
+test_a_model_that_was_written_is_the_model_again() {
+  local args
+  mkdir -p hf x
+  args=$(gguf model "$1" hf)
+  # shellcheck disable=SC2086 # words
+  make_dcp --flat dcp $args
+  mount_at m dcp -o assets=hf
+  cp m/gguf/model.gguf x/model.gguf
+  ckptfs umount m
+  ckptfs diff --model dcp x/model.gguf | grep ' equal, 0 differ, 0 only in A, 0 only in B$' >/dev/null
+  ckptfs info x/model.gguf | grep 'hf/: complete for .* (config.json from GGUF)' >/dev/null
+  mount_at m x/model.gguf
+  python3 -m json.tool m/hf/config.json >/dev/null
+}
+
+test_blocks_have_no_model() {
+  mkdir -p hf x
+  # shellcheck disable=SC2046 # words
+  make_dcp --flat dcp $(gguf model llama hf)
+  mount_at m dcp -o assets=hf,gguf_dtype=q8_0
+  cp m/gguf/model.gguf x/model.gguf
+  ckptfs info x/model.gguf | grep 'hf/: no config.json: the weights are blocks of ggml' >/dev/null
+  ckptfs info x/model.gguf --dequantize=bf16 | grep 'hf/: complete for LlamaForCausalLM' >/dev/null
+  is bfloat16 "$(sed -n 's/.*"torch_dtype": "\(.*\)".*/\1/p' <(ckptfs cat x/model.gguf hf/config.json --dequantize=bf16))"
+}
+
+test_a_model_that_is_not_known_has_its_names() {
+  made make m.gguf
+  ckptfs info m.gguf --dequantize=bf16 | grep "hf/: no config.json: the GGUF has no key 'general.architecture'" >/dev/null
+}
+
+run_suite "$@"
