@@ -11,8 +11,11 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
+#include "ckpt/diff_gguf.h"
 #include "ckpt/diff_pairs.h"
 #include "ckpt/pipeline.h"
+#include "codec/blocks.h"
+#include "codec/blocks_decode.h"
 #include "codec/delta.h"
 #include "codec/heat.h"
 #include "codec/tally.h"
@@ -76,6 +79,7 @@ struct worker {
 	struct run *run;
 	const struct pair *pair; /* the pair it is working on */
 	struct diff_buffers bufs;
+	uint8_t *blocks[2]; /* of a GGUF: what A's elements are encoded to, and what B has */
 	struct ckpt_file *files[2]; /* of the pair with that serial number, if open */
 	uint64_t serial;
 };
@@ -144,10 +148,30 @@ static size_t first_difference(const uint8_t *a, const uint8_t *b, size_t n)
 	return at;
 }
 
-static void compare(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
+/* A as float32, and B as it is stored; elements are numbered from `from`. */
+static int worker_read_blocks(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
+{
+	const struct ggml_info *t = w->pair->of.blocks;
+	const uint64_t off[] = { from * sizeof(float), from / t->elements * t->bytes };
+	const uint64_t len[] = { n * sizeof(float), n / t->elements * t->bytes };
+
+	for (size_t i = 0; i < 2; i++) {
+		int64_t got = ckpt_file_read(w->files[i], i ? w->blocks[1] : w->bufs.bytes[0],
+					     (size_t)len[i], off[i], &s->why);
+
+		s->why_b = i;
+		if (got >= 0 && (uint64_t)got != len[i])
+			return err_set(&s->why, EIO, "it ends at byte %ju",
+				       (uintmax_t)(off[i] + (uint64_t)got));
+		if (got < 0)
+			return (int)got;
+	}
+	return 0;
+}
+
+static void compare_values(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
 {
 	const struct pair *p = w->pair;
-	size_t size = dtype_info(p->of.types[0])->size;
 
 	if (p->has_heat)
 		delta_add_heat(&s->delta, p->of.types[0], w->bufs.bytes[0], p->of.types[1],
@@ -158,6 +182,36 @@ static void compare(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
 	if (p->has_norm)
 		tally_add(&s->tally, w->bufs.tally, p->of.types[0], w->bufs.bytes[0], (size_t)n,
 			  from);
+}
+
+static void compare_blocks(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
+{
+	const struct diff_pair *p = &w->pair->of;
+	const struct ggml_info *t = p->blocks;
+	const struct block_type *encoder = block_type((enum ggml_type)t->type);
+	size_t count = (size_t)(n / t->elements), bytes = count * t->bytes;
+
+	if (p->same_type && !s->differs) {
+		encoder->encode(w->bufs.bytes[0], w->blocks[0], count);
+		if (memcmp(w->blocks[0], w->blocks[1], bytes) != 0) {
+			s->differs = true;
+			s->first = from + first_difference(w->blocks[0], w->blocks[1], bytes) /
+						  t->bytes * t->elements;
+		}
+	}
+	if (p->values) {
+		block_decoder((enum ggml_type)t->type)(w->blocks[1],
+						       (float *)(void *)w->bufs.bytes[1], count);
+		compare_values(w, s, from, n);
+	}
+}
+
+static void compare(struct worker *w, struct slot *s, uint64_t from, uint64_t n)
+{
+	const struct pair *p = w->pair;
+	size_t size = dtype_info(p->of.types[0])->size;
+
+	compare_values(w, s, from, n);
 	if (p->of.same_type && !s->differs &&
 	    memcmp(w->bufs.bytes[0], w->bufs.bytes[1], (size_t)n * size) != 0) {
 		s->differs = true;
@@ -226,6 +280,11 @@ static void compare_tensors(struct worker *w, struct slot *s, uint64_t block)
 	const struct diff_pair *p = &w->pair->of;
 	uint64_t from = block * p->step, n = min_u64(p->elements - from, p->step);
 
+	if (p->blocks) {
+		if (!worker_read_blocks(w, s, from, n))
+			compare_blocks(w, s, from, n);
+		return;
+	}
 	if (!worker_read(w, s, from, n))
 		compare(w, s, from, n);
 }
@@ -257,6 +316,11 @@ static int setup(void *arg, void *worker, struct ckpt_err *e)
 	struct worker *w = worker;
 
 	(void)arg;
+	/* A block of ggml's has at most 292 bytes for 256 elements, which as float32 are a DIFF_BLOCK. */
+	w->blocks[0] = malloc(DIFF_BLOCK);
+	if (!w->blocks[0])
+		return err_nomem(e);
+	w->blocks[1] = w->blocks[0] + DIFF_BLOCK / 2;
 	return diff_buffers_make(&w->bufs, DIFF_BLOCK, e);
 }
 
@@ -267,6 +331,7 @@ static void teardown(void *arg, void *worker)
 	(void)arg;
 	worker_close(w);
 	diff_buffers_free(&w->bufs);
+	free(w->blocks[0]);
 }
 
 /* ---- the calling thread ---- */
@@ -387,7 +452,9 @@ static bool next(void *arg, void *item, uint64_t *ret_blocks)
 	return true;
 }
 
-static int diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct ckpt_err *e)
+/* gguf: NULL, or what to compare. */
+static int diff(struct ckpt *a, struct ckpt *b, const struct diff_gguf *gguf, struct ckpt_diff *d,
+		struct ckpt_err *e)
 {
 	struct run r = { .d = d, .glob_steps = TEXT_GLOB_STEPS, .tally = TALLY_INIT };
 	struct diff_side sides[] = { diff_side_of(a, d), diff_side_of(b, d) };
@@ -408,8 +475,8 @@ static int diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct ckpt
 	struct diff_pair p;
 	int rc;
 
-	if (ckpt_is_run(a) || ckpt_is_run(b))
-		return err_set(e, EISDIR, "it is a run");
+	for (size_t i = 0; gguf && i < 2; i++)
+		sides[i] = diff_side_of_gguf(gguf, i);
 	if (d->heat > CKPT_DIFF_MAX_HEAT)
 		return err_set(e, EINVAL, "heat of %u rows: there can be at most %d", d->heat,
 			       CKPT_DIFF_MAX_HEAT);
@@ -435,12 +502,19 @@ static int diff(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, struct ckpt
 int ckpt_diff_sized(struct ckpt *a, struct ckpt *b, struct ckpt_diff *d, size_t size,
 		    struct ckpt_err *e)
 {
+	struct diff_gguf *gguf = NULL;
 	struct ckpt_diff ours;
 	int rc = SIZED_TAKE(ours, d, size, "ckpt_diff", e);
 
 	if (rc)
 		return rc;
-	rc = diff(a, b, &ours, e);
+	if (ckpt_is_run(a) || ckpt_is_run(b))
+		return err_set(e, EISDIR, "it is a run");
+	if (!ours.model && diff_gguf_is(a, b))
+		rc = diff_gguf_new(a, b, &gguf, e);
+	if (!rc)
+		rc = diff(a, b, gguf, &ours, e);
+	diff_gguf_free(gguf);
 	SIZED_GIVE(d, size, ours);
 	return rc;
 }

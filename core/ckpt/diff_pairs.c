@@ -4,6 +4,8 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "codec/blocks.h"
+#include "codec/blocks_decode.h"
 #include "codec/delta.h"
 #include "codec/tally.h"
 #include "model/box.h"
@@ -18,6 +20,7 @@ struct entry {
 	bool is_object;
 	const char *fqn, *fault;
 	size_t fqn_len;
+	const struct ggml_info *blocks;
 	uint64_t at; /* its number among the tensors, or objects, of the side */
 	struct ckpt_diff_side side;
 };
@@ -50,9 +53,22 @@ struct diff_side diff_side_of(struct ckpt *c, const struct ckpt_diff *d)
 	return (struct diff_side){ .ckpt = c, .n_tensors = t.tensors, .n_objects = t.objects };
 }
 
+struct diff_side diff_side_of_gguf(const struct diff_gguf *g, size_t side)
+{
+	struct diff_gguf_side s = diff_gguf_side(g, side);
+
+	return (struct diff_side){ .ckpt = s.ckpt, .gguf = s, .n_tensors = s.n };
+}
+
 static void entry_of_tensor(const struct ckpt_tensor *t, struct entry *ret)
 {
 	*ret = (struct entry){ .fqn = t->fqn, .fqn_len = t->fqn_len, .fault = t->fault };
+	ret->side = (struct ckpt_diff_side){ t->dtype, t->n_dims, t->shape, t->bytes };
+}
+
+static void entry_of_gguf(const struct diff_gguf_tensor *t, struct entry *ret)
+{
+	*ret = (struct entry){ .fqn = t->name, .fqn_len = t->len, .blocks = t->blocks };
 	ret->side = (struct ckpt_diff_side){ t->dtype, t->n_dims, t->shape, t->bytes };
 }
 
@@ -72,6 +88,13 @@ static bool side_peek(const struct diff_side *s, struct entry *ret)
 	struct ckpt_tensor t;
 	struct ckpt_object o;
 
+	if (s->gguf.t) {
+		if (tensor) {
+			entry_of_gguf(&s->gguf.t[s->tensor], ret);
+			ret->at = s->tensor;
+		}
+		return tensor;
+	}
 	if (tensor && s->model)
 		ckpt_model_tensor(s->ckpt, s->tensor, &t);
 	else if (tensor)
@@ -101,6 +124,8 @@ static void side_step(struct diff_side *s, const struct entry *peeked)
 int diff_open(const struct diff_side *s, bool is_object, uint64_t at, struct ckpt_file **ret,
 	      struct ckpt_err *e)
 {
+	if (s->gguf.t)
+		return diff_gguf_open(&s->gguf, at, ret, e);
 	if (s->model)
 		return ckpt_model_open(s->ckpt, at, ret, e);
 	return ckpt_file_open(
@@ -135,6 +160,26 @@ static void pair_of_tensors(struct diff_pair *p, bool values)
 	p->step = DIFF_BLOCK / size;
 }
 
+/* A's elements are read as float32, and B's as they are stored. */
+static void pair_of_blocks(struct diff_pair *p, const struct ggml_info *blocks, bool values)
+{
+	bool encodes = block_type((enum ggml_type)blocks->type);
+
+	p->blocks = blocks;
+	p->types[0] = p->types[1] = CKPT_DTYPE_F32;
+	p->same_type = encodes;
+	p->values = values && block_decoder((enum ggml_type)blocks->type);
+	p->item.result = !same_shape(&p->item.a, &p->item.b) ? CKPT_DIFF_SHAPE
+			 : encodes			     ? CKPT_DIFF_EQUAL
+							     : CKPT_DIFF_DTYPE;
+	if (!encodes)
+		p->item.a.dtype = dtype_info(CKPT_DTYPE_F32)->name;
+	p->read = p->item.result == CKPT_DIFF_EQUAL ||
+		  (p->item.result == CKPT_DIFF_DTYPE && p->values);
+	p->elements = p->item.a.bytes / sizeof(float);
+	p->step = DIFF_BLOCK / sizeof(float); /* of whole blocks */
+}
+
 static void pair_of_both(struct diff_pair *p, const struct entry *a, const struct entry *b,
 			 bool values)
 {
@@ -148,6 +193,8 @@ static void pair_of_both(struct diff_pair *p, const struct entry *a, const struc
 		p->is_object = p->read = p->same_type = true;
 		p->types[0] = p->types[1] = CKPT_DTYPE_U8;
 		p->step = DIFF_BLOCK;
+	} else if (b->blocks) {
+		pair_of_blocks(p, b->blocks, values);
 	} else {
 		pair_of_tensors(p, values);
 	}

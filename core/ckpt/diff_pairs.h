@@ -6,6 +6,8 @@
  *	struct diff_side sides[] = { diff_side_of(a, d), diff_side_of(b, d) };
  *	while (diff_next(sides, d, &glob_steps, &pair)) ...
  *
+ * Blocks of a GGUF are equal if A's elements, encoded, are the same bytes.
+ *
  * To compare another list of names, such as tensors under other names, use another diff_side.
  *
  * Threads: one per walk.
@@ -13,6 +15,7 @@
 #ifndef CKPT_DIFF_PAIRS_H
 #define CKPT_DIFF_PAIRS_H
 
+#include "ckpt/diff_gguf.h"
 #include "model/dtype.h"
 #include <ckptfs/ckpt_diff.h>
 
@@ -24,6 +27,7 @@ enum { DIFF_BLOCK = 2 << 20 /* bytes of one side compared at once */ };
 struct diff_side {
 	struct ckpt *ckpt;
 	bool model;
+	struct diff_gguf_side gguf; /* if it has tensors, they are the list */
 	uint64_t n_tensors, n_objects;
 	uint64_t tensor, object; /* the next ones */
 };
@@ -50,9 +54,12 @@ struct diff_pair {
 	uint64_t elements; /* of a tensor; an object's size is known only once it is opened */
 	uint64_t step;	   /* number of elements that fit a block on both sides */
 	uint64_t cost;	   /* bytes to read */
+	/* B's elements are in blocks of this type, and A's are float32; types has what they are. */
+	const struct ggml_info *blocks;
 };
 
 struct diff_side diff_side_of(struct ckpt *c, const struct ckpt_diff *d);
+struct diff_side diff_side_of_gguf(const struct diff_gguf *g, size_t side);
 /* `at` is a value of .at; it numbers objects if is_object. */
 int diff_open(const struct diff_side *s, bool is_object, uint64_t at, struct ckpt_file **ret,
 	      struct ckpt_err *e);

@@ -17,7 +17,7 @@
  * included.
  *
  * Sources: gguf-py/gguf/tensor_mapping.py, conversion/{base,llama,qwen,gpt2}.py of llama.cpp.
- * Private to core/tree. Threads: pure.
+ * Threads: pure.
  */
 #ifndef TREE_GGUF_PLACE_H
 #define TREE_GGUF_PLACE_H
@@ -39,6 +39,10 @@ struct gguf_tensors {
 /* mix, plain: see gguf_mix_choose. The caller releases *ret, also after a failure. */
 int gguf_place(const struct view *v, const struct gguf_config *c, const struct gguf_mix *mix,
 	       enum ggml_type plain, struct gguf_tensors *ret, struct ckpt_err *e);
+/* What gguf/ would have of a view's model, all in float32, whether there is a tokenizer or not. The
+ * caller releases both, also after a failure. */
+int view_gguf_tensors(const struct view *v, struct gguf_config *ret_config,
+		      struct gguf_tensors *ret, struct ckpt_err *e);
 void gguf_tensors_release(struct gguf_tensors *t);
 
 #endif

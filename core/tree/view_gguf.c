@@ -212,17 +212,30 @@ static int make_head(const struct view *v, struct gguf *g, uint32_t file, struct
 	return g->heads[file].err ? err_nomem(e) : 0;
 }
 
-static int make(const struct view *v, struct gguf *g, struct ckpt_err *e)
+static int read_config(const struct view *v, struct gguf_config *ret, struct ckpt_err *e)
 {
 	CLEANUP(asset_text_release) struct asset_text config = { 0 };
-	enum ggml_type plain;
 	int rc;
 
 	if (!v->has_model)
 		return err_set(e, ENOENT, "there is no model");
 	rc = read_needed(v, "config.json", MAX_JSON, &config, e);
-	if (!rc)
-		rc = gguf_config_read(config.s, config.len, &g->config, e);
+	return rc ? rc : gguf_config_read(config.s, config.len, ret, e);
+}
+
+int view_gguf_tensors(const struct view *v, struct gguf_config *ret_config,
+		      struct gguf_tensors *ret, struct ckpt_err *e)
+{
+	int rc = read_config(v, ret_config, e);
+
+	return rc ? rc : gguf_place(v, ret_config, gguf_mix_of(GGML_F32), GGML_F32, ret, e);
+}
+
+static int make(const struct view *v, struct gguf *g, struct ckpt_err *e)
+{
+	enum ggml_type plain;
+	int rc = read_config(v, &g->config, e);
+
 	if (!rc)
 		rc = plain_type(v, &plain, e);
 	if (!rc) {

@@ -4,6 +4,7 @@
 #include "cmd/page_file.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -267,17 +268,49 @@ static bool to_stdout(const struct options *o)
 	return o->output && !strcmp(o->output, "-");
 }
 
+static const char *const of_model[] = { "weights", "recipe", "assets", "experts" };
+
+/* Is it asked whether a GGUF was made of a checkpoint? */
+static bool is_of_gguf(const struct options *o)
+{
+	return !o->model && bytes_end(o->args[1], strlen(o->args[1]), ".gguf");
+}
+
 /* Without --model, refuses options that only affect the model. */
 static int check_options(const struct options *o, struct ckpt_err *e)
 {
-	static const char *const of_model[] = { "weights", "recipe", "assets", "experts" };
-
 	if (o->json && to_stdout(o))
 		return err_set(e, EINVAL, "option 'report': JSON is written to '-', too");
-	for (size_t i = 0; i < ARRAY_LEN(of_model) && !o->model; i++)
+	for (size_t i = 0; i < ARRAY_LEN(of_model) && !o->model && !is_of_gguf(o); i++)
 		if (options_get(o, of_model[i]))
 			return err_set(e, EINVAL, "option '%s' is for --model", of_model[i]);
 	return 0;
+}
+
+/* Opens a GGUF without the options that say how the other one's model is made. */
+static int open_gguf(const struct options *o, const struct cmd_how *how, struct ckpt **ret,
+		     struct ckpt_err *e)
+{
+	autofree const char **words = NULL;
+	struct options own = *o;
+	size_t n = 0, kept = 0;
+
+	while (o->open && o->open[n])
+		n++;
+	words = calloc(n + 1, sizeof(*words));
+	if (!words)
+		return err_set(e, ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		size_t len = strcspn(o->open[i], "=");
+		bool leave = false;
+
+		for (size_t k = 0; k < ARRAY_LEN(of_model); k++)
+			leave |= bytes_are(o->open[i], len, of_model[k]);
+		if (!leave)
+			words[kept++] = o->open[i];
+	}
+	own.open = words;
+	return cmd_open(o->args[1], &own, how, ret, e);
 }
 
 static int open_both(const struct options *o, struct ckpt **a, struct ckpt **b, struct ckpt_err *e)
@@ -292,7 +325,10 @@ static int open_both(const struct options *o, struct ckpt **a, struct ckpt **b, 
 			       "only be :memory:",
 			       index);
 	rc = cmd_open(o->args[0], o, &holes_are_fine, a, e);
-	return rc ? rc : cmd_open(o->args[1], o, &holes_are_fine, b, e);
+	if (rc)
+		return rc;
+	return is_of_gguf(o) ? open_gguf(o, &holes_are_fine, b, e)
+			     : cmd_open(o->args[1], o, &holes_are_fine, b, e);
 }
 
 /* The exit status of the comparison. */

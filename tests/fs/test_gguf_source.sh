@@ -62,6 +62,29 @@ test_a_model_that_was_written_is_the_model_again() {
   python3 -m json.tool m/hf/config.json >/dev/null
 }
 
+# Was a file made from a checkpoint? Its tensors, encoded again, have the same bytes.
+cases_a_file_is_proven_to_be_made_from_a_checkpoint() { printf '%s\n' f16 q8_0 q4_0; }
+test_a_file_is_proven_to_be_made_from_a_checkpoint() {
+  local at
+  mkdir -p hf x
+  # shellcheck disable=SC2046 # words
+  make_dcp --flat dcp $(gguf model llama hf)
+  mount_at m dcp -o assets=hf,gguf_dtype="$1"
+  cp m/gguf/model.gguf x.gguf
+  ckptfs umount m
+  is "21 equal, 0 differ, 0 only in A, 0 only in B" "$(ckptfs diff dcp x.gguf -o assets=hf)"
+  # The last tensor is the head; another byte in it is another value.
+  at=$(($(stat -c %s x.gguf) / 4096 * 4096 - 4096))
+  ckptfs ls --json x.gguf output.weight >/dev/null
+  printf 'abcdefgh' | dd of=x.gguf bs=1 seek=$((at + 6)) conv=notrunc status=none
+  exit_status=0
+  ckptfs diff dcp x.gguf -o assets=hf --values >lines || exit_status=$?
+  is 1 "$exit_status"
+  grep '^differs *output.weight ' lines >/dev/null
+  grep '^20 equal, 1 differ, ' lines >/dev/null
+  refused 'what the first checkpoint would be as a GGUF: no config.json' ckptfs diff dcp x.gguf
+}
+
 test_blocks_have_no_model() {
   mkdir -p hf x
   # shellcheck disable=SC2046 # words
