@@ -1,0 +1,54 @@
+#!/bin/bash
+# tests/torch/gguf_source.sh [SEED]
+#
+# GGUF files of llama.cpp's converter and of llama-quantize, opened as checkpoints: `diff` proves that they were made
+# from the models they were made from, under the names of Hugging Face they are these models again, and hf/ is
+# complete for a config.json that was made of the keys. SEED (random when empty) decides. Must be root, for the chroot
+# (scripts/chroot.sh).
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. tests/torch/lib.sh
+seed=${1:-$RANDOM}
+echo "seed $seed"
+
+# prove WHAT WANT COMMAND...: the last line of what it prints.
+prove() {
+  local what=$1 want=$2
+  shift 2
+  "$@" >"$tmp/out" 2>&1 || true
+  if grep -E -- "$want" "$tmp/out" >/dev/null; then
+    pass
+  else
+    fail "$what"
+    head -n 20 "$tmp/out" | sed 's/^/  /'
+  fi
+}
+
+files=(llama:f32 mistral:bf16 mixtral:f32 qwen2:f32 qwen3:f16 qwen2_moe:f32 qwen3_moe:f32 gpt2:f32)
+# shellcheck disable=SC2206 # words
+for kind in q8_0 q4_0 q5_1 q4_k_m q5_k_s q6_k mxfp4; do files+=(llama:$kind qwen3_moe:$kind gpt2:$kind); done
+mkdir "$tmp/made"
+if ! in_chroot sh -c "python3 /mnt/tests/gguf_models.py $seed /mnt/out/models &&
+  python3 /mnt/tests/gguf_source.py /mnt/out/models /mnt/out/made ${files[*]}" >"$tmp/log" 2>&1; then
+  fail "gguf_source.py"
+  tail -n 20 "$tmp/log" | sed 's/^/  /'
+fi
+for file in "${files[@]}"; do
+  model=${file%:*}
+  kind=${file#*:}
+  gguf=$tmp/made/$model-$kind.gguf
+  ckpt=$tmp/models/$model
+  prove "$file: origin" '^[1-9][0-9]* equal, 0 differ, [01] only in A, 0 only in B$' \
+    "$ckptfs" diff "$ckpt/ckpt" "$gguf" -o "assets=$ckpt/hf"
+  case $file in
+    llama:*) ;; # of Llama 3.1: rope_freqs.weight
+    *:f32 | *:f16 | *:bf16) prove "$file: config.json" "hf/: *complete for .*config.json from GGUF" "$ckptfs" info "$gguf" ;;
+  esac
+  [[ $kind != f32 ]] || prove "$file: model" '^[1-9][0-9]* equal, 0 differ, [01] only in A, 0 only in B$' \
+    "$ckptfs" diff --model "$ckpt/ckpt" "$gguf" -o dtype=fp32,experts=fused
+done
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
