@@ -196,6 +196,10 @@ $(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%
 BLOCKS := $(patsubst %,$(BUILD)/core/codec/%.o,blocks_32 blocks_256 blocks_decode)
 $(BUILD)/core/read/dequant_flat.o $(BLOCKS) $(BUILD)/tests/core/codec/test_blocks.o: CFLAGS_ += -ffp-contract=off -Wno-psabi
 
+# The order of operations is what torch's is: only what is written as one is fused.
+BLEND := $(BUILD)/core/codec/blend.o
+$(BLEND): CFLAGS_ += -ffp-contract=off
+
 # Started instead of each Python, so without libraries and sanitizers.
 $(BUILD)/tests/quick_python: tests/fs/quick_python.c
 	@mkdir -p $(@D)
@@ -203,7 +207,7 @@ $(BUILD)/tests/quick_python: tests/fs/quick_python.c
 
 # At -O2 gcc 12 makes vectors only of loops that never leave an element over.
 $(BUILD)/core/codec/arith.o $(BUILD)/core/codec/cast.o $(BUILD)/core/codec/hist.o \
-  $(BUILD)/core/codec/q8_0.o $(BUILD)/core/codec/tally.o $(BLOCKS): CFLAGS_ += -O3
+  $(BUILD)/core/codec/q8_0.o $(BUILD)/core/codec/tally.o $(BLOCKS) $(BLEND): CFLAGS_ += -O3
 # .incbin is not seen by -MMD.
 $(BUILD)/core/recipe/recipe_builtin.o: $(wildcard core/recipe/recipes/*.recipe)
 $(BUILD)/core/page/page.o: $(wildcard core/page/*.html core/page/*.css core/page/*.js)

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* blend_internal - the same without vector instructions of any special CPU, for tests. Private to
+ * core/codec. */
+#ifndef CODEC_BLEND_INTERNAL_H
+#define CODEC_BLEND_INTERNAL_H
+
+#include "codec/blend.h"
+
+void blend_add_portable(float *acc, const float *x, float weight, size_t n);
+void blend_add_f64_portable(double *acc, const double *x, double weight, size_t n);
+void blend_product_portable(const struct blend_product *p, float *out);
+
+#endif
