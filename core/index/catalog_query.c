@@ -620,6 +620,7 @@ static int fill_computed(struct catalog *c, const struct catalog_computed *v, st
 	const struct catalog_tensor *like = &c->tensors[v->like];
 	char *fqn = arena_dup(&c->shapes, v->fqn, v->fqn_len);
 	uint64_t *shape = arena_array(&c->shapes, v->n_dims + 1, sizeof(*shape)), bytes;
+	bool same = v->n_dims == like->n_dims && dims_equal(v->n_dims, v->shape, like->shape);
 
 	if (!fqn || !shape)
 		return catalog_no_memory(e);
@@ -631,7 +632,8 @@ static int fill_computed(struct catalog *c, const struct catalog_computed *v, st
 	ret->t = (struct catalog_tensor){ .fqn = fqn,
 					  .fqn_len = v->fqn_len,
 					  .shape = shape,
-					  .logical = shape,
+					  .logical = same ? like->logical : shape,
+					  .n_logical = same ? like->n_logical : 0,
 					  .bytes = bytes,
 					  .row = CATALOG_COMPUTED,
 					  .path = path_like(like, fqn, v->fqn_len),
@@ -645,14 +647,14 @@ static int fill_computed(struct catalog *c, const struct catalog_computed *v, st
 int catalog_compute(struct catalog *c, struct catalog_computed *v, size_t n, const bool *hide,
 		    uint32_t *ret_numbers, struct ckpt_err *e)
 {
-	size_t old = c->n_tensors, all = old + n, shown = 0;
+	size_t old = c->n_all, all = old + n, shown = 0;
 	autofree struct moved *m = calloc(all + 1, sizeof(*m));
 	struct catalog_tensor *t;
 
 	if (!m)
 		return catalog_no_memory(e);
 	for (size_t i = 0; i < old; i++)
-		m[i] = (struct moved){ c->tensors[i], (uint32_t)i, hide[i] };
+		m[i] = (struct moved){ c->tensors[i], (uint32_t)i, i >= c->n_tensors || hide[i] };
 	for (size_t i = 0; i < n; i++) {
 		if (fill_computed(c, &v[i], &m[old + i], e))
 			return -e->code;

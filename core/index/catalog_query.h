@@ -85,20 +85,23 @@ const char *catalog_seal(const struct catalog *c);
  * afterwards catalog_tensors() lists those that are to be shown, in their order. The others have the
  * numbers behind them, up to catalog_all_tensors(), and are read as before.
  *
- * Before any other use of the tensors, whose numbers change.
+ * Before any other use of the tensors, whose numbers change. It may be called again, for tensors that
+ * are computed from these.
  */
 struct catalog_computed {
 	const char *fqn; /* copied, as is the shape; fqn_len bytes */
 	uint32_t fqn_len;
-	uint32_t like; /* a stored tensor whose path it has; its number, which changes as well */
+	uint32_t
+		like; /* a tensor whose path it has, and whose logical shape if shapes are equal; its
+			* number, which changes as well */
 	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape;
 	uint32_t number; /* set here */
 };
 /*
- * hide: one for each tensor. The new number of tensor i is ret_numbers[i]. Fails, and changes
- * nothing, if two names are equal (EEXIST), or a tensor is larger than a file can be.
+ * hide: one for each tensor that is shown. The new number of tensor i, hidden or not, is
+ * ret_numbers[i]. Fails, and changes nothing, if two names are equal (EEXIST), or a tensor is larger than a file can be.
  */
 int catalog_compute(struct catalog *c, struct catalog_computed *v, size_t n, const bool *hide,
 		    uint32_t *ret_numbers, struct ckpt_err *e);
