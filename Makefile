@@ -118,6 +118,7 @@ WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free
 
 # libckpt: its functions are marked CKPT_API, its headers include each other and nothing else of ours.
 HEADERS := $(wildcard core/include/ckptfs/*.h)
+PYTHON_PACKAGE := $(wildcard scripts/python/ckptfs/*.py) scripts/python/ckptfs/py.typed
 # The manual pages of the program; ckpt(3) is the library's.
 MAN     := $(wildcard fs/man/*.[1-9])
 # What programs ask for at run time. Structures may change with each 0.x, and later with each X.
@@ -257,7 +258,7 @@ install-program: program
 
 install-lib: lib
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(INCDIR)/ckptfs $(DESTDIR)$(MANDIR)/man3 \
-	  $(DESTDIR)$(PYDIR)
+	  $(DESTDIR)$(PYDIR)/ckptfs
 	install -m 644 $(BUILD)/$(SONAME) $(DESTDIR)$(LIBDIR)/libckpt.so.$(VERSION)
 	ln -sfn libckpt.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	ln -sfn $(SONAME) $(DESTDIR)$(LIBDIR)/libckpt.so
@@ -266,13 +267,15 @@ install-lib: lib
 	  -e 's|@LIBS@|$(CORE_LIBS) -pthread|' core/include/ckpt.pc >$(DESTDIR)$(LIBDIR)/pkgconfig/ckpt.pc
 	install -m 644 $(HEADERS) $(DESTDIR)$(INCDIR)/ckptfs
 	install -m 644 core/include/ckpt.3 $(DESTDIR)$(MANDIR)/man3/ckpt.3
-	install -m 644 scripts/ckptfs.py $(DESTDIR)$(PYDIR)/ckptfs.py
+	install -m 644 $(PYTHON_PACKAGE) $(DESTDIR)$(PYDIR)/ckptfs
 	[ -n "$(DESTDIR)" ] || $(LDCONFIG) || echo "ldconfig has to be run"
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libckpt.so libckpt.a $(SONAME) libckpt.so.$(VERSION) pkgconfig/ckpt.pc) \
 	  $(addprefix $(DESTDIR)$(INCDIR)/ckptfs/,$(notdir $(HEADERS))) \
-	  $(DESTDIR)$(MANDIR)/man3/ckpt.3 $(DESTDIR)$(PYDIR)/ckptfs.py
+	  $(DESTDIR)$(MANDIR)/man3/ckpt.3 $(addprefix $(DESTDIR)$(PYDIR)/ckptfs/,$(notdir $(PYTHON_PACKAGE)))
+	rm -rf $(DESTDIR)$(PYDIR)/ckptfs/__pycache__
+	[ ! -d $(DESTDIR)$(PYDIR)/ckptfs ] || rmdir $(DESTDIR)$(PYDIR)/ckptfs
 	[ ! -d $(DESTDIR)$(INCDIR)/ckptfs ] || rmdir $(DESTDIR)$(INCDIR)/ckptfs
 	rm -f $(DESTDIR)$(LIBEXECDIR)/ckptfs-fetch
 	[ ! -d $(DESTDIR)$(LIBEXECDIR) ] || rmdir $(DESTDIR)$(LIBEXECDIR)

@@ -105,7 +105,7 @@ test_it_has_a_versioned_name() {
   is "libckpt.so.$version" "$(readlink "$ROOT/lib/$so")"
   is "$so" "$(readlink "$ROOT/lib/libckpt.so")"
   is "$version" "$(pkg-config --modversion ckpt)"
-  is "__version__ = \"$version\"" "$(grep ^__version__ "$ROOT"/lib/python3*/dist-packages/ckptfs.py)"
+  is "__version__ = \"$version\"" "$(grep ^__version__ "$ROOT"/lib/python3*/dist-packages/ckptfs/_libckpt.py)"
 }
 
 # Each on its own, in C of three standards and in C++, without a warning.

@@ -49,7 +49,7 @@ make_programs() {
   program ssh <<<'exec bash -c "$2"'
   # Of a build without MPI one process is enough.
   program mpirun <<<'shift 2; exec "$@"'
-  program python3 <<<"export PYTHONPATH=$TOP/scripts PYTHONDONTWRITEBYTECODE=1 CKPTFS_LIBRARY=$library
+  program python3 <<<"export PYTHONPATH=$TOP/scripts/python PYTHONDONTWRITEBYTECODE=1 CKPTFS_LIBRARY=$library
     ${preload:+export LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0}
     "'exec /usr/bin/python3 "$@"'
   program model_dir <<<'jq -e .model_type "$1/config.json" && [[ $(tail -c +9 "$1/model.safetensors" | head -c 1) == "{" ]]'

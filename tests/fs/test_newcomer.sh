@@ -142,7 +142,7 @@ test_10_looking() {
 test_12_python() {
   case ${VARIANT:-release} in asan | tsan) return 0 ;; esac # test_python.sh has what that takes
   llama ck
-  status_of 1 env PYTHONPATH="$HERE/../../scripts" CKPTFS_LIBRARY="$(dirname "$CKPTFS")/$(basename "$(find "$(dirname "$CKPTFS")" -maxdepth 1 -name 'libckpt.so.*' | head -n 1)")" \
+  status_of 1 env PYTHONPATH="$HERE/../../scripts/python" CKPTFS_LIBRARY="$(dirname "$CKPTFS")/$(basename "$(find "$(dirname "$CKPTFS")" -maxdepth 1 -name 'libckpt.so.*' | head -n 1)")" \
     "$PYTHON" -c 'import ckptfs, sys; ckptfs.open(sys.argv[1])["lm_head.wieght"]' ck
   grep -q "KeyError.*lm_head.weight" err || fail "$(cat err)"
 }

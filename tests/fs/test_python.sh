@@ -1,5 +1,5 @@
 #!/bin/bash
-# scripts/ckptfs.py with Debian's Python and NumPy, on every fixture.
+# The Python package with Debian's Python and NumPy, on every fixture.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 LIMIT=${LIMIT:-120}
 . "${0%/*}/lib.sh"
@@ -16,7 +16,7 @@ py() {
   local preload
   preload=$(ldd "$CKPTFS_LIBRARY" | awk '/lib(a|t)san/ { print $3 }')
   env ${preload:+LD_PRELOAD="$preload" ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}"} \
-    PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="${PYTHONPATH-$TOP/scripts}" PYTHONWARNINGS=error \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="${PYTHONPATH-$TOP/scripts/python}" PYTHONWARNINGS=error \
     PYTHONUTF8=1 /usr/bin/python3 "$@"
 }
 check() { py "$HERE/python.py" "$@"; }
@@ -41,6 +41,14 @@ test_options_are_those_of_the_mount() {
 test_failures_are_exceptions_with_the_library_s_sentence() { check errors "$(zoo)"; }
 test_bfloat16_is_a_type_of_ml_dtypes() { check ml_dtypes "$(zoo)"; }
 test_files_of_the_tree_are_files() { check files "$(zoo)"; }
+test_state_dicts_are_filled_by_threads() { check state_dict "$(big)/ckpt"; }
+
+test_safetensors_interface_over_each_fixture() {
+  local path paths=()
+  for path in "$DATA"/*/ckpt; do paths+=("$path"); done
+  check loading "${paths[@]}"
+}
+
 test_threads_may_read_and_close() { check threads "$(big)/ckpt"; }
 
 test_a_series_is_that_of_stat() {
@@ -75,14 +83,14 @@ test_structures_are_those_of_the_header() {
 test_it_lists_a_checkpoint() {
   local ck
   ck=$(zoo)
-  status_of 0 py "$TOP/scripts/ckptfs.py" "$ck"
+  status_of 0 py -m ckptfs "$ck"
   is "$(ckptfs ls "$ck" | wc -l)" "$(wc -l <out)"
   grep -qx 'float16  *\[55, 7\]  *model.layers.2.half' out
-  status_of 0 py "$TOP/scripts/ckptfs.py" "$ck" model dtype=fp32
+  status_of 0 py -m ckptfs "$ck" model dtype=fp32
   grep -qx 'float32  *\[55, 7\]  *layers.2.half' out
-  status_of 2 py "$TOP/scripts/ckptfs.py" "$T/no"
+  status_of 2 py -m ckptfs "$T/no"
   grep -q "open '$T/no'" err
-  status_of 2 py "$TOP/scripts/ckptfs.py"
+  status_of 2 py -m ckptfs
 }
 
 # As `make install` puts it, the library is found without being named.
@@ -96,17 +104,17 @@ test_it_finds_what_is_installed() {
     if [[ $VARIANT == release ]]; then
       export PYTHONPATH
       is "$T/elsewhere/lib/$(basename "$real")" \
-        "$(py -c 'import ckptfs; ckptfs._library(); print([x.split()[-1] for x in open("/proc/self/maps") if "libckpt" in x][0])' |
+        "$(py -c 'import ckptfs; ckptfs._libckpt._library(); print([x.split()[-1] for x in open("/proc/self/maps") if "libckpt" in x][0])' |
           sed -E 's/\.so\.([0-9]+\.[0-9]+)\.[0-9]+$/.so.\1/')"
     fi
   )
   rm -r elsewhere/lib/libckpt*
-  cp "$TOP/scripts/ckptfs.py" .
+  cp -r "$TOP/scripts/python/ckptfs" .
   # Any library of its soname will do, whatever the last number of its version.
-  sed -i -E 's/^(__version__ = "[0-9]+\.[0-9]+)\..*/\1.999"/' ckptfs.py
+  sed -i -E 's/^(__version__ = "[0-9]+\.[0-9]+)\..*/\1.999"/' ckptfs/_libckpt.py
   PYTHONPATH=$T status_of 1 py -c 'import ckptfs; ckptfs.open("x")'
   grep -q "NotFoundError: open 'x'" err
-  sed -i 's/^__version__ = .*/__version__ = "0.0.0"/' ckptfs.py
+  sed -i 's/^__version__ = .*/__version__ = "0.0.0"/' ckptfs/_libckpt.py
   PYTHONPATH=$T status_of 1 py -c 'import ckptfs; ckptfs.open("x")'
   grep -q 'ImportError: .* is for 0.0.0' err
 }
@@ -114,10 +122,10 @@ test_it_finds_what_is_installed() {
 # What a copy of the module finds in the directories above it is loaded only where that is its source tree, or where
 # it is installed, and the files are those of whom it trusts. MODULE LIBRARY WORDS: see below.
 cases_a_library_that_lies_about_is_not_loaded() {
-  printf '%s\n' "x build/release no" "scripts build/release no" "scripts build/release no sources theirs:build" \
-    "scripts build/release no sources theirs:Makefile" "scripts build/release no sources theirs:core/include" \
-    "scripts build/release no sources link:build" "x build/release no sources" "scripts build/release yes sources" \
-    "a/b . no" "python3/dist-packages . yes" "python3.11/site-packages . yes" \
+  printf '%s\n' "x build/release no" "scripts/python build/release no" "scripts/python build/release no sources theirs:build" \
+    "scripts/python build/release no sources theirs:Makefile" "scripts/python build/release no sources theirs:core/include" \
+    "scripts/python build/release no sources link:build" "x build/release no sources" "scripts/python build/release yes sources" \
+    "x x/ckptfs yes" "x x/ckptfs no theirs:LIBRARY" "a/b . no" "python3/dist-packages . yes" "python3.11/site-packages . yes" \
     "python3/dist-packages . no theirs:LIBRARY"
 }
 test_a_library_that_lies_about_is_not_loaded() {
@@ -125,8 +133,9 @@ test_a_library_that_lies_about_is_not_loaded() {
   library=$where/$(basename "$CKPTFS_LIBRARY")
   [[ $(id -u) == 0 ]] || skip "not root"
   shift 3
-  mkdir -p "d/$module" "d/$where"
-  cp "$TOP/scripts/ckptfs.py" "d/$module"
+  mkdir -p "d/$module"
+  cp -r "$TOP/scripts/python/ckptfs" "d/$module"
+  mkdir -p "d/$where"
   read -ra compiler <<<"${CC:-cc}"
   echo '#include <stdio.h>
 __attribute__((constructor)) static void hello(void) { puts("loaded"), fflush(stdout); }' |
@@ -143,7 +152,7 @@ __attribute__((constructor)) static void hello(void) { puts("loaded"), fflush(st
   # shellcheck disable=SC2030 # in the subshell
   (
     unset CKPTFS_LIBRARY
-    PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=d/$module /usr/bin/python3 -c 'import ckptfs; ckptfs._library()' >out 2>err || true
+    PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=d/$module /usr/bin/python3 -c 'import ckptfs; ckptfs._libckpt._library()' >out 2>err || true
   )
   is "$loaded" "$(grep -qx loaded out && echo yes || echo no)"
 }

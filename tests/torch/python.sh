@@ -1,7 +1,7 @@
 #!/bin/bash
 # tests/torch/python.sh
 #
-# scripts/ckptfs.py and real PyTorch: every type that torch has, as torch loads it; and a model of
+# The Python package and real PyTorch: every type that torch has, as torch loads it; and a model of
 # transformers that gets its weights out of what Megatron-core saved, without Megatron-core. Must be
 # root, for the chroot that PyTorch lives in (scripts/chroot.sh).
 #
@@ -17,7 +17,7 @@ mkdir "$tmp/lib"
 cp "$(dirname "$ckptfs")"/libckpt.so.* "$tmp/lib/"
 
 counted "ckptfs.py" timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" \
-  --bind "$PWD/tests/data:/mnt/data" --bind "$PWD/scripts:/mnt/scripts" --bind "$tmp:/mnt/out" -- \
+  --bind "$PWD/tests/data:/mnt/data" --bind "$PWD/scripts/python:/mnt/scripts" --bind "$tmp:/mnt/out" -- \
   env LD_LIBRARY_PATH=/mnt/out/lib PYTHONPATH=/mnt/scripts XDG_CACHE_HOME=/mnt/out/cache \
   python3 /mnt/tests/python_check.py /mnt/data /mnt/out
 

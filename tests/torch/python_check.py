@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""python_check.py DATA OUT - ckptfs.py's torch tensors, compared with what torch loads.
+"""python_check.py DATA OUT - the package's torch tensors, compared with what torch loads.
 
 DATA is tests/data, OUT a directory to write in. Prints a line for each difference, then
 "N passed, M failed".
@@ -8,11 +8,14 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import sys
 import threading
 import traceback
 
 import ckptfs
+import safetensors
+import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 import transformers
@@ -25,7 +28,7 @@ CASES = ["dtypes", "special_floats", "mp4_fsdp2_adamw", "mp4_mesh2d", "shapes", 
 
 def bits(t):
     """The bytes of a tensor of any type."""
-    return bytes(t.contiguous().untyped_storage()[:t.numel() * t.element_size()])
+    return bytes(t.clone(memory_format=torch.contiguous_format).untyped_storage()[:t.numel() * t.element_size()])
 
 
 def load(path):
@@ -127,10 +130,87 @@ def check_numpy():
             assert ck["bfloat16"].dtype == ml_dtypes.bfloat16
 
 
+def same_tensor(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and bits(a) == bits(b)
+
+
+def random_slices(r, shape):
+    """Indices that safetensors takes: a slice or an integer for some of the first dimensions."""
+    found = []
+    for size in shape[:r.randrange(len(shape) + 1)]:
+        ends = [None] + list(range(size + 1))
+        found.append(r.randrange(size) if size and r.random() < 0.3 else
+                     slice(r.choice(ends), r.choice(ends), r.choice([None, 1, 2, 3])))
+    return tuple(found) or slice(None)
+
+
+def check_safetensors_interface():
+    """What safetensors itself says of the converted copy, of every type that it has, and of slices."""
+    r = random.Random(22)
+    (OUT / "any").mkdir()
+    (OUT / "any/config.json").write_text("{}")
+    types = set()
+    for case in CASES:
+        path, copy = DATA / case / "ckpt", OUT / f"{case}.safetensors"
+        with ckptfs.open(path, assets=OUT / "any") as ck:
+            if not len(ck.model) or case == "weird_fqns":
+                continue
+            copy.write_bytes(ck.read("hf/model.safetensors"))
+        want = safetensors.torch.load_file(copy)
+        for threads in 0, 1, 4:
+            got = ckptfs.load_file(path, threads=threads)
+            assert all(same_tensor(got[name], want[name]) for name in want), case
+            # Types that safetensors does not have.
+            assert {got[name].dtype for name in set(got) - set(want)} <= {
+                torch.complex128, torch.complex32, torch.float4_e2m1fn_x2}, (case, set(got) ^ set(want))
+        with ckptfs.safe_open(path, framework="pt") as mine, safetensors.safe_open(copy, framework="pt") as theirs:
+            assert set(mine.keys()) == set(got) == set(mine.offset_keys())
+            assert mine.metadata() == theirs.metadata()
+            for name in theirs.keys():
+                a, b = mine.get_slice(name), theirs.get_slice(name)
+                assert (a.get_shape(), a.get_dtype()) == (b.get_shape(), b.get_dtype()), name
+                assert same_tensor(mine.get_tensor(name), theirs.get_tensor(name)), name
+                types.add(a.get_dtype())
+                for _ in range(8 if a.get_dtype() != "F4" else 0):  # elements that are half a byte
+                    index = random_slices(r, b.get_shape())
+                    try:
+                        wanted = b[index]
+                    except Exception:  # what it does not take, such as a slice that is empty
+                        continue
+                    assert same_tensor(a[index], wanted.contiguous()), (name, index)
+            assert {n: bits(t) for n, t in mine.get_tensors().items()} == {n: bits(t) for n, t in got.items()}
+    assert {"BOOL", "BF16", "F8_E4M3", "F8_E5M2", "C64", "I16"} <= types, types
+
+
+def check_dlpack():
+    with ckptfs.open(DATA / "dtypes/ckpt") as ck:
+        for name in ck:
+            t = ck.tensor(name)
+            if t.dtype.startswith("float8") or not t.shape:
+                continue  # which DLPack, as torch speaks it, has not
+            try:
+                got = torch.from_dlpack(t)
+            except (BufferError, RuntimeError) as e:
+                assert t.dtype in ("uint16", "uint32", "uint64"), (t, e)
+                continue
+            assert same_tensor(got, t.torch()), t
+        state = ck.state_dict()
+        assert list(state) == list(ck) and all(same_tensor(state[name], ck.torch(name)) for name in ck)
+        assert next(iter(ck.state_dict(device="meta").values())).device.type == "meta"
+        try:
+            ckptfs._load._new_torch(type("T", (ckptfs.Tensor,), {"__init__": lambda self: vars(self).update(
+                dtype="float3", shape=(), itemsize=1, name="x")})())
+        except TypeError as e:
+            assert "which torch" in str(e), e
+        else:
+            raise AssertionError("torch has no float3")
+
+
 def main():
     os.environ["HF_HUB_OFFLINE"] = "1"
     passed = failed = 0
-    for check in (check_all_types, check_megatron, check_threads, check_numpy):
+    for check in (check_all_types, check_megatron, check_threads, check_numpy, check_safetensors_interface,
+                  check_dlpack):
         try:
             check()
             passed += 1

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole state dicts, filled by several threads, and the interface of safetensors over any checkpoint."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import functools
+import mmap
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from ._checkpoint import Checkpoint, Tensors
+from ._libckpt import Option
+from ._tensor import Index, Tensor
+
+if TYPE_CHECKING:
+    import numpy
+    import torch as _torch
+
+# Bytes that one thread reads at a time: so many that a call of the library costs nothing beside them, and so few that
+# all threads have work to the end.
+PIECE = 32 << 20
+HUGE = 2 << 20  # bytes of a huge page on x86-64 and, with pages of 4 KiB, on arm64
+
+# safetensors' names of torch's types.
+_SAFETENSORS = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32",
+                "uint32": "U32", "int64": "I64", "uint64": "U64", "float16": "F16", "bfloat16": "BF16",
+                "float32": "F32", "float64": "F64", "complex64": "C64", "float8_e4m3fn": "F8_E4M3",
+                "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ",
+                "float8_e5m2fnuz": "F8_E5M2FNUZ"}
+_FRAMEWORKS = {"pt": "pt", "torch": "pt", "pytorch": "pt", "np": "np", "numpy": "np"}
+
+
+@functools.lru_cache(maxsize=None)
+def _madvise() -> Optional[Callable]:
+    function = getattr(ctypes.CDLL(None), "madvise", None)
+    if function and hasattr(mmap, "MADV_HUGEPAGE"):
+        function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        return function
+    return None
+
+
+def _want_huge_pages(address: int, size: int) -> None:
+    """Memory not touched yet gets huge pages: a fault for each 2 MiB, not for each 4 KiB, which takes as long as the
+    copy does. Where the kernel has none, nothing happens."""
+    start = -(-address // HUGE) * HUGE
+    end = (address + size) // HUGE * HUGE
+    if end > start and _madvise():
+        _madvise()(start, end - start, mmap.MADV_HUGEPAGE)
+
+
+def _pieces(t: Tensor) -> Iterable[Index]:
+    """Parts of a tensor, by rows."""
+    rows = t.shape[0] if t.shape else 0
+    if t.nbytes <= 2 * PIECE or rows < 2:
+        return [...]
+    step = max(1, PIECE * rows // t.nbytes)
+    return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
+
+
+def fill(wanted: Iterable[tuple[Tensor, Any]], threads: int = 0) -> None:
+    """Read each Tensor into the array or torch tensor beside it, see read_into(), by several threads. They should be
+    in the order of the files. threads: 0 is one for each CPU that this process may use. If one fails, so does fill(),
+    and what has been read by then is undefined."""
+    jobs = [(t, out, index) for t, out in wanted for index in _pieces(t)]
+    threads = min(threads or len(os.sched_getaffinity(0)), len(jobs))
+
+    def read(job) -> None:
+        t, out, index = job
+        t.read_into(out if index is ... else out[index], index)
+
+    if threads < 2:
+        for job in jobs:
+            read(job)
+        return
+    pool = concurrent.futures.ThreadPoolExecutor(threads, "ckptfs")
+    try:
+        for done in concurrent.futures.as_completed([pool.submit(read, job) for job in jobs]):
+            done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _new_torch(t: Tensor) -> _torch.Tensor:
+    import torch
+
+    out = torch.empty(t.shape, dtype=t.torch_dtype())
+    _want_huge_pages(out.data_ptr(), t.nbytes)
+    return out
+
+
+def _new_numpy(t: Tensor) -> numpy.ndarray:
+    import numpy as np
+
+    out = np.empty(t.shape, t.numpy_dtype())
+    _want_huge_pages(out.ctypes.data, t.nbytes)
+    return out
+
+
+def load_tensors(tensors: Iterable[Tensor], framework: str = "pt", device: Any = "cpu",
+                 threads: int = 0) -> list[Any]:
+    """Whole tensors, in memory of their own."""
+    new = _new_torch if _framework(framework, device) == "pt" else _new_numpy
+    wanted = [(t, new(t)) for t in tensors]
+    fill(wanted, threads)
+    return [_moved(out, device) for _, out in wanted]
+
+
+def _moved(out: Any, device: Any) -> Any:
+    return out if str(device) == "cpu" else out.to(device)
+
+
+def _framework(name: str, device: Any) -> str:
+    if name not in _FRAMEWORKS:
+        raise ValueError(f"framework={name!r} is neither 'pt' nor 'np'")
+    if _FRAMEWORKS[name] == "np" and str(device) != "cpu":
+        raise ValueError(f"NumPy's arrays cannot be on {device!r}")
+    return _FRAMEWORKS[name]
+
+
+def _model_of(checkpoint: Checkpoint) -> Tensors:
+    """The model's tensors, with their names in hf/; those that are stored if there is no model."""
+    return checkpoint.model if len(checkpoint.model) else checkpoint
+
+
+def load_file(path: Union[str, os.PathLike], device: Any = "cpu", *, framework: str = "pt", prefix: str = "",
+              threads: int = 0, **options: Option) -> dict[str, Any]:
+    """As safetensors.torch.load_file, of any checkpoint: the model's tensors, under their names in hf/, in memory.
+
+    framework="np": NumPy arrays. prefix and threads: see Tensors.state_dict(). The options are those of open():
+    recipe="megatron", dequantize="bf16", ...
+
+    """
+    with Checkpoint(path, options) as ck:
+        return _model_of(ck).state_dict(prefix, device, threads, framework=framework)
+
+
+class SafeSlice:
+    """A tensor of safe_open() that is not read yet: slice[2:4, ::2] reads these elements and no others. The indices
+    are integers, slices with any step, and '...'."""
+
+    def __init__(self, tensor: Tensor, framework: str, device: Any):
+        self._tensor, self._framework, self._device = tensor, framework, device
+
+    def get_shape(self) -> list[int]:
+        shape = list(self._tensor.shape)
+        if self.get_dtype() == "F4":  # of which an element of torch's is two
+            shape[-1] *= 2
+        return shape
+
+    def get_dtype(self) -> str:
+        """safetensors' name of the type: "BF16"; for a type that it lacks, torch's."""
+        if self._tensor.dtype == "float4_e2m1fn_x2" and self._tensor.shape:
+            return "F4"
+        return _SAFETENSORS.get(self._tensor.dtype, self._tensor.dtype)
+
+    def __getitem__(self, index: Index) -> Any:
+        if self._framework == "np":
+            return self._tensor[index]
+        return _moved(self._tensor.torch(index), self._device)
+
+
+class safe_open:
+    """As safetensors.safe_open, of any checkpoint: the model's tensors, under their names in hf/.
+
+        with ckptfs.safe_open("run/step-1000", framework="pt", device="cpu") as f:
+            for name in f.keys():
+                tensor = f.get_tensor(name)
+            rows = f.get_slice("lm_head.weight")[:, ::8]
+
+    framework is "pt" or "np". The options are those of open(): recipe="megatron", dequantize="bf16", ...
+    A checkpoint whose tensors have no unique names in hf/ has those that are stored.
+
+    """
+
+    def __init__(self, filename: Union[str, os.PathLike], framework: str, device: Any = "cpu", **options: Option):
+        self._framework, self._device = _framework(framework, device), device
+        self._checkpoint = Checkpoint(filename, options)
+        self._tensors = _model_of(self._checkpoint)
+
+    def __enter__(self) -> safe_open:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._checkpoint.close()
+
+    def keys(self) -> list[str]:
+        """Names, in natural order."""
+        return list(self._tensors)
+
+    def offset_keys(self) -> list[str]:
+        """Names in the order of the data files: reading in it is fastest."""
+        return self._tensors.in_file_order()
+
+    def metadata(self) -> Optional[dict[str, str]]:
+        """What is in the header of hf/model.safetensors."""
+        return {"format": "pt"}
+
+    def get_tensor(self, name: str) -> Any:
+        return self.get_slice(name)[...]
+
+    def get_tensors(self) -> dict[str, Any]:
+        """All, read by several threads."""
+        return self._tensors.state_dict(device=self._device, framework=self._framework)
+
+    def get_slice(self, name: str) -> SafeSlice:
+        return SafeSlice(self._tensors.tensor(name), self._framework, self._device)
+
+
+def state_dict(tensors: Tensors, prefix: str, device: Any, threads: int, framework: str) -> dict[str, Any]:
+    """See Tensors.state_dict()."""
+    names = [name for name in tensors.in_file_order() if name.startswith(prefix)]
+    if not names and prefix and len(tensors):
+        raise KeyError(f"no tensor's name begins with '{prefix}'")
+    loaded = dict(zip(names, load_tensors(map(tensors.tensor, names), framework, device, threads)))
+    return {name[len(prefix):]: loaded[name] for name in tensors if name in loaded}

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tensor that is read on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import byref, c_int64, c_uint64
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+from ._libckpt import _check, _Err, _lent, _Slice, _Tensor, _text
+
+if TYPE_CHECKING:
+    import numpy
+    import torch as _torch
+
+    from ._checkpoint import Tensors
+
+# torch's names of the types that NumPy has, and of those that ml_dtypes adds.
+_NUMPY = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "int64": "<i8", "int32": "<i4",
+          "int16": "<i2", "int8": "|i1", "uint64": "<u8", "uint32": "<u4", "uint16": "<u2",
+          "uint8": "|u1", "bool": "|b1", "complex128": "<c16", "complex64": "<c8"}
+_ML_DTYPES = {"bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+              "float8_e8m0fnu", "float8_e3m4", "float8_e4m3b11fnuz", "float4_e2m1fn", "int4", "int2"}
+
+Index = Union[int, slice, type(Ellipsis), tuple]
+
+
+def _resolve(index: Index, shape: Sequence[int]):
+    """For every dimension: first element, step, count, and whether the dimension is kept."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    dots = [i for i, x in enumerate(items) if x is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    missing = len(shape) - len(items) + len(dots)
+    if missing < 0:
+        raise IndexError(f"too many indices: the tensor has {len(shape)} dimensions")
+    at = dots[0] if dots else len(items)
+    items[at:at + 1] = [slice(None)] * missing
+    out = []
+    for d, (item, size) in enumerate(zip(items, shape)):
+        if isinstance(item, slice):
+            start, stop, step = item.indices(size)
+            out.append((start, step, len(range(start, stop, step)), True))
+            continue
+        if isinstance(item, bool) or not hasattr(item, "__index__"):
+            raise TypeError(f"an index is an integer, a slice or '...', not {item!r}")
+        i = item.__index__()
+        if not -size <= i < size:
+            raise IndexError(f"index {i} is out of bounds for dimension {d} of size {size}")
+        out.append((i % size, 1, 1, False))
+    return out
+
+
+class Tensor:
+    """A tensor that is read on demand. t[...] reads, with NumPy's indices: integers, slices with
+    any step, '...'; only the selected elements are read."""
+
+    def __init__(self, group: Tensors, number: int, about: _Tensor, box=None):
+        self._group = group
+        self._number = number
+        self._off = box[0] if box else (0,) * about.n_dims
+        self.name: str = _text(about.fqn, about.fqn_len)
+        #: torch's name of its type: "bfloat16"
+        self.dtype: str = about.dtype.decode()
+        self.itemsize: int = about.element
+        self.shape: tuple[int, ...] = tuple(box[1]) if box else tuple(about.shape[:about.n_dims])
+        #: why it cannot be read, or None
+        self.fault: Optional[str] = about.fault.decode() if about.fault else None
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for x in self.shape:
+            n *= x
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<ckptfs.Tensor {self.name!r}: {self.dtype} {list(self.shape)}>"
+
+    def numpy_dtype(self) -> numpy.dtype:
+        """NumPy's type; TypeError if neither NumPy nor ml_dtypes has one."""
+        import numpy as np
+
+        if self.dtype in _NUMPY:
+            return np.dtype(_NUMPY[self.dtype])
+        if self.dtype in _ML_DTYPES:
+            try:
+                import ml_dtypes
+
+                return np.dtype(getattr(ml_dtypes, self.dtype))
+            except (ImportError, AttributeError):
+                pass
+        raise TypeError(f"tensor '{self.name}' is {self.dtype}, which NumPy does not have"
+                        f"{' without ml_dtypes' if self.dtype in _ML_DTYPES else ''}: take .torch() or "
+                        f".bits()" + (", or open the checkpoint with dtype='fp32'"
+                                      if self.dtype == "bfloat16" else ""))
+
+    def torch_dtype(self) -> _torch.dtype:
+        """torch's type; TypeError if this torch has none."""
+        import torch
+
+        found = getattr(torch, self.dtype, None)
+        if found is None:
+            raise TypeError(f"tensor '{self.name}' is {self.dtype}, which torch {torch.__version__} does not have: "
+                            "take .bits()")
+        return found
+
+    def __getitem__(self, index: Index) -> numpy.ndarray:
+        return self._array(index, self.numpy_dtype())
+
+    def __array__(self, dtype=None, copy=None) -> numpy.ndarray:
+        if copy is False:
+            raise ValueError(f"tensor '{self.name}' is not in memory, so an array of it must be a copy")
+        whole = self[...]
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None) -> Any:
+        """Reads the tensor, for whoever takes DLPack: torch.from_dlpack(t), jax.numpy.from_dlpack(t)."""
+        del stream, max_version  # memory of the CPU has no streams, and everyone takes what has no version
+        if copy is False or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"tensor '{self.name}' is not in memory; it can be read into that of the CPU only")
+        whole = self[...] if self.dtype in _NUMPY and self.dtype != "bool" else self.torch()
+        return whole.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0  # kDLCPU
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """Reads the tensor: memoryview(t), from Python 3.12 on. For types that NumPy has; of others take .bits()."""
+        del flags
+        if self.dtype not in _NUMPY:
+            raise BufferError(f"tensor '{self.name}' is {self.dtype}, which no buffer can be of: take .bits()")
+        return memoryview(self[...])
+
+    def bits(self, index: Index = ...) -> numpy.ndarray:
+        """The elements of any type as unsigned integers of the same size; those of 16 bytes as
+        pairs along an additional dimension."""
+        if self.itemsize > 8:
+            whole = self._array(index, f"<u{self.itemsize // 2}", 2)
+            return whole
+        return self._array(index, f"<u{self.itemsize}")
+
+    def _array(self, index: Index, dtype, parts: int = 1) -> numpy.ndarray:
+        import numpy as np
+
+        wanted = _resolve(index, self.shape)
+        shape = [count for _, _, count, stays in wanted if stays]
+        out = np.empty(shape + [parts] * (parts > 1), dtype)
+        self._read(wanted, out.ctypes.data, out.strides[:len(shape)])
+        return out
+
+    def torch(self, index: Index = ...) -> _torch.Tensor:
+        """Like t[index], as a torch tensor, of any type that torch has."""
+        import torch
+
+        wanted = _resolve(index, self.shape)
+        shape = [count for _, _, count, stays in wanted if stays]
+        out = torch.empty(shape, dtype=self.torch_dtype())
+        self._read(wanted, out.data_ptr(), [s * self.itemsize for s in out.stride()])
+        return out
+
+    def read_into(self, out: Any, index: Index = ...) -> None:
+        """Read t[index] into a NumPy array or a torch tensor (in CPU memory) with the same shape and
+        element size, which need not be contiguous."""
+        wanted = _resolve(index, self.shape)
+        shape = tuple(count for _, _, count, stays in wanted if stays)
+        if hasattr(out, "data_ptr"):
+            if out.device.type != "cpu":
+                raise TypeError(f"the tensor must be in CPU memory, not on {out.device}")
+            at, itemsize = out.data_ptr(), out.element_size()
+            strides = [s * itemsize for s in out.stride()]
+        else:
+            if not out.flags.writeable:
+                raise ValueError("the array is read-only")
+            at, itemsize, strides = out.ctypes.data, out.itemsize, out.strides
+        if tuple(out.shape) != shape or itemsize != self.itemsize:
+            raise ValueError(f"room for {list(out.shape)} elements of {itemsize} bytes, but there "
+                             f"are {list(shape)} of {self.itemsize}")
+        self._read(wanted, at, strides)
+
+    def _read(self, wanted, at: int, strides: Sequence[int]) -> None:
+        """strides: in bytes, of the dimensions that are kept."""
+        n, left = len(wanted), list(strides)
+        start, stop, step = (c_uint64 * n)(), (c_uint64 * n)(), (c_uint64 * n)()
+        stride = (c_int64 * n)()
+        for d, (first, by, count, stays) in enumerate(wanted):
+            stride[d] = left.pop(0) if stays else 0
+            if by < 0 and count:  # the library reads forward in the tensor and writes backward in memory
+                first += (count - 1) * by
+                at += (count - 1) * stride[d]
+                stride[d] = -stride[d]
+            start[d] = self._off[d] + (first if count else 0)
+            step[d] = abs(by)
+            stop[d] = start[d] + ((count - 1) * abs(by) + 1 if count else 0)
+        if any(count == 0 for _, _, count, _ in wanted):
+            return
+        with self._group._checkpoint._using() as handle:
+            e = _Err()
+            wanted = _Slice(start, stop, step, stride)
+            _check(self._group._read(handle, self._number, *_lent(wanted), at, byref(e)), e,
+                   self._group._checkpoint.path)
