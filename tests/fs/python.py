@@ -526,7 +526,8 @@ def test_structures():
     have, lib = {}, ckptfs._libckpt
     for name, members in (("ckpt_err", lib._Err), ("ckpt_hooks", lib._Hooks),
                           ("ckpt_totals", lib._Totals), ("ckpt_tensor", lib._Tensor),
-                          ("ckpt_object", lib._Object), ("ckpt_chunk", lib._Chunk), ("ckpt_stat", lib._Stat),
+                          ("ckpt_object", lib._Object), ("ckpt_chunk", lib._Chunk),
+                          ("ckpt_step", lib._Step), ("ckpt_stat", lib._Stat),
                           ("ckpt_slice", lib._Slice), ("ckpt_verdict", lib._Verdict),
                           ("ckpt_hist", lib._Hist), ("ckpt_values", lib._Numbers),
                           ("ckpt_values_item", lib._ValuesItem), ("ckpt_values_scan", lib._ValuesScan),

@@ -2,8 +2,8 @@
 # tests/torch/python.sh
 #
 # The Python package and real PyTorch: every type that torch has, as torch loads it; and a model of
-# transformers that gets its weights out of what Megatron-core saved, without Megatron-core. Must be
-# root, for the chroot that PyTorch lives in (scripts/chroot.sh).
+# transformers that gets its weights out of what Megatron-core saved, without Megatron-core; the same interface as
+# safetensors; torch.distributed.checkpoint with its reader, on four ranks. Must be root, for the chroot that PyTorch lives in (scripts/chroot.sh).
 #
 # $CKPTFS is the program, default build/release/ckptfs; its library lies beside it.
 set -euo pipefail
@@ -16,10 +16,14 @@ cd "$(dirname "$0")/../.."
 mkdir "$tmp/lib"
 cp "$(dirname "$ckptfs")"/libckpt.so.* "$tmp/lib/"
 
-counted "ckptfs.py" timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" \
-  --bind "$PWD/tests/data:/mnt/data" --bind "$PWD/scripts/python:/mnt/scripts" --bind "$tmp:/mnt/out" -- \
-  env LD_LIBRARY_PATH=/mnt/out/lib PYTHONPATH=/mnt/scripts XDG_CACHE_HOME=/mnt/out/cache \
-  python3 /mnt/tests/python_check.py /mnt/data /mnt/out
+check() {
+  counted "$1" timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" \
+    --bind "$PWD/tests/data:/mnt/data" --bind "$PWD/scripts/python:/mnt/scripts" --bind "$tmp:/mnt/out" -- \
+    env LD_LIBRARY_PATH=/mnt/out/lib PYTHONPATH=/mnt/scripts XDG_CACHE_HOME=/mnt/out/cache \
+    python3 "/mnt/tests/$1" "${@:2}"
+}
+check python_check.py /mnt/data /mnt/out
+check dcp_reader.py check /mnt/data /mnt/out
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from . import _values
 from ._libckpt import (_BY, _bytes, _Callbacks, _check, _EACH_CHUNK, _EACH_FAULT, _EACH_STEP, _EACH_VALUES, _EACH_VERDICT, _Err,
-                       _globs, _Hooks, _lent, _library, _Object, _OPEN_STEP, _Series, _SERVES, _Stat, _Tensor, _text,
+                       _globs, _Hooks, _lent, _library, _Object, _OPEN_STEP, _Series, _SERVES, _Stat, _Step, _Tensor, _text,
                        _Totals, _ValuesCheck, _ValuesScan, _WARN, _words, NotDirectoryError, Option)
 from ._tensor import Index, Tensor
 from ._values import Finding, Step, Values
@@ -348,6 +348,20 @@ class Checkpoint(Tensors):
     def rank(self, number: int) -> Tensors:
         """The part of the model that a rank holds; requires open(..., layout=...)."""
         return Tensors(self, True, number)
+
+    def paths(self) -> dict[str, tuple[Union[str, int], ...]]:
+        """Of each tensor and object: the keys and list positions that led to it in the nested state dict that was
+        saved. Where the checkpoint does not record them, its name."""
+        lib, found = self._lib, {}
+        with self._using() as handle:
+            for function, names in ((lib.ckpt_tensor_path_sized, self), (lib.ckpt_object_path_sized, self.objects)):
+                for i, name in enumerate(names):
+                    n = function(handle, i, None, ctypes.sizeof(_Step), 0)
+                    steps = (_Step * n)()
+                    function(handle, i, steps, ctypes.sizeof(_Step), n)
+                    found.setdefault(name, tuple(s.position if s.is_position else _text(s.text, s.len)
+                                                 for s in steps) or (name,))
+        return found
 
     def info(self) -> dict:
         """The same as `ckptfs info --json` prints."""

@@ -88,6 +88,10 @@ class _Chunk(ctypes.Structure):
 _EACH_CHUNK = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(_Chunk))
 
 
+class _Step(ctypes.Structure):
+    _fields_ = [("text", c_void_p), ("len", c_size_t), ("is_position", c_bool), ("position", c_uint64)]
+
+
 class _Object(ctypes.Structure):
     _fields_ = [("fqn", c_void_p), ("fqn_len", c_size_t), ("path", c_char_p),
                 ("offset", c_uint64), ("length", c_uint64), ("encoding", c_char_p),
@@ -189,6 +193,8 @@ _FUNCTIONS = {  # name: result, arguments
     "ckpt_model_stored": (c_int64, c_void_p, c_char_p, c_size_t),
     "ckpt_rank_box": (c_bool, c_void_p, c_uint64, c_uint64, _NUMBERS, _NUMBERS),
     "ckpt_tensor_chunks": (c_int, c_void_p, c_uint64, _EACH_CHUNK, c_void_p, POINTER(_Err)),
+    "ckpt_tensor_path_sized": (c_size_t, c_void_p, c_uint64, POINTER(_Step), c_size_t, c_size_t),
+    "ckpt_object_path_sized": (c_size_t, c_void_p, c_uint64, POINTER(_Step), c_size_t, c_size_t),
     "ckpt_object_sized": (None, c_void_p, c_uint64, POINTER(_Object), c_size_t),
     "ckpt_similar": (c_size_t, c_void_p, c_char_p, c_size_t, c_void_p, c_size_t),
     "ckpt_object_find": (c_int64, c_void_p, c_char_p, c_size_t),

@@ -6,9 +6,10 @@ from __future__ import annotations
 import concurrent.futures
 import ctypes
 import functools
+import math
 import mmap
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._checkpoint import Checkpoint, Tensors
@@ -18,6 +19,8 @@ from ._tensor import Index, Tensor
 if TYPE_CHECKING:
     import numpy
     import torch as _torch
+
+Box = tuple[slice, ...]
 
 # Bytes that one thread reads at a time: so many that a call of the library costs nothing beside them, and so few that
 # all threads have work to the end.
@@ -51,25 +54,29 @@ def _want_huge_pages(address: int, size: int) -> None:
         _madvise()(start, end - start, mmap.MADV_HUGEPAGE)
 
 
-def _pieces(t: Tensor) -> Iterable[Index]:
-    """Parts of a tensor, by rows."""
-    rows = t.shape[0] if t.shape else 0
-    if t.nbytes <= 2 * PIECE or rows < 2:
-        return [...]
-    step = max(1, PIECE * rows // t.nbytes)
-    return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
+def _pieces(box: Box, itemsize: int) -> Iterator[tuple[Index, Index]]:
+    """Parts of a box by its first dimension: where they are in the tensor, and where in memory."""
+    rows = box[0].stop - box[0].start if box else 0
+    size = itemsize * math.prod(x.stop - x.start for x in box)
+    if size <= 2 * PIECE or rows < 2:
+        yield box or ..., ...
+        return
+    step = max(1, PIECE * rows // size)
+    for first in range(0, rows, step):
+        last = min(first + step, rows)
+        yield (slice(box[0].start + first, box[0].start + last), *box[1:]), slice(first, last)
 
 
-def fill(wanted: Iterable[tuple[Tensor, Any]], threads: int = 0) -> None:
-    """Read each Tensor into the array or torch tensor beside it, see read_into(), by several threads. They should be
-    in the order of the files. threads: 0 is one for each CPU that this process may use. If one fails, so does fill(),
-    and what has been read by then is undefined."""
-    jobs = [(t, out, index) for t, out in wanted for index in _pieces(t)]
+def read_boxes(wanted: Iterable[tuple[Tensor, Any, Box]], threads: int = 0) -> None:
+    """Read a box of each Tensor, slices with start and stop, into the array or torch tensor beside it, see read_into(),
+    by several threads. They should be in the order of the files. threads: 0 is one for each CPU that this process may
+    use. If one fails, so does this, and what has been read by then is undefined."""
+    jobs = [(t, out, here, there) for t, out, box in wanted for here, there in _pieces(box, t.itemsize)]
     threads = min(threads or len(os.sched_getaffinity(0)), len(jobs))
 
     def read(job) -> None:
-        t, out, index = job
-        t.read_into(out if index is ... else out[index], index)
+        t, out, here, there = job
+        t.read_into(out if there is ... else out[there], here)
 
     if threads < 2:
         for job in jobs:
@@ -81,6 +88,11 @@ def fill(wanted: Iterable[tuple[Tensor, Any]], threads: int = 0) -> None:
             done.result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def fill(wanted: Iterable[tuple[Tensor, Any]], threads: int = 0) -> None:
+    """Read each Tensor into the array or torch tensor beside it, as read_boxes() does."""
+    read_boxes([(t, out, tuple(slice(0, n) for n in t.shape)) for t, out in wanted], threads)
 
 
 def _new_torch(t: Tensor) -> _torch.Tensor:
