@@ -4,6 +4,7 @@
 DATA is tests/data, OUT a directory to write in. Prints a line for each difference, then
 "N passed, M failed".
 """
+import abc
 import hashlib
 import json
 import os
@@ -12,13 +13,16 @@ import random
 import sys
 import threading
 import traceback
+import types
 
 import ckptfs
+import ckptfs.vllm
 import safetensors
 import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 import transformers
+from ckptfs.transformers import from_pretrained
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 DATA, OUT = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
@@ -64,14 +68,20 @@ def check_all_types():
     assert len(seen) >= 20, sorted(seen)
 
 
-def check_megatron():
+def megatron_config():
+    """What Megatron-core has saved in mcore_gpt_dense, as transformers calls it, and the digests of its weights."""
     with open(DATA / "mcore_gpt_dense/expected_hf.json", encoding="utf-8") as f:
         expected = json.load(f)
     arch = expected["arch"]
     config = transformers.Qwen3Config(
         **{k: arch[k] for k in ("head_dim", "hidden_size", "intermediate_size", "vocab_size",
                                 "num_attention_heads", "num_hidden_layers", "num_key_value_heads")},
-        attention_bias=True, tie_word_embeddings=False)
+        attention_bias=True, tie_word_embeddings=False, dtype="bfloat16")
+    return config, expected["tensors"]
+
+
+def check_megatron():
+    config, expected = megatron_config()
     config.save_pretrained(OUT / "assets")
     model = transformers.Qwen3ForCausalLM(config).to(torch.bfloat16)
     for p in model.parameters():
@@ -82,11 +92,134 @@ def check_megatron():
     assert not odd.unexpected_keys, odd
     assert all(k.endswith("o_proj.bias") for k in odd.missing_keys), odd
     state = model.state_dict()
-    for name, want in expected["tensors"].items():
+    for name, want in expected.items():
         assert hashlib.sha256(bits(state[name])).hexdigest() == want["sha256"], name
-    assert len(expected["tensors"]) + len(odd.missing_keys) == len(state)
+    assert len(expected) + len(odd.missing_keys) == len(state)
     logits = model.eval()(torch.arange(8)[None]).logits
     assert logits.isfinite().all() and logits.std() > 0
+    # The same in one call; what is missing is an error first.
+    try:
+        from_pretrained(transformers.Qwen3ForCausalLM, DATA / "mcore_gpt_dense/ckpt", recipe="megatron",
+                        assets=OUT / "assets")
+    except ckptfs.Error as e:
+        assert "it lacks 'model.layers.0.self_attn.o_proj.bias', " in str(e), e
+    else:
+        raise AssertionError("there are no biases of o_proj")
+    one = from_pretrained(transformers.Qwen3ForCausalLM, DATA / "mcore_gpt_dense/ckpt", recipe="megatron",
+                          assets=OUT / "assets", strict=False)
+    for name, p in one.named_parameters():
+        if name.endswith("o_proj.bias"):
+            torch.nn.init.zeros_(p)
+    assert all(same_tensor(t, state[name]) for name, t in one.state_dict().items()), list(state)
+
+
+def check_transformers():
+    """The model that save_pretrained has left, from what training has: logits are equal, and no file is written."""
+    torch.manual_seed(3)
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 8}
+    for config in (transformers.LlamaConfig(**sizes), transformers.Qwen3Config(**sizes, tie_word_embeddings=True),
+                   transformers.Qwen3MoeConfig(**sizes, **experts)):
+        out = OUT / f"hf-{config.model_type}"
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        model.generation_config.max_length = 77
+        model.save_pretrained(out)
+        dcp.save({"model": model.state_dict(), "optim": {"x": torch.ones(3)}}, checkpoint_id=OUT / f"dcp-{config.model_type}",
+                 no_dist=True)
+        tokens = torch.arange(9)[None]
+        want = transformers.AutoModelForCausalLM.from_pretrained(out).eval()(tokens).logits
+        assert torch.equal(want, model(tokens).logits)
+        for cls in transformers.AutoModelForCausalLM, type(model):
+            got = from_pretrained(cls, OUT / f"dcp-{config.model_type}", assets=out)
+            assert type(got) is type(model) and got.generation_config.max_length == 77
+            assert torch.equal(got.eval()(tokens).logits, want), config.model_type
+        wide = from_pretrained(cls, OUT / f"dcp-{config.model_type}", config=config, dtype=torch.float64)
+        assert wide.dtype == torch.float64
+    try:
+        from_pretrained(cls, OUT / "dcp-llama")
+    except FileNotFoundError as e:
+        assert "config.json" in str(e), e
+    else:
+        raise AssertionError("there is no config.json")
+
+
+def check_vllm():
+    """With classes that have the names and signatures of vLLM's."""
+    registered = {}
+
+    class BaseModelLoader(abc.ABC):
+        def __init__(self, load_config):
+            self.load_config = load_config
+
+        @abc.abstractmethod
+        def download_model(self, model_config): ...
+
+        @abc.abstractmethod
+        def load_weights(self, model, model_config): ...
+
+    def register_model_loader(load_format):
+        def wrapper(cls):
+            assert issubclass(cls, BaseModelLoader)
+            registered[load_format] = cls
+            return cls
+        return wrapper
+
+    for name in "vllm", "vllm.model_executor", "vllm.model_executor.model_loader", "vllm.model_executor.model_loader.base_loader":
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["vllm.model_executor.model_loader"].register_model_loader = register_model_loader
+    sys.modules["vllm.model_executor.model_loader.base_loader"].BaseModelLoader = BaseModelLoader
+    ckptfs.vllm.register()
+    config, expected = megatron_config()
+
+    class Model(torch.nn.Module):
+        """As vLLM's: it takes names and tensors, and returns the names of those that it has used."""
+
+        def __init__(self, *more):
+            super().__init__()
+            self.got, self.more = {}, more
+
+        def named_parameters(self, **_):
+            return [(name, None) for name in [*expected, *self.more]]
+
+        def load_weights(self, weights):
+            self.got = dict(weights)
+            return set(self.got)
+
+    model_config = types.SimpleNamespace(model=str(OUT / "assets"), quantization=None)
+    for extra in {}, {"threads": 1}, {"assets": str(OUT / "assets")}:
+        load_config = types.SimpleNamespace(load_format="ckptfs", model_loader_extra_config={
+            "path": str(DATA / "mcore_gpt_dense/ckpt"), "recipe": "megatron", **extra})
+        loader, model = registered["ckptfs"](load_config), Model()
+        loader.download_model(model_config)
+        loader.load_weights(model, model_config)
+        assert {n: hashlib.sha256(bits(t)).hexdigest() for n, t in model.got.items()} == {
+            n: t["sha256"] for n, t in expected.items()}
+        try:
+            loader.load_weights(Model("model.x", "model.y"), model_config)
+        except ckptfs.Error as e:
+            assert "it lacks model.x, model.y" in str(e), e
+        else:
+            raise AssertionError("model.x is not there")
+    # Without a path it is the model's directory; few bytes ahead give the same.
+    loader = registered["ckptfs"](types.SimpleNamespace(model_loader_extra_config={}))
+    with ckptfs.open(OUT / "hf-llama") as ck:
+        for ahead in 0, 1 << 10, 1 << 30:
+            assert {n: bits(t) for n, t in ckptfs.vllm.weights(ck.model, ahead=ahead)} == {
+                n: bits(ck.model.torch(n)) for n in ck.model}
+        some = ckptfs.vllm.weights(ck.model)
+        next(some)
+        some.close()
+    model = Model()
+    model.named_parameters = lambda: []
+    loader.load_weights(model, types.SimpleNamespace(model=str(OUT / "hf-llama"), quantization=None))
+    assert "model.embed_tokens.weight" in model.got
+    try:
+        loader.download_model(types.SimpleNamespace(model="/no/where"))
+    except FileNotFoundError:
+        pass
+    else:
+        raise AssertionError("/no/where")
 
 
 def check_threads():
@@ -209,7 +342,7 @@ def check_dlpack():
 def main():
     os.environ["HF_HUB_OFFLINE"] = "1"
     passed = failed = 0
-    for check in (check_all_types, check_megatron, check_threads, check_numpy, check_safetensors_interface,
+    for check in (check_all_types, check_megatron, check_transformers, check_vllm, check_threads, check_numpy, check_safetensors_interface,
                   check_dlpack):
         try:
             check()
