@@ -125,6 +125,8 @@ MAN     := $(wildcard fs/man/*.[1-9])
 SONAME  := libckpt.so.$(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/')
 
 all: lib $(if $(WITH_FS),program) $(FETCH_PROGRAM) $(if $(WITH_FETCH),$(call obj,$(FETCH)))
+# Compiles everything and links nothing: for the warnings of another compiler.
+compile: $(call obj,$(CORE) $(FETCH) $(FS))
 lib: $(BUILD)/$(SONAME) $(BUILD)/libckpt.a
 program: $(BUILD)/ckptfs $(FETCH_PROGRAM)
 	$(V_)ln -sfn $(VARIANT)/ckptfs build/ckptfs
@@ -382,7 +384,7 @@ help:
 
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping
-.PHONY: all lib program install install-lib install-program install-fetch uninstall setup dist deb demo check check-full \
+.PHONY: all compile lib program install install-lib install-program install-fetch uninstall setup dist deb demo check check-full \
 	check-programs check-asan check-tsan check-valgrind \
 	check-torch fuzz soak bench layers lint analyze format clean help FORCE
 .DELETE_ON_ERROR:

@@ -10,7 +10,7 @@
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh names        # those whose name contains it
 #
 # `make check` takes a sample, different in each run (TEST_SEED): one case of each test, and one in eight of the
-# tests that the suite lists in $long; `make check-asan` takes twelve and one in two. Everything runs in
+# tests that the suite lists in $long; `make check-asan` takes four and one in two. Everything runs in
 # `make check-full`, and when tests are named.
 #
 # A test fails if any command fails, or by `fail WHY`; it calls `skip WHY` if the kernel or the user's
@@ -347,7 +347,7 @@ run_suite() {
   export SCRATCH
   # A sample, see $long, unless a test is named; a larger one under sanitizers.
   if [[ -z ${1:-}${CHECK_FULL:-} ]]; then
-    [[ ${VARIANT:-release} == release ]] && most=1 one_in=8 || most=12 one_in=2
+    [[ ${VARIANT:-release} == release ]] && most=1 one_in=8 || most=4 one_in=2
   fi
   [[ -z ${browser:-} ]] || start_browser
   [[ -z ${servers:-} ]] || start_servers
