@@ -26,9 +26,8 @@ static const struct format *const formats[] = {
 /* How the formats above are recognised, for the error message about an unknown one. */
 static const char known_directories[] =
 	"PyTorch DCP has .metadata or __N.metadata, Megatron metadata.json or mp_rank_NN/, "
-	"HyperParallel .metadata or .rankN_metadata, safetensors *.safetensors, torch "
-	"pytorch_model.bin, DeepSpeed *_model_states.pt, FSDP *_world_size_W_rank_R.pt, "
-	"Orbax *.ocdbt, GGUF *.gguf";
+	"HyperParallel .rankN_metadata, torch pytorch_model.bin, DeepSpeed *_model_states.pt, "
+	"FSDP *_world_size_W_rank_R.pt, Orbax *.ocdbt, others *.safetensors or *.gguf";
 static const char known_files[] = "neither safetensors nor GGUF nor by torch.save";
 
 int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e)

@@ -460,7 +460,7 @@ START_TEST(a_checkpoint_of_a_run_is_opened_by_its_path)
 	erase("step-9");
 	erase("step-10");
 	expect_address("latest", "checkpoint '@/latest': not a checkpoint: 'latest' is neither "
-				 "safetensors nor by torch.save");
+				 "safetensors nor GGUF nor by torch.save");
 	(void)close(sub_dir("nemo-1"));
 	save_part("nemo-1/weights", "nemo-1", 1, true);
 	expect_address("nemo-1", "@/nemo-1/weights");
