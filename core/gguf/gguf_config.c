@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "gguf/gguf_config_internal.h"
 #include "gguf/gguf_write.h"
 #include "tensor/config_values.h"
 
@@ -218,6 +219,8 @@ int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, stru
 	config_must(&r, !config_get(&r, "quantization_config").d, "quantised weights");
 	if (ret->a.kind == KIND_GPT2)
 		check_gpt2(ret, &r);
+	else if (ret->a.kind & (KIND_GEMMA2 | KIND_GEMMA3))
+		gguf_gemma_check(ret, &r);
 	else
 		check_decoder(ret, &r);
 	return r.rc;
@@ -256,6 +259,8 @@ void gguf_config_put(const struct gguf_config *c, struct gguf_keys *k)
 	gguf_u32(k, ".vocab_size", (uint32_t)c->a.vocab);
 	if (c->a.kind == KIND_GPT2)
 		gguf_f32(k, ".attention.layer_norm_epsilon", c->eps);
+	else if (c->a.kind & (KIND_GEMMA2 | KIND_GEMMA3))
+		gguf_gemma_put(c, k);
 	else
 		put_llama_like(c, k);
 }

@@ -32,7 +32,10 @@ struct gguf_config {
 	struct jdoc json; /* all of config.json */
 	uint64_t experts_used;
 	double eps, theta;
-	float rope[GGUF_MAX_ROPE]; /* n_rope factors of "llama3" */
+	uint64_t window;		/* of layers that see only so many positions; Gemma */
+	double local_theta;		/* the rotary embeddings of these layers */
+	double attention_cap, head_cap; /* soft caps of logits; 0: none */
+	float rope[GGUF_MAX_ROPE];	/* n_rope factors of "llama3" */
 	size_t n_rope;
 };
 

@@ -229,6 +229,8 @@ static void convert(const struct vtensor *v, uint8_t *stored, uint8_t *floats, u
 		v->blocks->encode(same ? stored : floats, shown, n / v->blocks->elements);
 	else if (same)
 		memcpy(shown, stored, n * dtype_info(v->stored)->size);
+	if (!v->blocks)
+		arith_run(v->dtype, v->after, shown, n);
 }
 
 static int read_units(struct fetch *f, const struct tensor_reader *r, uint8_t *buf, uint64_t len,
@@ -300,7 +302,8 @@ static int read_all_blocks(struct block_range *all, struct ckpt_err *e)
 
 static bool is_shown_as_stored(const struct vtensor *v)
 {
-	return !v->blocks && v->arith.op == ARITH_NONE && v->dtype == v->stored;
+	return !v->blocks && v->arith.op == ARITH_NONE && v->after.op == ARITH_NONE &&
+	       v->dtype == v->stored;
 }
 
 /* Are bytes [off, off+len) shown as they are stored, and do they consist of whole elements if there
@@ -335,8 +338,10 @@ static int read_shown(struct fetch *f, const struct tensor_reader *r, uint8_t *b
 	if (!in_stored_dtype(v, len, off))
 		return read_units(f, r, buf, len, off, e);
 	rc = read_stored(f, r, buf, len, off, NULL, NULL, e);
-	if (!rc)
+	if (!rc) {
 		arith_run(v->stored, v->arith, buf, len / dtype_info(v->stored)->size);
+		arith_run(v->stored, v->after, buf, len / dtype_info(v->stored)->size);
+	}
 	return rc;
 }
 

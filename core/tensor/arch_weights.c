@@ -75,10 +75,14 @@ const struct arch_weight arch_weights[] = {
 
 	W("input_layernorm.weight", "attn_norm.weight", ALL & ~(uint32_t)KIND_OLMO2, LAYER, ALWAYS,
 	  D1(HIDDEN)),
-	W("post_attention_layernorm.weight", "ffn_norm.weight", ALL, LAYER, ALWAYS, D1(HIDDEN)),
-	W("pre_feedforward_layernorm.weight", NULL, GEMMA23, LAYER, ALWAYS, D1(HIDDEN)),
-	W("post_feedforward_layernorm.weight", NULL, GEMMA23 | KIND_OLMO2, LAYER, ALWAYS,
+	W("post_attention_layernorm.weight", "ffn_norm.weight", ALL & ~(uint32_t)GEMMA23, LAYER,
+	  ALWAYS, D1(HIDDEN)),
+	W("post_attention_layernorm.weight", "post_attention_norm.weight", GEMMA23, LAYER, ALWAYS,
 	  D1(HIDDEN)),
+	W("pre_feedforward_layernorm.weight", "ffn_norm.weight", GEMMA23, LAYER, ALWAYS,
+	  D1(HIDDEN)),
+	W("post_feedforward_layernorm.weight", "post_ffw_norm.weight", GEMMA23 | KIND_OLMO2, LAYER,
+	  ALWAYS, D1(HIDDEN)),
 
 	W("self_attn.q_proj.weight", "attn_q.weight", PLAIN, LAYER, ALWAYS, D2(QUERY, HIDDEN),
 	  .turn = ARCH_QUERIES),

@@ -13,7 +13,8 @@
 
 bool vtensor_alike(const struct vtensor *a, const struct vtensor *b)
 {
-	return a->stored == b->stored && arith_equal(a->arith, b->arith);
+	return a->stored == b->stored && arith_equal(a->arith, b->arith) &&
+	       arith_equal(a->after, b->after);
 }
 
 /* One vtensor is one block of memory: the struct, its pieces, their numbers. */
@@ -190,6 +191,7 @@ int vtensor_copy(const struct vtensor *v, struct vtensor **ret, struct ckpt_err 
 	c->dtype = v->dtype;
 	c->blocks = v->blocks;
 	c->arith = v->arith;
+	c->after = v->after;
 	c->n_pieces = v->n_pieces;
 	c->bytes = v->blocks ? bytes / 4 / v->blocks->elements * v->blocks->bytes : bytes;
 	c->shape = c->shown = keep(&a, v->shape, n);
@@ -275,6 +277,7 @@ int vtensor_steps(const struct vtensor *v, const uint64_t *off, const uint64_t *
 	s->stored = v->stored;
 	s->dtype = v->dtype;
 	s->arith = v->arith;
+	s->after = v->after;
 	s->shape = s->shown = keep(&a, count, x.n);
 	(void)box_volume(x.n, count, &volume); /* at most v's volume */
 	s->bytes = volume * dtype_info(v->dtype)->size;

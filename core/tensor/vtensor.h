@@ -56,6 +56,7 @@ struct vtensor {
 	const uint64_t *shape;
 	const uint64_t *shown; /* n_shown: the shape that readers see; mostly `shape` itself */
 	const struct piece *pieces;
+	struct arith after; /* done to each element as it is shown; not of blocks */
 };
 
 /* Can pieces of both be pieces of one tensor: are elements stored, and computed, in one way? */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tree/gguf_place.h"
 
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -109,7 +110,8 @@ static int add_tensor(struct placing *p, const char *name, struct vtensor *v, si
 	return 0;
 }
 
-#define ROTATES ((unsigned)(KIND_LLAMA | KIND_MIXTRAL))
+#define ROTATES	 ((unsigned)(KIND_LLAMA | KIND_MIXTRAL))
+#define ADDS_ONE ((unsigned)(KIND_GEMMA2 | KIND_GEMMA3))
 
 /* Transforms the tensor and its shape as llama.cpp requires; the old tensor is freed. */
 static int change(const struct placing *p, const struct arch_weight *r, struct vtensor **v,
@@ -124,7 +126,14 @@ static int change(const struct placing *p, const struct arch_weight *r, struct v
 		shape[1] = first;
 		return vtensor_transpose(old, v, p->e);
 	}
-	if (r->turn != ARCH_PLAIN && p->c->a.kind & ROTATES)
+	/* Gemma's norms multiply by 1 + w: the converter adds the 1 in float16 if that is stored,
+	 * and otherwise in float32. */
+	if (p->c->a.kind & ADDS_ONE && bytes_end(r->name, strlen(r->name), "norm.weight")) {
+		const struct arith one = { ARITH_PLUS, 1 };
+		bool half = old->stored == CKPT_DTYPE_F16 && old->arith.op == ARITH_NONE;
+
+		*(half ? &old->arith : &old->after) = one;
+	} else if (r->turn != ARCH_PLAIN && p->c->a.kind & ROTATES)
 		return vtensor_interleave(
 			old, r->turn == ARCH_KEYS ? p->c->a.kv_heads : p->c->a.heads, v, p->e);
 	*v = steal_ptr(&old);
@@ -317,7 +326,9 @@ static int place_head(struct placing *p, const struct arch_weight *r, size_t emb
 	size_t before = l->n;
 	int rc = place_needed(p, r, 0);
 
-	if (!rc && l->n > before && same_elements(l->v[l->n - 1], l->v[embeddings]))
+	/* llama.cpp's Gemma 2 has no place for another head; transformers ties whatever is stored. */
+	if (!rc && l->n > before &&
+	    (p->c->a.kind == KIND_GEMMA2 || same_elements(l->v[l->n - 1], l->v[embeddings])))
 		free(l->v[--l->n]);
 	return rc;
 }

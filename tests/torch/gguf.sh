@@ -1,11 +1,12 @@
 #!/bin/bash
-# tests/torch/gguf.sh [SEED]
+# tests/torch/gguf.sh [SEED [MODEL...]]
 #
 # gguf/ on live mounts, compared with what llama.cpp's own converter and llama-quantize make of the
 # same models, and served by llama-server, whose tokens and probabilities have to be those of
 # transformers. Models of every architecture that is known (gguf_models.py), in all types, in one file
 # and in many; and of those that clients.sh uses, what 4 ranks of FSDP and Megatron-core saved. SEED
-# (random when not given, always printed) decides everything about the checkpoints. Must be root, for the chroot
+# (random when not given, always printed) decides everything about the checkpoints; MODEL, some of those in
+# gguf_models.py, without those of clients.sh. Must be root, for the chroot
 # that llama.cpp lives in (scripts/chroot.sh).
 #
 # $CKPTFS is the program, default build/release/ckptfs.
@@ -16,6 +17,9 @@ cd "$(dirname "$0")/../.."
 . tests/torch/lib.sh
 seed=${1:-$RANDOM}
 mounts=()
+models=("${@:2}")
+some=${2:-}
+[ -n "$some" ] || models=(llama smaug mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gpt2 gemma2 gemma3)
 
 # generate SCRIPT ARG...: it runs in the chroot and is silent about nothing that matters.
 generate() {
@@ -41,12 +45,13 @@ job() {
 jobs() {
   local m kind modes=(mmap none dio) i=0
   local quantised=(q8_0 q4_0 q4_1 q5_0 q5_1 q4_k_s q4_k_m q5_k_s q5_k_m q6_k mxfp4)
-  for m in llama smaug mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gpt2; do
+  for m in "${models[@]}"; do
     job "$m" ckpt f32 "${modes[i++ % 3]}"
     job "$m" ckpt bf16 -
     job "$m" ckpt f16 - shard_size=60KB
     for kind in "${quantised[@]}"; do job "$m" ckpt "$kind" -; done
   done
+  [ -z "$some" ] || return 0
   job smaug ckpt f32 mmap shard_size=60KB
   job qwen3 ckpt bf16 mmap
   # Another naming of experts, other sources.
@@ -58,9 +63,11 @@ jobs() {
 }
 
 echo "seed $seed"
-if generate gguf_models.py "$seed" /mnt/out/models &&
-  generate make_models.py "$seed" /mnt/out/models llama mixtral &&
-  generate make_megatron.py "$seed" /mnt/out/models/{llama-bf16,mixtral-fp32}; then
+if generate gguf_models.py "$seed" /mnt/out/models "${models[@]}" &&
+  { [ -n "$some" ] || {
+    generate make_models.py "$seed" /mnt/out/models llama mixtral &&
+      generate make_megatron.py "$seed" /mnt/out/models/{llama-bf16,mixtral-fp32}
+  }; }; then
   : >"$tmp/jobs"
   jobs
   counted "gguf" in_chroot python3 /mnt/tests/gguf_check.py "$seed" /mnt/out/jobs

@@ -71,12 +71,19 @@ TEXTS, STEPS, PORT = 1000, 12, 18457
 TYPE_UNKNOWN, TYPE_CONTROL, TYPE_UNUSED = 2, 3, 5
 
 
+def hf_pieces(model):
+    model._set_vocab_llama_hf()
+    model.gguf_writer.add_add_space_prefix(False)
+
+
 class Reference:
     """What the converter makes of hf/; once for each type."""
 
     def __init__(self, scratch):
         self.scratch, self.made = scratch, {}
         conversion.base.TextModel.get_vocab_base_pre = lambda *_: "unknown"
+        for name in "Gemma2ForCausalLM", "Gemma3ForCausalLM":  # without tokenizer.model, as Llama does
+            conversion.get_model_class(name).set_vocab = hf_pieces
         load = conversion.base.ModelBase.load_hparams
 
         def load_hparams(*args, **kwargs):  # transformers 5 does not write what it wants
@@ -223,7 +230,7 @@ class Job:
                 unknown = have.get("tokenizer.ggml.unknown_token_id", -1)
                 want[key] = [TYPE_UNKNOWN if i == unknown and have[key][i] == TYPE_UNKNOWN
                              and t == TYPE_CONTROL else t for i, t in enumerate(want[key])]
-            if key == "tokenizer.ggml.tokens" and arch == "llama":  # llama.cpp wants one for each row
+            if key == "tokenizer.ggml.tokens" and arch in ("llama", "gemma2", "gemma3"):  # llama.cpp wants one for each row
                 n = len(want[key])
                 want[key] += [f"[PAD{i}]" for i in range(n, len(have[key]))]
                 want["tokenizer.ggml.token_type"] += [TYPE_UNUSED] * (len(have[key]) - n)
@@ -259,6 +266,8 @@ class Job:
         model = transformers.AutoModelForCausalLM.from_pretrained(f"{self.model}/hf",
                                                                   dtype=torch.float32).eval()
         vocab, bound = model.config.vocab_size, BOUND[self.kind]
+        if model.config.model_type.startswith("gemma"):  # ggml's GELU is a table of float16
+            bound = max(bound, 0.05)
         prompt, chosen, found = tok.encode("shard 12 rank we'll page")[:20], [], {}
         prompt += tok.encode(text(self.random, 4 * STEPS))[:STEPS]
         # One request a step, since of many at once the server leaves out, without saying which, those

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""gguf_models.py SEED OUTDIR - tiny models with tokenizers of every kind that gguf/ knows.
+"""gguf_models.py SEED OUTDIR [MODEL...] - tiny models with tokenizers of every kind that gguf/ knows.
 
 OUTDIR/NAME/ has hf/ (save_pretrained and a tokenizer) and ckpt/ (DCP of {"model": state dict} as it
 is in memory: experts in one tensor, tied weights twice). Dtypes, sizes, vocabularies and weights
@@ -59,7 +59,7 @@ def byte_level(r, vocab, specials, split, ignore_merges=False, nfc=False):
     return tok
 
 
-def pieces(r, vocab, specials, metaspace):
+def pieces(r, vocab, specials, kind):
     """As transformers makes it of a SentencePiece model: of every piece all pairs are merges."""
     base = Tokenizer(models.BPE())
     base.normalizer = normalizers.Replace(" ", MARK)
@@ -73,7 +73,10 @@ def pieces(r, vocab, specials, metaspace):
               if t[:i] in trained and t[i:] in trained]
     tok = Tokenizer(models.BPE(vocab=ids, merges=merges, unk_token=specials[0], fuse_unk=True,
                                byte_fallback=True))
-    if metaspace:
+    if kind == "gemma":
+        tok.normalizer = normalizers.Replace(" ", MARK)
+        tok.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    elif kind == "metaspace":
         tok.pre_tokenizer = pre_tokenizers.Metaspace(MARK, "always", split=False)
     else:
         tok.normalizer = normalizers.Sequence(
@@ -99,9 +102,9 @@ def tokenizer(r, kind, vocab):
                          names["bos_token"], processors.ByteLevel(trim_offsets=False))
         tok.add_tokens([AddedToken("<think>", special=False, normalized=False)])
         more = {"chat_template": "{% for m in messages %}{{ m['content'] }}{% endfor %}"}
-    elif kind in ("pieces", "metaspace"):
+    elif kind in ("pieces", "metaspace", "gemma"):
         names = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-        tok = begin_with(pieces(r, vocab, list(names.values()), kind == "metaspace"), "<s>")
+        tok = begin_with(pieces(r, vocab, list(names.values()), kind), "<s>")
         more = {}
     elif kind == "qwen":
         names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
@@ -144,19 +147,27 @@ def config(r, name, vocab):
             **experts, "shared_expert_intermediate_size": 96, "norm_topk_prob": False}),
         "qwen3_moe": (transformers.Qwen3MoeConfig, {
             **experts, "head_dim": 32, "norm_topk_prob": True}),
+        "gemma2": (transformers.Gemma2Config, {
+            "head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16, "num_hidden_layers": 4}),
+        "gemma3": (transformers.Gemma3TextConfig, {
+            "head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16, "num_hidden_layers": 7,
+            "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 2e5},
+                                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
     }[name]
-    return kind(**common, **more)
+    return kind(**{**common, **more})
 
 
 # What tokenizer each has.
 NAMES = {"llama": "llama", "smaug": "smaug", "mistral": "pieces", "mixtral": "metaspace",
-         "qwen2": "qwen", "qwen3": "qwen", "qwen2_moe": "qwen", "qwen3_moe": "qwen", "gpt2": "gpt2"}
+         "qwen2": "qwen", "qwen3": "qwen", "qwen2_moe": "qwen", "qwen3_moe": "qwen", "gpt2": "gpt2",
+         "gemma2": "gemma", "gemma3": "gemma"}
 
 
 def make(seed, name, out):
     r = random.Random(f"{seed}/{name}")
     vocab = r.randint(700, 800)
-    conf = config(r, name, vocab + r.choice([0, 0, 5]))  # rows that no token has
+    more = r.choice([0, 0, 5])  # rows that no token has; of Gemma 3 the converter cuts them off
+    conf = config(r, name, vocab + (more if name != "gemma3" else 0))
     tok = tokenizer(r, NAMES[name], vocab - 1)
     conf.bos_token_id, conf.eos_token_id = tok.bos_token_id, tok.eos_token_id
     dtype = r.choice([torch.float32, torch.bfloat16])
@@ -179,7 +190,7 @@ def main():
     seed, out = int(sys.argv[1]), os.path.abspath(sys.argv[2])
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    for name in NAMES:
+    for name in sys.argv[3:] or NAMES:
         make(seed, name, f"{out}/{name}")
 
 

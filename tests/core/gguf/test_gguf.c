@@ -86,6 +86,11 @@ static int read_config(const char *text, struct gguf_config *c, struct ckpt_err 
 	", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, " \
 	"\"original_max_position_embeddings\": 16"
 
+#define GEMMA(n) \
+	", \"architectures\": [\"Gemma" n "ForCausalLM\"], \"num_key_value_heads\": 1, " \
+	"\"head_dim\": 2, \"query_pre_attn_scalar\": 2, \"sliding_window\": 8"
+#define CAPS ", \"attn_logit_softcapping\": 50, \"final_logit_softcapping\": 30"
+
 /* A member of the small configuration in place of its own, or more of them. */
 static const struct {
 	const char *more, *message;
@@ -142,7 +147,79 @@ static const struct {
 	{ ", \"rope_scaling\": {\"type\": \"linear\"}", "config.json has no 'factor'" },
 	{ ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2}",
 	  "config.json has no 'original_max_position_embeddings'" },
+	{ GEMMA("2"), "config.json has no 'attn_logit_softcapping'" },
+	{ GEMMA("3") CAPS,
+	  "config.json: not supported: 'attn_logit_softcapping' of a Gemma 3 model" },
+	{ GEMMA("2") CAPS ", \"tie_word_embeddings\": false",
+	  "config.json: not supported: 'tie_word_embeddings' is false" },
+	{ GEMMA("2") CAPS ", \"rope_theta\": 5e4",
+	  "config.json: not supported: a 'rope_theta' other than 10000" },
+	{ GEMMA("2") CAPS ", \"attention_bias\": true",
+	  "config.json: not supported: 'attention_bias' is true" },
+	{ GEMMA("3") ", \"layer_types\": [\"full_attention\"]",
+	  "config.json: not supported: another order of layers that see a window than that of the "
+	  "published models" },
+	{ GEMMA("3") ", \"layer_types\": [\"sliding_attention\", \"sliding_attention\"]",
+	  "config.json: not supported: another order of layers that see a window than that of the "
+	  "published models" },
+	{ GEMMA("3") ", \"sliding_window_pattern\": 2",
+	  "config.json: not supported: another order of layers that see a window than that of the "
+	  "published models" },
+	{ GEMMA("3") ", \"hidden_activation\": \"gelu\"",
+	  "config.json: not supported: a 'hidden_activation' other than gelu_pytorch_tanh" },
+	{ GEMMA("3") ", \"use_bidirectional_attention\": true",
+	  "config.json: not supported: 'use_bidirectional_attention' is true" },
+	{ GEMMA("3") ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}",
+	  "config.json: not supported: these rotary embeddings of a Gemma model" },
+	{ GEMMA("3") ", \"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"linear\"}}",
+	  "config.json: not supported: scaled rotary embeddings in layers that see a window" },
+	{ ", \"architectures\": [\"Gemma3ForCausalLM\"], \"num_key_value_heads\": 1, "
+	  "\"head_dim\": 2, \"query_pre_attn_scalar\": 3, \"sliding_window\": 8",
+	  "config.json: not supported: a 'query_pre_attn_scalar' other than that of the published "
+	  "models" },
 };
+
+START_TEST(gemma_has_windows_and_caps)
+{
+	static const struct {
+		const char *more, *key;
+		float want;
+	} want[] = {
+		{ GEMMA("2") CAPS, "gemma2.attn_logit_softcapping", 50 },
+		{ GEMMA("2") CAPS, "gemma2.final_logit_softcapping", 30 },
+		{ GEMMA("3"), "gemma3.rope.freq_base", 1e6F },
+		{ GEMMA("3"), "gemma3.rope.freq_base_swa", 1e4F },
+		{ GEMMA("3") ", \"rope_theta\": 5, \"rope_local_base_freq\": 7",
+		  "gemma3.rope.freq_base", 5 },
+		{ GEMMA("3") ", \"rope_theta\": 5, \"rope_local_base_freq\": 7",
+		  "gemma3.rope.freq_base_swa", 7 },
+		{ GEMMA("3") ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}",
+		  "gemma3.rope.scaling.factor", 8 },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
+		char text[1000], arch[] = "gemma2";
+		struct gguf_keys k = GGUF_KEYS_INIT(arch);
+		struct gguf_config c;
+		struct ckpt_err e = { 0 };
+		struct cursor v;
+		uint32_t bits;
+		float f;
+
+		arch[5] = want[i].key[5];
+		(void)snprintf(text, sizeof(text), SMALL_CONFIG, want[i].more);
+		ck_assert_msg(!read_config(text, &c, &e), "%s", e.msg);
+		gguf_config_put(&c, &k);
+		REQUIRE(gguf_keys_fine(&k));
+		v = gguf_value(&k, want[i].key, GGUF_F32);
+		bits = cursor_le32(&v);
+		memcpy(&f, &bits, sizeof(f));
+		ck_assert_msg(!v.bad && f == want[i].want, "%s: %g", want[i].key, (double)f);
+		buf_release(&k.text);
+		gguf_config_release(&c);
+	}
+}
+END_TEST
 
 START_LOOP_TEST(what_is_not_known_is_said, ARRAY_LEN(bad_configs))
 {

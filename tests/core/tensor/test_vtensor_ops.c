@@ -217,8 +217,15 @@ START_TEST(a_vector_has_halves_too)
 	uint64_t shape[] = { 6 }, zero[] = { 0, 0, 0 }, one[] = { 1 };
 	uint8_t dim[] = { 0 };
 	struct piece p = { 7, 3, zero, shape, one, dim, zero };
-	struct vtensor v = { CKPT_DTYPE_F32, CKPT_DTYPE_F32, 1, 1, false, { 0 }, 1, 24,
-			     shape,	     shape,	     &p },
+	struct vtensor v = { .stored = CKPT_DTYPE_F32,
+			     .dtype = CKPT_DTYPE_F32,
+			     .n_dims = 1,
+			     .n_shown = 1,
+			     .n_pieces = 1,
+			     .bytes = 24,
+			     .shape = shape,
+			     .shown = shape,
+			     .pieces = &p },
 		       *t;
 	static const uint64_t want[] = { 0, 3, 1, 4, 2, 5 };
 	struct ckpt_err e = { 0 };
