@@ -20,6 +20,7 @@
 #include "dir_util.h"
 #include "disk.h"
 #include "fault.h"
+#include "gguf_made.h"
 #include "opts_util.h"
 #include "rng.h"
 #include "save_util.h"
@@ -55,8 +56,8 @@ enum { ROUNDS = 15, ROUNDS_FULL = 60 };
 enum { ROUNDS = 6, ROUNDS_FULL = 250 };
 #endif
 
-/* The last one also has assets, a model with gguf/. */
-enum options { MEMORY, CACHED, BUILT, BESIDE, RUN, CAST, RANKS, GGUF };
+/* BLOCKS: a GGUF, dequantised. The last one also has assets, a model with gguf/. */
+enum options { MEMORY, CACHED, BUILT, BESIDE, RUN, BLOCKS, CAST, RANKS, GGUF };
 
 struct job {
 	const char *name;
@@ -69,7 +70,7 @@ struct job {
 	const char *dest; /* in `out`, what has a final name there; NULL: nothing */
 };
 
-static char out_dir[4200], index_path[4200], model_path[4200], run_path[4200];
+static char out_dir[4200], index_path[4200], model_path[4200], run_path[4200], gguf_path[4200];
 static struct saved saved, other; /* what is saved, and before it */
 static unsigned threads = 2;	  /* of an export */
 
@@ -79,7 +80,7 @@ static const char *source_path(const struct job *j)
 	const char *data = getenv("TEST_DATA");
 
 	(void)snprintf(path, sizeof(path), "%s/%s", data && *data ? data : "tests/data", j->source);
-	return j->source ? path : model_path;
+	return j->source ? path : j->options == BLOCKS ? gguf_path : model_path;
 }
 
 /* ---- walking through everything ---- */
@@ -172,6 +173,8 @@ static struct ckpt_opts options_of(const struct job *j)
 	(void)snprintf(assets, sizeof(assets), "%s/assets", dir);
 	(void)snprintf(rules, sizeof(rules), "%s/rules", dir);
 	o.map_files = true;
+	if (j->options == BLOCKS)
+		o.dequantize = "bf16";
 	if (j->options >= CAST) {
 		o.dtype = "bf16";
 		o.weights = "";
@@ -525,6 +528,7 @@ static const struct job jobs[] = {
 	{ "a tree of casts", see_tree, NULL, CAST, 0, 0, 0, NULL },
 	{ "a tree of ranks", see_tree, NULL, RANKS, 0, 0, 0, NULL },
 	{ "a tree with GGUF", see_tree, NULL, GGUF, 0, 0, 0, NULL },
+	{ "a tree of a GGUF file", see_tree, NULL, BLOCKS, 0, 0, 0, NULL },
 	{ "an index to be built", see_tree, "plain/ckpt", BUILT, 0, 0, 0, "index" },
 	{ "an index that is there", see_tree, "plain/ckpt", CACHED, 0, 0, 0, "index" },
 	{ "an index in the cache", see_tree, "plain/ckpt", BESIDE, 0, 0, 0, "ckptfs" },
@@ -617,6 +621,58 @@ static void put_texts(void)
 	put_file(dir_fd, "rules", rules, sizeof(rules) - 1);
 }
 
+/* ---- a GGUF file ---- */
+
+/* A GPT-2 of one layer; its matrices are Q8_0. */
+static const struct {
+	const char *name;
+	uint64_t rows, columns; /* 0: a vector, of float32 */
+} gguf_tensors[] = {
+	{ "token_embd.weight", 8, 32 },		{ "position_embd.weight", 4, 32 },
+	{ "output_norm.weight", 0, 32 },	{ "output_norm.bias", 0, 32 },
+	{ "blk.0.attn_norm.weight", 0, 32 },	{ "blk.0.attn_norm.bias", 0, 32 },
+	{ "blk.0.ffn_norm.weight", 0, 32 },	{ "blk.0.ffn_norm.bias", 0, 32 },
+	{ "blk.0.attn_qkv.weight", 96, 32 },	{ "blk.0.attn_qkv.bias", 0, 96 },
+	{ "blk.0.attn_output.weight", 32, 32 }, { "blk.0.attn_output.bias", 0, 32 },
+	{ "blk.0.ffn_up.weight", 64, 32 },	{ "blk.0.ffn_up.bias", 0, 64 },
+	{ "blk.0.ffn_down.weight", 32, 64 },	{ "blk.0.ffn_down.bias", 0, 32 },
+};
+
+static void put_gguf(void)
+{
+	static const struct {
+		const char *key;
+		uint32_t value;
+	} numbers[] = { { "gpt2.block_count", 1 },
+			{ "gpt2.context_length", 4 },
+			{ "gpt2.embedding_length", 32 },
+			{ "gpt2.feed_forward_length", 64 },
+			{ "gpt2.attention.head_count", 4 } };
+	struct buf b CLEANUP(buf_release) = BUF_INIT(1 << 20);
+	uint64_t at = 0;
+
+	made_head(&b, 3, ARRAY_LEN(gguf_tensors), ARRAY_LEN(numbers) + 2);
+	made_text(&b, "general.architecture", "gpt2");
+	for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
+		made_u32(&b, numbers[i].key, numbers[i].value);
+	made_key(&b, "gpt2.attention.layer_norm_epsilon", GGUF_F32);
+	made_number(&b, 0x3727c5ac, 4);
+	for (size_t i = 0; i < ARRAY_LEN(gguf_tensors); i++) {
+		uint64_t rows = gguf_tensors[i].rows, columns = gguf_tensors[i].columns;
+
+		made_tensor(&b, gguf_tensors[i].name, rows ? 2 : 1,
+			    (const uint64_t[]){ columns, rows }, rows ? GGML_Q8_0 : GGML_F32, at);
+		at += rows ? rows * columns / 32 * 34 : columns * 4;
+		at = (at + 31) / 32 * 32;
+	}
+	made_padding(&b, 32);
+	for (uint64_t i = 0; i < at; i++)
+		made_number(&b, i % 61, 1);
+	REQUIRE(!b.err);
+	put_file(dir_fd, "model.gguf", b.data, b.len);
+	(void)snprintf(gguf_path, sizeof(gguf_path), "%s/model.gguf", dir);
+}
+
 static void setup(void)
 {
 	static const struct job model = { .format = CKPT_DCP, .dest = "../model" };
@@ -632,6 +688,7 @@ static void setup(void)
 	make_model(&saved, 7);
 	make_model(&other, 8);
 	put_texts();
+	put_gguf();
 	ck_assert_msg(!save(&model, NULL, &e), "%s", e.msg);
 }
 
