@@ -340,6 +340,7 @@ check-torch: all
 	@tests/torch/python.sh
 	@tests/torch/zarr.sh
 	@tests/torch/dequant.sh
+	@tests/torch/gguf_source.sh
 
 # Long-running stress test with many readers on mounts. Set SOAK_SECONDS for shorter runs.
 soak: all $(BUILD)/tests/soak

@@ -12,6 +12,7 @@
 #include "tensor/arch.h"
 #include "tensor/config_values.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@ struct reading {
 	char arch[KEY_CAP]; /* general.architecture */
 	struct json_out j;
 	struct gguf_model *ret;
+	bool *no_memory;
 	bool failed; /* neither names nor a config.json can be made */
 };
 
@@ -60,24 +62,27 @@ static const struct catalog_object *key_of(const struct reading *r, const char *
 	return NULL;
 }
 
-static bool parse(const struct catalog_object *o, struct jdoc *ret)
+static bool parse(const struct reading *r, const struct catalog_object *o, struct jdoc *ret)
 {
-	struct ckpt_err ignored;
+	struct ckpt_err why;
+	int rc =
+		o ? jdoc_parse_copy(ret, o->text, o->text_len, JDOC_ANY | JDOC_BIG, &why) : -ENOENT;
 
-	return o && !jdoc_parse_copy(ret, o->text, o->text_len, JDOC_ANY | JDOC_BIG, &ignored);
+	*r->no_memory |= rc == -ENOMEM;
+	return !rc;
 }
 
 static bool count_of(const struct reading *r, const char *key, uint64_t *ret)
 {
 	struct jdoc d CLEANUP(jdoc_release) = { 0 };
 
-	return parse(key_of(r, key), &d) && jval_u64(jdoc_root(&d), ret);
+	return parse(r, key_of(r, key), &d) && jval_u64(jdoc_root(&d), ret);
 }
 
 static bool text_of(const struct reading *r, const char *key, char out[KEY_CAP])
 {
 	struct jdoc d CLEANUP(jdoc_release) = { 0 };
-	const char *s = parse(key_of(r, key), &d) ? jval_str(jdoc_root(&d)) : NULL;
+	const char *s = parse(r, key_of(r, key), &d) ? jval_str(jdoc_root(&d)) : NULL;
 
 	if (!s || strlen(s) >= KEY_CAP)
 		return false;
@@ -107,7 +112,7 @@ static bool copy(struct reading *r, const char *to, const char *key)
 		return false;
 	while (len && (o->text[len - 1] == '\n' || o->text[len - 1] == ' '))
 		len--;
-	if (!parse(o, &d) || !jval_number(jdoc_root(&d), &x) || !isfinite(x)) {
+	if (!parse(r, o, &d) || !jval_number(jdoc_root(&d), &x) || !isfinite(x)) {
 		no_config(r, "the key '%s%s' is not a number", *key == '.' ? r->arch : "", key);
 		return false;
 	}
@@ -422,7 +427,8 @@ static int make_recipe(struct reading *r, struct ckpt_err *e)
 int gguf_model_read(const struct catalog *c, const char *dtype, struct gguf_model *ret,
 		    struct ckpt_err *e)
 {
-	struct reading r = { .ret = ret };
+	bool no_memory = false;
+	struct reading r = { .ret = ret, .no_memory = &no_memory };
 	int rc = 0;
 
 	*ret = (struct gguf_model){ .config = BUF_INIT(MAX_TEXT), .recipe = BUF_INIT(MAX_TEXT) };
@@ -436,7 +442,7 @@ int gguf_model_read(const struct catalog *c, const char *dtype, struct gguf_mode
 	}
 	put_config(&r, dtype);
 	buf_str(&ret->config, "\n");
-	if (ret->config.err)
+	if (ret->config.err || no_memory)
 		return err_nomem(e);
 	if (!r.failed)
 		rc = make_recipe(&r, e);
