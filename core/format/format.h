@@ -72,7 +72,7 @@ int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 int format_tell_not_shown(const char *note, struct catalog_writer *w, struct ckpt_err *e);
 
 extern const struct format format_dcp, format_deepspeed, format_fsdp, format_gguf,
-	format_hyperparallel, format_megatron, format_megatron_ranks, format_megatron_zarr, format_orbax,
-	format_safetensors, format_torchsave;
+	format_hyperparallel, format_megatron, format_megatron_ranks, format_megatron_zarr,
+	format_orbax, format_safetensors, format_torchsave;
 
 #endif

@@ -180,7 +180,7 @@ END_TEST
 START_TEST(flipped_bits_are_caught_or_harmless)
 {
 	put_model("m.gguf", 1, 0, 0, 0);
-	scan_flipped(dir_fd, "m.gguf", scan, 3000, 300);
+	scan_flipped(dir_fd, "m.gguf", scan, 600, 40);
 }
 END_TEST
 
