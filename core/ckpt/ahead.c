@@ -14,9 +14,9 @@ enum {
 	BEGIN_AFTER = 1 << 20, /* bytes read in order */
 	MAX_WINDOW = 16 << 20,
 	CROWD_WINDOW = 8 << 20, /* of several readers together; 1 Gbit/s and 20 ms need 2.5 MB */
-	LEAST_WINDOW = 256 << 10,
-	TURN_SHIFT = 30, /* a turn is 2^30 ns, 1.07 s */
-	FAR = 32,	 /* a place that likes so many requests at a time is far away */
+	LEAST_WINDOW = 1 << 20, /* the kernel reads ahead so much by itself */
+	TURN_SHIFT = 30,	/* a turn is 2^30 ns, 1.07 s */
+	FAR = 32,		/* a place that likes so many requests at a time is far away */
 	MIN_PAUSE = 1 << 20,
 	MAX_PAUSE = 64 << 20,
 	PROBES = 8, /* tensors; if the first ones are all in memory, the others are assumed to be */
@@ -93,14 +93,17 @@ static uint64_t count_readers(_Atomic uint64_t *crowd, struct ahead *a)
 	return max_u64(max_u64(before, now), 1);
 }
 
-/* At most what a reader may have announced ahead of it. */
+/* At most what a reader may have announced ahead of it; 0: the kernel reads enough ahead, for all
+ * of them. */
 static uint64_t window_of(struct ckpt_file *f)
 {
 	uint64_t n = files_at_once(f->engine->files) < FAR
 			     ? 1
 			     : count_readers(&f->engine->crowd, &f->ahead);
 
-	return n == 1 ? MAX_WINDOW : max_u64(CROWD_WINDOW / n, LEAST_WINDOW);
+	uint64_t each = CROWD_WINDOW / n;
+
+	return n == 1 ? MAX_WINDOW : each < LEAST_WINDOW ? 0 : each;
 }
 
 void ahead_announce(struct ckpt_file *f)
@@ -113,6 +116,10 @@ void ahead_announce(struct ckpt_file *f)
 		return;
 	window = min_u64(window, window_of(f));
 	to = min_u64(next + window, f->v.size);
+	if (!window) {
+		a->busy = false;
+		return;
+	}
 	from = a->announced > next && a->announced <= to ? a->announced : next;
 	if (a->quiet > next + MAX_PAUSE) /* it was set for a reader that has since moved */
 		a->quiet = 0;

@@ -565,7 +565,9 @@ static void raise_read_ahead(void *arg)
 	const struct mount *m = arg;
 
 	if (m->found.major || m->found.minor)
-		mounts_read_ahead(&m->found);
+		/* Of a store it would be fetched for nothing by every reader that stops; what comes
+		 * next is announced anyway. */
+		mounts_read_ahead(&m->found, text_is_address(m->source) ? 512 : 1024);
 }
 
 /* The checkpoints of a run are opened later, when nobody reads our stderr. */

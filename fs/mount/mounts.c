@@ -311,14 +311,13 @@ void mounts_bdi(const struct mount_found *m, char ret[static MOUNTS_BDI_MAX])
 		       m->minor);
 }
 
-void mounts_read_ahead(const struct mount_found *m)
+void mounts_read_ahead(const struct mount_found *m, unsigned kib)
 {
-	static const char kib[] = "1024";
 	char path[MOUNTS_BDI_MAX];
 	autoclose int fd = -1;
 
 	mounts_bdi(m, path);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd >= 0 && write(fd, kib, strlen(kib)) < 0)
+	if (fd >= 0 && dprintf(fd, "%u", kib) < 0)
 		return; /* keep the default */
 }
