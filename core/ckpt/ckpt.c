@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "ckpt/address.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/run.h"
@@ -46,6 +47,15 @@ static int open_in_run(struct ckpt *c, const char *path, const struct ckpt_opts 
 	if (rc < 0)
 		*e = why;
 	return rc > 0 ? -e->code : rc;
+}
+
+/* Everything works without a cache, only slowly. */
+static void warn_of_cache(struct ckpt *c, const struct ckpt_opts *o)
+{
+	struct place_network n;
+
+	if (o->warn && place_network(c->place, &n) && *n.note)
+		o->warn(o->warn_arg, n.note);
 }
 
 /* o: NULL for a run, in which nothing else is looked for. */
@@ -293,6 +303,8 @@ int ckpt_open_with(const char *path, const struct ckpt_opts *opts, struct ckpt *
 	int rc = c ? open_root(c, path, opts, &how, e) : -ENOMEM;
 
 	if (!rc) {
+		if (opts)
+			warn_of_cache(c, opts);
 		rc = open_any(c, opts, e);
 		if (!rc)
 			rc = keep_options(c, opts, e);
@@ -332,10 +344,14 @@ int ckpt_probe(const char *path, struct ckpt_err *e)
 	struct ckpt *c = new_ckpt(e);
 	int rc = c ? open_root(c, path, NULL, NULL, e) : -ENOMEM;
 
+	char shown[400];
+
 	if (!rc)
 		rc = detect(c, e);
 	if (c && rc)
-		rc = err_wrap(e, "checkpoint '%s'", path);
+		rc = err_wrap(e, "checkpoint '%s'",
+			      place_is_remote(path) ? text_show_address(path, shown, sizeof(shown))
+						    : path);
 	ckpt_close(c);
 	return rc < 0 ? rc : 0;
 }

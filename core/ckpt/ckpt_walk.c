@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
+#include "source/place.h"
 #include "tree/tree.h"
 
 #include <string.h>
@@ -100,6 +101,28 @@ void ckpt_counters_sized(struct ckpt *c, struct ckpt_counters *ret, size_t size)
 
 	c->tree->ops->counters(c->tree, &n);
 	SIZED_GIVE(ret, size, n);
+}
+
+bool ckpt_network_sized(struct ckpt *c, struct ckpt_network *ret, size_t size)
+{
+	struct place_network p;
+	struct ckpt_network n = { 0 };
+
+	if (!place_network(c->place, &p))
+		return false;
+	n = (struct ckpt_network){ .requests = p.requests,
+				   .bytes = p.bytes,
+				   .retries = p.retries,
+				   .hedges = p.hedges,
+				   .latency_us = p.latency_us,
+				   .connection_bps = p.connection_bps,
+				   .total_bps = p.total_bps,
+				   .window_bytes = p.window,
+				   .cache_hits = p.hits,
+				   .cache_misses = p.misses };
+	memcpy(n.cache_note, p.note, sizeof(n.cache_note));
+	SIZED_GIVE(ret, size, n);
+	return true;
 }
 
 int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct ckpt_err *e)

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/sysinfo.h>
 
 enum {
@@ -29,6 +30,7 @@ enum {
 	BUSY_MS = 4,	     /* until a block that another process fetches is looked at again */
 	BUSY_MAX_MS = 10000, /* then it is fetched here, too */
 	MESSAGES = 64,	     /* received before the rest has a turn */
+	COUNT_MS = 500,	     /* until numbers are shown that came meanwhile */
 	CHECKS = 64,	     /* unchecked blocks of what is wanted that are read in a turn */
 };
 
@@ -146,8 +148,10 @@ struct server {
 	uint64_t ram;
 	struct out *out, **out_end;
 	size_t n_out;
-	bool again;   /* something another process fetches is to be looked at again */
-	bool at_once; /* there is more to check */
+	bool again;		    /* something another process fetches is to be looked at again */
+	bool at_once;		    /* there is more to check */
+	struct wire_counts *counts; /* NULL: nobody sees them */
+	bool counting;		    /* they may have changed since */
 };
 
 /* ---- sending ---- */
@@ -483,15 +487,12 @@ static struct place_row *place_row(struct server *s, uint64_t i)
 static void add_place(struct server *s, const struct job *j)
 {
 	struct wire_head h = { .kind = WIRE_ANSWER, .id = j->head.id };
-	const char *address = store_address(j->store), *note = depot_note(s->depot);
-	char text[8192];
+	const char *address = store_address(j->store);
 	size_t i = 0;
-	int n;
 
 	while (i < s->n_places && s->places[i].users)
 		i++;
-	n = snprintf(text, sizeof(text), "%s%c%s", address, 0, note);
-	if (n < 0 || (size_t)n >= sizeof(text) || i >= WIRE_FILES_MAX ||
+	if (strlen(address) >= WIRE_TEXT_MAX || i >= WIRE_FILES_MAX ||
 	    !VEC_ROOM(s->places, s->cap_places, i + 1)) {
 		struct ckpt_err e;
 
@@ -505,7 +506,7 @@ static void add_place(struct server *s, const struct job *j)
 		s->n_places++;
 	s->places[i] = (struct place_row){ .store = j->store, .users = 1 };
 	h.n[1] = i;
-	send_later(s, &h, text, (size_t)n + 1, -1);
+	send_later(s, &h, address, strlen(address) + 1, -1);
 }
 
 /* ---- files ---- */
@@ -1123,6 +1124,48 @@ static void on_place(struct server *s, const struct wire_msg *m)
 	answer(s, m->head.id, &e);
 }
 
+/* Where the numbers are written; the descriptor is for the other side. -1: nowhere. */
+static int share_counts(struct server *s)
+{
+	int fd = memfd_create("ckptfs", MFD_CLOEXEC);
+	void *p =
+		fd < 0 || ftruncate(fd, sizeof(*s->counts))
+			? MAP_FAILED
+			: mmap(NULL, sizeof(*s->counts), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (p != MAP_FAILED) {
+		s->counts = p;
+		return fd;
+	}
+	if (fd >= 0)
+		(void)close(fd);
+	return -1;
+}
+
+static void show_counts(struct server *s)
+{
+	const char *note = depot_note(s->depot);
+	struct net_pace p;
+
+	if (!s->counts)
+		return;
+	net_pace(s->net, &p);
+	s->counting = s->n_fetches || p.requests != s->counts->v.requests ||
+		      p.bytes != s->counts->v.bytes;
+	s->counts->v.requests = p.requests;
+	s->counts->v.bytes = p.bytes;
+	s->counts->v.retries = p.retries;
+	s->counts->v.hedges = p.hedges;
+	s->counts->v.latency_us = p.latency_us;
+	s->counts->v.connection_bps = p.connection_bps;
+	s->counts->v.total_bps = p.total_bps;
+	s->counts->v.window = s->window.bytes;
+	if (*note && !s->counts->noted) {
+		(void)snprintf(s->counts->note, sizeof(s->counts->note), "%s", note);
+		s->counts->noted = true;
+	}
+}
+
 static int on_hello(struct server *s, const struct wire_msg *m)
 {
 	const struct depot_options o = { .dir = wire_string(m, 0),
@@ -1130,6 +1173,7 @@ static int on_hello(struct server *s, const struct wire_msg *m)
 					 .memory = m->head.n[2] };
 	const struct net_options n = { .retry_ms = (unsigned)min_u64(m->head.n[3], UINT32_MAX) };
 	struct ckpt_err e;
+	int fd;
 
 	if (s->net || m->head.n[0] != WIRE_VERSION) {
 		(void)err_set(&e, EPROTO, "ckptfs-fetch is of another version");
@@ -1140,21 +1184,10 @@ static int on_hello(struct server *s, const struct wire_msg *m)
 		answer(s, m->head.id, &e);
 		return 0;
 	}
-	answer(s, m->head.id, NULL);
+	fd = share_counts(s);
+	show_counts(s);
+	send_later(s, &(struct wire_head){ .kind = WIRE_ANSWER, .id = m->head.id }, NULL, 0, fd);
 	return 0;
-}
-
-static void on_count(struct server *s, const struct wire_msg *m)
-{
-	struct wire_head h = { .kind = WIRE_ANSWER, .id = m->head.id };
-	struct net_pace p;
-
-	net_pace(s->net, &p);
-	h.n[1 + WIRE_REQUESTS] = p.requests;
-	h.n[1 + WIRE_BYTES] = p.bytes;
-	h.n[1 + WIRE_RETRIES] = p.retries;
-	h.n[1 + WIRE_HEDGES] = p.hedges;
-	send_later(s, &h, NULL, 0, -1);
 }
 
 /* A message with numbers that mean nothing is answered with an error, or ignored. */
@@ -1190,9 +1223,6 @@ static int on_message(struct server *s, const struct wire_msg *m)
 	case WIRE_WANT:
 		on_want(s, m);
 		return 0;
-	case WIRE_COUNT:
-		on_count(s, m);
-		return 0;
 	case WIRE_PING:
 		answer(s, h->id, NULL);
 		return 0;
@@ -1202,8 +1232,6 @@ static int on_message(struct server *s, const struct wire_msg *m)
 	f = file_of(s, h->n[0]);
 	if (h->kind == WIRE_FORGET && f)
 		forget(s, f);
-	else if (h->kind == WIRE_CANCEL && f)
-		cancel_ahead(s, f);
 	else if (h->kind == WIRE_TOUCH && f && h->n[1] < object_view(f->object)->n_segments)
 		object_touch(f->object, h->n[1]);
 	return 0;
@@ -1236,7 +1264,11 @@ static int run(struct server *s, struct wire_msg *m)
 		struct pollfd p[] = { { .fd = s->sock,
 					.events = s->out ? POLLIN | POLLOUT : POLLIN },
 				      { .fd = s->queue.event, .events = POLLIN } };
-		int rc = poll(p, ARRAY_LEN(p), s->at_once ? 0 : s->again ? BUSY_MS : -1);
+		int rc = poll(p, ARRAY_LEN(p),
+			      s->at_once    ? 0
+			      : s->again    ? BUSY_MS
+			      : s->counting ? COUNT_MS
+					    : -1);
 		uint64_t ignored;
 
 		if (rc < 0 && errno != EINTR)
@@ -1249,6 +1281,7 @@ static int run(struct server *s, struct wire_msg *m)
 			take_answers(s);
 			take_notes(s);
 			schedule(s);
+			show_counts(s);
 		}
 		rc = flush(s);
 		if (rc)

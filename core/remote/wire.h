@@ -53,22 +53,22 @@ enum {
 
 enum wire_kind {
 	/* To the fetcher. Those with an id get a WIRE_ANSWER with the same id. */
-	WIRE_HELLO = 1, /* n: version, cache_size, bytes of memory, retry_ms; text: cache_dir */
-	WIRE_OPEN,	/* n: anonymous; text: address, endpoint, region, profile. Answer n: place;
-			   text: the canonical address, and what the user should be told */
-	WIRE_CLOSE,	/* n: place; no answer */
-	WIRE_LOOK,	/* n: place; text: path. Answer n: is it there; seen */
-	WIRE_LIST,	/* n: place; text: path. Answers with n[1] = 1 and entries as text, then one
+	WIRE_HELLO =
+		1,   /* n: version, cache_size, bytes of memory, retry_ms; text: cache_dir. Answer
+			   with the descriptor of a struct wire_counts, for reading, or with none */
+	WIRE_OPEN,   /* n: anonymous; text: address, endpoint, region, profile. Answer n: place;
+			   text: the canonical address */
+	WIRE_CLOSE,  /* n: place; no answer */
+	WIRE_LOOK,   /* n: place; text: path. Answer n: is it there; seen */
+	WIRE_LIST,   /* n: place; text: path. Answers with n[1] = 1 and entries as text, then one
 			   with n[1] = 0 */
-	WIRE_FILE,	/* n: place; seen; text: path. Answer n: file, bytes of a segment, is it in
+	WIRE_FILE,   /* n: place; seen; text: path. Answer n: file, bytes of a segment, is it in
 			   memory; with the map's descriptor */
-	WIRE_FORGET,	/* n: file; no answer */
+	WIRE_FORGET, /* n: file; no answer */
 	WIRE_READ,   /* n: file, off, len, again: send the segments although they were sent. Answer
 			   when all of it is in segments that were sent */
 	WIRE_WANT,   /* n: file, off, len: will be read; in order of need; no answer */
-	WIRE_CANCEL, /* n: file: what was wanted of it is not wanted any more; no answer */
 	WIRE_TOUCH,  /* n: file, segment: it is in use; no answer */
-	WIRE_COUNT,  /* Answer n: see enum wire_count */
 	WIRE_PING,   /* Answer: nothing */
 	/* From the fetcher. */
 	WIRE_ANSWER, /* n[0]: errno, or 0; then see above, from n[1]. text of an error: its sentence */
@@ -80,12 +80,18 @@ enum wire_kind {
 
 enum { WIRE_NUMBERS = 5 };
 
-enum wire_count {
-	WIRE_REQUESTS,
-	WIRE_BYTES,
-	WIRE_RETRIES,
-	WIRE_HEDGES,
-	WIRE_COUNTS,
+/* Numbers since the fetcher began, which it writes into memory that the other side has mapped. */
+struct wire_counts {
+	struct {
+		_Atomic uint64_t requests, bytes, retries, hedges;
+		/* As measured on the last requests; 0: not known yet. */
+		_Atomic uint64_t latency_us, connection_bps, total_bps;
+		_Atomic uint64_t window; /* bytes that may be on their way */
+	} v;
+	/* Why there is no cache although there should be one; true once it is there, and then it
+	 * stays. */
+	_Atomic bool noted;
+	char note[512];
 };
 
 struct wire_head {

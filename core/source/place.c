@@ -126,6 +126,14 @@ void place_leave_ctime(const struct place *p, struct place_id *id)
 		p->ops->leave_ctime(id);
 }
 
+bool place_network(struct place *p, struct place_network *ret)
+{
+	if (!p->ops->network)
+		return false;
+	p->ops->network(p, ret);
+	return true;
+}
+
 int place_fd(const struct place *p)
 {
 	return p->ops->fd ? p->ops->fd(p) : -1;

@@ -23,6 +23,7 @@
 
 struct ckpt_err;
 struct place;
+struct place_network;
 struct source;
 
 enum place_kind { PLACE_UNKNOWN, PLACE_FILE, PLACE_DIR, PLACE_LINK, PLACE_OTHER };
@@ -92,6 +93,17 @@ struct place_ops {
 	bool (*made)(struct place *p, const char *path, struct place_made *ret);
 	enum place_change (*compare)(const struct place_id *before, const struct place_id *now);
 	void (*leave_ctime)(struct place_id *id);
+	void (*network)(struct place *p, struct place_network *ret);
+};
+
+/* What a place on another machine costs; all since its connection was made. */
+struct place_network {
+	uint64_t requests, bytes, retries, hedges;
+	/* As measured; 0: not known yet. */
+	uint64_t latency_us, connection_bps, total_bps;
+	uint64_t window;       /* bytes that may be on their way */
+	uint64_t hits, misses; /* reads of what was here, and of what had to be asked for */
+	char note[512];	       /* why nothing is kept although it should be; "": it is */
 };
 
 struct place {
@@ -171,6 +183,9 @@ enum place_change place_compare(const struct place *p, const struct place_id *be
 /* Removes from an identity the time of changes that leave the bytes as they are, such as a change
  * of mode, if the storage has such a time. */
 void place_leave_ctime(const struct place *p, struct place_id *id);
+
+/* False: the place is on this machine. Never blocks. */
+bool place_network(struct place *p, struct place_network *ret);
 
 /* The directory's descriptor, borrowed, if the directory is on this machine; else -1. */
 int place_fd(const struct place *p);

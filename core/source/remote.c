@@ -518,10 +518,20 @@ static int sub(struct place *x, const char *name, struct place **ret, struct ckp
 	return new_place(p->tree, prefix, ret, e);
 }
 
+static void network(struct place *x, struct place_network *ret)
+{
+	link_network(place_of(x)->tree->link, ret);
+}
+
 static int new_place(struct tree *t, const char *prefix, struct place **ret, struct ckpt_err *e)
 {
 	static const struct place_ops ops = {
-		.look = look, .list = list, .sub = sub, .file = file, .free = free_place
+		.look = look,
+		.list = list,
+		.sub = sub,
+		.file = file,
+		.free = free_place,
+		.network = network,
 	};
 	struct remote_place *p = calloc(1, sizeof(*p));
 

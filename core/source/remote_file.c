@@ -435,6 +435,19 @@ static bool lacks_segments(struct rfile *f, uint64_t off, uint64_t len)
 	return false;
 }
 
+static bool is_there(struct rfile *f, uint64_t off, uint64_t len)
+{
+	SCOPED_LOCK(&f->lock);
+	const struct room *r = f->room;
+	uint64_t per = r->view.segment / WIRE_BLOCK;
+
+	for (uint64_t b = off / WIRE_BLOCK; b <= (off + len - 1) / WIRE_BLOCK; b++)
+		if (map_block(r->map, &r->view, b)->word !=
+		    map_word(*map_generation(r->map, b / per) & (UINT32_MAX >> 2), MAP_THERE))
+			return false;
+	return true;
+}
+
 /* At most PIECE bytes that exist. */
 static int read_piece(struct rfile *f, uint8_t *buf, uint64_t len, uint64_t off, struct ckpt_err *e)
 {
@@ -445,6 +458,7 @@ static int read_piece(struct rfile *f, uint8_t *buf, uint64_t len, uint64_t off,
 		rc = read_pinned(f, pins, buf, len, off, e);
 		unpin(f, pins);
 	}
+	link_note_read(f->link, rc <= 0 || is_there(f, off, len));
 	for (unsigned tries = 0; rc == 1 && tries < MAX_TRIES; tries++) {
 		bool anew = tries || lacks_segments(f, off, len);
 		struct call c = { .head = { .kind = WIRE_READ, .n = { f->number, off, len, anew } },
@@ -501,19 +515,6 @@ static int64_t read_remote(struct source *s, void *buf, size_t len, uint64_t off
 				       (unsigned long long)(off + at), why.msg);
 	}
 	return (int64_t)len;
-}
-
-static bool is_there(struct rfile *f, uint64_t off, uint64_t len)
-{
-	SCOPED_LOCK(&f->lock);
-	const struct room *r = f->room;
-	uint64_t per = r->view.segment / WIRE_BLOCK;
-
-	for (uint64_t b = off / WIRE_BLOCK; b <= (off + len - 1) / WIRE_BLOCK; b++)
-		if (map_block(r->map, &r->view, b)->word !=
-		    map_word(*map_generation(r->map, b / per) & (UINT32_MAX >> 2), MAP_THERE))
-			return false;
-	return true;
 }
 
 static bool want_remote(struct source *s, uint64_t off, uint64_t len)
@@ -613,6 +614,8 @@ static const uint8_t *map_remote(struct source *x, uint64_t off, uint64_t len)
 		unpin(s->file, pins);
 	} else
 		m = map_segment(s, i, size, pins[0]);
+	if (m)
+		link_note_read(s->file->link, true);
 	return m ? pagemap_get(m->map, off - i * segment, len, false) : NULL;
 }
 

@@ -70,6 +70,9 @@ int link_call(struct link *l, struct call *c, const void *text, size_t len, stru
 void call_release(struct call *c);
 /* Sends a message that has no answer; a failure shows in the next call. */
 void link_tell(struct link *l, struct wire_head *h);
+/* A read of what was here, or of what the fetcher had to be asked for. */
+void link_note_read(struct link *l, bool hit);
+void link_network(struct link *l, struct place_network *ret);
 /* Can it be used, and from this process? */
 bool link_is_up(struct link *l);
 

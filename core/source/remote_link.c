@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #ifndef CKPTFS_LIBEXECDIR
@@ -49,6 +51,8 @@ struct link {
 	struct rfile **files;
 	size_t n_files;
 	_Atomic uint64_t heard_ns;
+	const struct wire_counts *counts; /* NULL: there are none */
+	_Atomic uint64_t hits, misses;
 };
 
 /* All links of the process, because several checkpoints share one. */
@@ -130,6 +134,8 @@ static int spawn(const char *program, int sock, struct ckpt_err *e)
 
 static void link_free(struct link *l)
 {
+	if (l->counts)
+		(void)munmap((void *)(uintptr_t)l->counts, sizeof(*l->counts));
 	if (l->sock >= 0)
 		(void)close(l->sock);
 	if (l->stop >= 0)
@@ -477,9 +483,40 @@ static int say_hello(struct link *l, struct ckpt_err *e)
 				    .n = { WIRE_VERSION, l->key.cache_size, l->key.memory,
 					   l->key.retry_ms } } };
 	int rc = link_call(l, &c, l->cache_dir, strlen(l->cache_dir) + 1, e);
+	struct stat st;
+	void *p;
 
+	if (!rc && c.fd >= 0 && !fstat(c.fd, &st) && st.st_size >= (off_t)sizeof(*l->counts)) {
+		p = mmap(NULL, sizeof(*l->counts), PROT_READ, MAP_SHARED, c.fd, 0);
+		l->counts = p == MAP_FAILED ? NULL : p;
+	}
 	call_release(&c);
 	return rc;
+}
+
+void link_note_read(struct link *l, bool hit)
+{
+	(void)atomic_fetch_add_explicit(hit ? &l->hits : &l->misses, 1, memory_order_relaxed);
+}
+
+void link_network(struct link *l, struct place_network *ret)
+{
+	const struct wire_counts *c = l->counts;
+
+	*ret = (struct place_network){ .hits = l->hits, .misses = l->misses };
+	if (!c)
+		return;
+	ret->requests = c->v.requests;
+	ret->bytes = c->v.bytes;
+	ret->retries = c->v.retries;
+	ret->hedges = c->v.hedges;
+	ret->latency_us = c->v.latency_us;
+	ret->connection_bps = c->v.connection_bps;
+	ret->total_bps = c->v.total_bps;
+	ret->window = c->v.window;
+	if (c->noted)
+		(void)snprintf(ret->note, sizeof(ret->note), "%.*s", (int)sizeof(c->note) - 1,
+			       c->note);
 }
 
 /* Ends the receiver, and with the last descriptor the fetcher. */

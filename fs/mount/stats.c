@@ -222,6 +222,7 @@ static void put_latency(struct json_out *j, const uint64_t *n)
 static void put_engine(struct json_out *j, struct ckpt *ckpt)
 {
 	struct ckpt_counters c;
+	struct ckpt_network n;
 
 	ckpt_counters(ckpt, &c);
 	json_open(j, "source", '{');
@@ -230,6 +231,21 @@ static void put_engine(struct json_out *j, struct ckpt *ckpt)
 	json_u64(j, "mapped_bytes", c.mapped_bytes);
 	json_u64(j, "faults", c.faults);
 	json_close(j);
+	if (ckpt_network(ckpt, &n)) {
+		json_open(j, "network", '{');
+		json_u64(j, "requests", n.requests);
+		json_u64(j, "bytes", n.bytes);
+		json_u64(j, "retries", n.retries);
+		json_u64(j, "hedges", n.hedges);
+		json_u64(j, "latency_us", n.latency_us);
+		json_u64(j, "connection_bytes_per_second", n.connection_bps);
+		json_u64(j, "bytes_per_second", n.total_bps);
+		json_u64(j, "window_bytes", n.window_bytes);
+		json_u64(j, "cache_hits", n.cache_hits);
+		json_u64(j, "cache_misses", n.cache_misses);
+		json_str(j, "cache_note", *n.cache_note ? n.cache_note : NULL);
+		json_close(j);
+	}
 	json_open(j, "copies", '{');
 	json_u64(j, "moves", c.copies);
 	json_u64(j, "bytes", c.copied_bytes);

@@ -145,6 +145,26 @@ test_a_second_mount_fetches_no_data() {
   cmp m/tensors/w "$(big)/w.bin"
   cmp m/tensors/v "$(big)/v.bin"
   (($(counted S3_PROXY bytes) < 20000)) || fail "$(ask S3_PROXY)"
+  # What it costs is in the statistics.
+  jq -e '.network | .bytes < 20000 and .cache_hits > 0 and .cache_misses == 0 and .cache_note == null' m/.ckptfs/stats.json
+  ckptfs umount m
+  rm -r "$XDG_CACHE_HOME"
+  mount_at m "$address"
+  is_fetched() { jq -e '.network | .bytes > 18000000 and .requests > 3 and .latency_us > 0' m/.ckptfs/stats.json; }
+  cmp m/tensors/w "$(big)/w.bin"
+  wait_until is_fetched
+}
+
+# A listing and the metadata; then a listing.
+test_an_index_takes_two_requests() {
+  reach proxy
+  put s3 "$(big)/ckpt" few
+  ask S3_PROXY from=0 >/dev/null
+  ckptfs ls "$address" >/dev/null
+  (($(counted S3_PROXY requests) <= 3)) || fail "$(ask S3_PROXY)"
+  ask S3_PROXY from=0 >/dev/null
+  ckptfs ls "$address" >/dev/null
+  (($(counted S3_PROXY requests) <= 1)) || fail "$(ask S3_PROXY)"
 }
 
 test_without_a_cache_nothing_is_kept() {
@@ -160,6 +180,8 @@ test_a_cache_that_others_may_write_is_not_used() {
   mkdir -m 777 open
   ckptfs sum "$address" -o cache_dir=open >/dev/null
   [[ -z $(ls -A open) ]]
+  ckptfs info "$address" -o cache_dir=open >/dev/null 2>err
+  grep -F "can be written to by others" err
 }
 
 test_a_cache_removes_only_what_is_its_own() {
@@ -223,29 +245,44 @@ try_fault() { # PROXY KIND FROM TIMES AFTER passing|lasting RETRY
   grep -qE ' faults=[1-9]' asked || return 1 # there are no more requests
 }
 
-cases_faults_that_pass() {
-  printf 'S3 %s\n' reset close short 503 500 429 stall
-  printf 'WEB %s\n' reset short 503
-}
-test_faults_that_pass() {
-  local n most=40
-  proxied "$1"
-  [[ $2 != stall ]] || most=2
-  for ((n = 1; n <= most; n++)); do
-    try_fault "$1_PROXY" "$2" $n 1 $((n * 37 % 1500)) passing 30 || break
+# sweep S3|WEB|HUB KIND: the fault at each request of what opens and reads a checkpoint, and at all from some on.
+sweep() {
+  local n after how=lasting retry=2
+  mkdir "$2"
+  cd "$2"
+  ln -s ../right right
+  start_proxy "${upstream##*:}" "$1.$2"
+  # shellcheck disable=SC2034 # for ask
+  FAULTY=http://127.0.0.1:$proxy_port
+  export AWS_ENDPOINT_URL=$FAULTY HF_ENDPOINT=$FAULTY
+  [[ $1 != WEB ]] || address=$FAULTY/plain/
+  case $2 in reset | close | short | 503 | 500 | 429) how=passing retry=30 ;; esac
+  for ((n = 1; n <= 60; n++)); do
+    [[ $2 == stall ]] && after=0 || after=$((n * 37 % 1500))
+    try_fault FAULTY "$2" $n 1 $after $how $retry || break
   done
-  ((n > 2)) || fail "only $n requests"
+  ((n > 3)) || fail "$*: only $n requests"
+  for n in 1 4; do
+    try_fault FAULTY "$2" $n 100000 0 lasting 1 || break
+  done
+  [[ $2 != stall || $1 != S3 ]] || try_fault FAULTY stall 2 1 100 passing 30
 }
 
-cases_faults_that_last() {
-  printf 'S3 %s\n' reset 503 junk etag range whole gzip 403 404 412 416
-  printf 'WEB %s\n' short etag range whole
-}
-test_faults_that_last() {
-  local n
+cases_faults_at_every_request() { printf '%s\n' S3 WEB HUB; }
+test_faults_at_every_request() {
+  local kind pids=() pid upstream
   proxied "$1"
-  for n in 1 4; do
-    try_fault "$1_PROXY" "$2" $n 100000 0 lasting 1 || break
+  case $1 in
+    S3) upstream=$S3 ;;
+    WEB) upstream=$WEB ;;
+    HUB) upstream=$HUB ;;
+  esac
+  for kind in reset close short 503 500 429 stall junk etag range whole gzip 403 404 412 416 307; do
+    sweep "$1" $kind &
+    pids+=("$!")
+  done
+  for pid in "${pids[@]}"; do
+    wait "$pid"
   done
 }
 

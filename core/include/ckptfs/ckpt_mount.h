@@ -104,6 +104,29 @@ static inline void ckpt_counters(struct ckpt *c, struct ckpt_counters *ret)
 	ckpt_counters_sized(c, ret, sizeof(*ret));
 }
 
+/*
+ * What the object store costs that a checkpoint or run is in: counted since the process has connected
+ * to it, for all checkpoints that share the connection (the same cache and deadlines).
+ */
+struct ckpt_network {
+	uint64_t requests, bytes; /* that arrived, of the data */
+	uint64_t retries;	  /* requests made again because one failed */
+	uint64_t hedges;	  /* second requests because the first took so long */
+	/* Measured on the last requests, or 0: the time to the first byte of an answer, and the bytes
+	 * per second of a connection and of all together. */
+	uint64_t latency_us, connection_bps, total_bps;
+	uint64_t window_bytes; /* that may be on their way */
+	uint64_t cache_hits,
+		cache_misses; /* reads of what was here, and of what had to be fetched */
+	char cache_note[512]; /* why nothing is kept although it should be; "": nothing is wrong */
+};
+/* False: it is on this machine. Never blocks. */
+CKPT_API bool ckpt_network_sized(struct ckpt *c, struct ckpt_network *ret, size_t size);
+static inline bool ckpt_network(struct ckpt *c, struct ckpt_network *ret)
+{
+	return ckpt_network_sized(c, ret, sizeof(*ret));
+}
+
 /* ---- location ---- */
 
 /* The absolute path of what ckpt_open opens for `path`; the caller frees *ret with free(). */

@@ -882,6 +882,13 @@ static void call_counters(struct side *s)
 	ck_assert_uint_eq(n.faults, 0);
 }
 
+static void call_network(struct side *s)
+{
+	struct ckpt_network n;
+
+	ck_assert(!ckpt_network(s->c, &n)); /* it is on this machine */
+}
+
 static int count_source(void *arg, const struct ckpt_source *s)
 {
 	ck_assert_int_eq(s->path[0], '/');
@@ -1030,7 +1037,7 @@ static void call_origin(struct side *s)
 	X(enter) X(entry) X(next) X(file_open) X(model_open) X(box_open) X(model_box_open) \
 	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) \
 	X(file_is_stale) X(file_read) X(parts_new) X(parts_free) X(file_gather) X(parts_release) \
-	X(file_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(sources) X(source_bring) X(assets) \
+	X(file_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(network) X(sources) X(source_bring) X(assets) \
 	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(rest) X(index_dir) X(check) \
 	X(report) X(diff_report)
 
