@@ -190,6 +190,7 @@ struct place_options ckpt_opts_place(const struct ckpt_opts *o)
 				       .anonymous = o->anonymous,
 				       .cache_dir = o->cache_dir,
 				       .cache_size = o->cache_size,
+				       .memory = o->cache,
 				       .retry_s = o->retry };
 }
 

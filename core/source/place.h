@@ -118,6 +118,7 @@ struct place_options {
 	bool anonymous;				 /* sign nothing, send no token */
 	const char *cache_dir; /* of the bytes that were fetched; "none": only in memory */
 	uint64_t cache_size;   /* bytes there; 0: depends on the disk */
+	uint64_t memory;       /* bytes without such a directory, at least 64 MiB; 0: 256 MiB */
 	uint64_t retry_s;      /* a request is tried again for so long; 0: 60 */
 };
 

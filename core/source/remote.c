@@ -668,6 +668,7 @@ static int open_at(const char *address, const struct place_options *o, struct pl
 {
 	const struct link_key key = { .cache_dir = o->cache_dir,
 				      .cache_size = o->cache_size,
+				      .memory = o->memory,
 				      .retry_ms = min_u64(o->retry_s, UINT32_MAX / 1000) * 1000 };
 	const char *name = NULL;
 	autofree char *root = NULL;
