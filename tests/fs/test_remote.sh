@@ -150,9 +150,8 @@ test_a_second_mount_fetches_no_data() {
   ckptfs umount m
   rm -r "$XDG_CACHE_HOME"
   mount_at m "$address"
-  is_fetched() { jq -e '.network | .bytes > 18000000 and .requests > 3 and .latency_us > 0' m/.ckptfs/stats.json; }
   cmp m/tensors/w "$(big)/w.bin"
-  wait_until is_fetched
+  wait_until jq -e '.network | .bytes > 18000000 and .requests > 3 and .latency_us > 0' m/.ckptfs/stats.json
 }
 
 # A listing and the metadata; then a listing.
