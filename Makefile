@@ -152,7 +152,7 @@ $(BUILD)/ckptfs-fetch: $(call obj,$(FETCH)) $(BUILD)/libcore.a $(BUILD)/fetch.li
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $(objects) $(FETCH_LIBS)
 
 # The same, with directories of this machine in place of stores.
-$(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/remote/%.c,depot fetch_main sched server)) \
+$(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/remote/%.c,depot fetch_main sched server upload writes)) \
   $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -Wl,--wrap=pwrite -o $@ $(objects) $(CORE_LIBS)
 

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <ckptfs/ckpt_save.h>
 
+#include "base/arena.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/sized.h"
+#include "ckpt/ckpt_options.h"
+#include "source/place.h"
 #include "store/load_run.h"
 #include "store/save_run.h"
 #include "store/writer_dcp.h"
 #include "store/writer_hyperparallel.h"
+#include "store/writer_place.h"
 #include "store/writer_safetensors.h"
 #include "store/writer_zarr.h"
 
@@ -56,13 +60,48 @@ static int make_writer(const struct ckpt_save_opts *o, struct ckpt_storage_write
 	return err_set(e, EINVAL, "unknown format %d", (int)o->format);
 }
 
+/* How the writer reaches an address. */
+static int place_writer(const struct ckpt_save_opts *o, struct ckpt_storage_writer *w,
+			struct ckpt_err *e)
+{
+	struct arena a CLEANUP(arena_release) = ARENA_INIT(2 * CKPT_MAX_WORDS);
+	struct ckpt_opts opts = { 0 };
+	int rc = o->open ? ckpt_opts_parse(o->open, NULL, 0, &a, &opts, e) : 0;
+	const struct place_options place = ckpt_opts_place(&opts);
+
+	return rc ? rc
+		  : writer_place(w,
+				 &(struct staging_how){ .place = &place,
+							.stop = o->stop,
+							.stop_arg = o->stop_arg,
+							.warn = o->warn,
+							.warn_arg = o->warn_arg },
+				 e);
+}
+
+/* *ret is zero, and remains so on failure. */
+static int new_writer(const struct ckpt_save_opts *o, struct ckpt_storage_writer *ret,
+		      struct ckpt_err *e)
+{
+	struct ckpt_storage_writer w CLEANUP(ckpt_storage_writer_free) = { 0 };
+	int rc = make_writer(o, &w, e);
+
+	if (!rc)
+		rc = place_writer(o, &w, e);
+	if (rc)
+		return rc;
+	*ret = w;
+	w = (struct ckpt_storage_writer){ 0 };
+	return 0;
+}
+
 int ckpt_save_writer_sized(const struct ckpt_save_opts *opts, size_t size,
 			   struct ckpt_storage_writer *ret, struct ckpt_err *e)
 {
 	struct ckpt_save_opts o;
 	int rc = SIZED_TAKE(o, opts, size, "ckpt_save_opts", e);
 
-	return rc ? rc : make_writer(&o, ret, e);
+	return rc ? rc : new_writer(&o, ret, e);
 }
 
 int ckpt_save_sized(struct ckpt_comm *comm, const char *path, const struct ckpt_state_dict *dict,
@@ -81,7 +120,7 @@ int ckpt_save_sized(struct ckpt_comm *comm, const char *path, const struct ckpt_
 	if (!rc && !o.planner)
 		rc = ckpt_save_planner(o.format, &planner, e);
 	if (!rc && !o.writer)
-		rc = make_writer(&o, &writer, e);
+		rc = new_writer(&o, &writer, e);
 	rc = ckpt_comm_agree(comm, rc, e);
 	if (rc)
 		return rc;

@@ -409,15 +409,27 @@ static int open_writer(const struct resharding *s, struct ckpt_save_opts *opts,
 	return rc;
 }
 
+/* What the writer needs besides, if it writes to an object store. */
+static struct ckpt_save_opts save_opts(const struct resharding *s)
+{
+	struct ckpt_save_opts opts = *s->r->save;
+
+	opts.format = s->r->format;
+	opts.stop = s->r->stop;
+	opts.stop_arg = s->r->stop_arg;
+	opts.warn = s->r->warn;
+	opts.warn_arg = s->r->warn_arg;
+	return opts;
+}
+
 static int make_parts(struct writing *w, struct ckpt_save_planner *planner,
 		      struct ckpt_storage_writer *writer, struct ckpt_err *e)
 {
-	struct ckpt_save_opts opts = *w->s->r->save;
+	struct ckpt_save_opts opts = save_opts(w->s);
 	struct ckpt_save_planner plain_planner = { 0 };
 	struct ckpt_storage_writer plain_writer = { 0 };
 	int rc;
 
-	opts.format = w->s->r->format;
 	opts.progress = wrote;
 	opts.progress_arg = w->s;
 	rc = ckpt_save_planner(opts.format, &plain_planner, e);
@@ -454,10 +466,16 @@ static int write_rank(void *arg, struct ckpt_comm *comm, struct ckpt_err *e)
 static int check_dest(const struct resharding *s, struct ckpt_err *e)
 {
 	struct ckpt_storage_writer writer CLEANUP(ckpt_storage_writer_free) = { 0 };
-	struct ckpt_save_opts opts = *s->r->save;
-	int rc;
+	struct ckpt_save_opts opts = save_opts(s);
+	int rc = 0;
 
-	rc = open_writer(s, &opts, &writer, e);
+	if (s->r->comm && s->r->comm->size > 1 && text_is_address(s->dest))
+		rc = err_set(e, ENOTSUP,
+			     "'%s': ranks that are processes of their own cannot write to an object "
+			     "store together: start one process",
+			     s->dest);
+	if (!rc)
+		rc = open_writer(s, &opts, &writer, e);
 	return rc ? rc : ckpt_storage_writer_validate_checkpoint_id(&writer, s->dest, e);
 }
 

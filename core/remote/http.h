@@ -30,6 +30,11 @@ struct http_message {
 	const char *method; /* NULL: GET; "HEAD", "PUT", "POST" */
 	struct buf url;	    /* encoded */
 	struct buf body;
+	/* In place of body, if set: `upload` bytes, read again from their beginning by each request: 0
+	 * or -errno. */
+	int (*read)(void *arg, uint64_t off, void *buf, size_t n);
+	void *read_arg;
+	uint64_t upload;
 	struct curl_slist *fields; /* see http_add_field */
 	bool direct;		   /* through no proxy */
 };
@@ -90,6 +95,9 @@ struct http_how {
 	/* Set once the server has answered anything. Until then a name that does not resolve and a
 	 * refused connection are tried for 3 s only: it may be a typing error. NULL: set already. */
 	_Atomic bool *answered;
+	uint64_t upload; /* bytes that each request sends, and so more time */
+	const _Atomic bool
+		*cancel; /* set by anybody: ends the call, within a second; may be NULL */
 };
 
 int http_start(struct net *n, const struct http_ops *ops, void *arg, const struct http_how *how,

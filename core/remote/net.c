@@ -39,6 +39,8 @@ enum {
 	POOL_MAX = 128,
 	/* libcurl allocates it for each transfer under way. */
 	RECEIVE_BYTES = 128 << 10,
+	SEND_BYTES = 128 << 10,
+	BODY_MAX = 4 << 20, /* 10,000 parts of an upload with their ETags */
 };
 
 struct call;
@@ -53,6 +55,7 @@ struct transfer {
 	uint64_t error_seen;
 	uint64_t began_ns, first_ns, last_ns, bytes;
 	uint64_t mark_ns, mark_bytes; /* for SLOW_BPS */
+	uint64_t sent;		      /* bytes of http_message.upload */
 	bool head_over, judged;
 	enum http_verdict verdict;
 	int stop; /* what ended it from within a callback: errno */
@@ -70,6 +73,7 @@ struct call {
 	_Atomic bool cancelled;
 	struct transfer *t[2];
 	uint64_t got;
+	uint64_t sent;			    /* the most that a request has sent */
 	uint64_t due_ns, began_ns, byte_ns; /* byte_ns: when the last byte came, or began_ns */
 	bool begun; /* before, it waited for a connection: that is not the server's doing */
 	unsigned tries, moves;
@@ -124,6 +128,17 @@ void http_add_field(struct http_message *m, const char *name, const char *value)
 	if (more)
 		m->fields = more;
 	else if (!m->url.err)
+		m->url.err = ENOMEM;
+}
+
+/* A name without a value is how libcurl is told to leave a field out. */
+static void no_expect(struct http_message *m)
+{
+	struct curl_slist *more = curl_slist_append(m->fields, "Expect:");
+
+	if (more)
+		m->fields = more;
+	else
 		m->url.err = ENOMEM;
 }
 
@@ -469,6 +484,42 @@ static size_t on_bytes(char *p, size_t size, size_t count, void *arg)
 	return n;
 }
 
+/* More of what is uploaded. */
+static size_t on_send(char *p, size_t size, size_t count, void *arg)
+{
+	struct transfer *t = arg;
+	struct call *c = t->call;
+	size_t n = (size_t)min_u64(size * count, t->m.upload - t->sent);
+	int rc;
+
+	if (!c)
+		return CURL_READFUNC_ABORT;
+	rc = n ? t->m.read(t->m.read_arg, t->sent, p, n) : 0;
+	if (rc) {
+		t->stop = -rc;
+		err_sys(&t->e, -rc, "read what is to be uploaded");
+		return CURL_READFUNC_ABORT;
+	}
+	t->sent += n;
+	t->last_ns = clock_ns();
+	if (t->sent > c->sent) { /* what is sent again is no progress */
+		c->sent = t->sent;
+		c->byte_ns = t->last_ns;
+	}
+	return n;
+}
+
+/* libcurl begins again on another connection. */
+static int on_seek(void *arg, curl_off_t off, int origin)
+{
+	struct transfer *t = arg;
+
+	if (origin != SEEK_SET || off < 0 || (uint64_t)off > t->m.upload)
+		return CURL_SEEKFUNC_CANTSEEK;
+	t->sent = (uint64_t)off;
+	return CURL_SEEKFUNC_OK;
+}
+
 static void free_transfer(struct net *n, struct transfer *t)
 {
 	LIST_REMOVE(&n->transfers, t);
@@ -535,7 +586,16 @@ static bool set_options(struct net *n, struct transfer *t)
 		SET(CURLOPT_PROXY, "");
 	if (!strcmp(method, "HEAD"))
 		SET(CURLOPT_NOBODY, 1L);
-	else if (strcmp(method, "GET") != 0) {
+	else if (t->m.read) {
+		SET(CURLOPT_UPLOAD, 1L);
+		SET(CURLOPT_INFILESIZE_LARGE, (curl_off_t)t->m.upload);
+		SET(CURLOPT_UPLOAD_BUFFERSIZE, (long)SEND_BYTES);
+		SET(CURLOPT_READFUNCTION, on_send);
+		SET(CURLOPT_READDATA, t);
+		SET(CURLOPT_SEEKFUNCTION, on_seek);
+		SET(CURLOPT_SEEKDATA, t);
+		SET(CURLOPT_CUSTOMREQUEST, method);
+	} else if (strcmp(method, "GET") != 0) {
 		SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->m.body.len);
 		SET(CURLOPT_POSTFIELDS, t->m.body.data ? t->m.body.data : "");
 		SET(CURLOPT_CUSTOMREQUEST, method);
@@ -577,13 +637,15 @@ static bool start(struct net *n, struct call *c, uint64_t now)
 	}
 	t->net = n;
 	t->m.url = (struct buf)BUF_INIT(64 << 10);
-	t->m.body = (struct buf)BUF_INIT(1 << 20);
+	t->m.body = (struct buf)BUF_INIT(BODY_MAX);
 	t->fields = (struct buf)BUF_INIT(FIELDS_MAX);
 	t->error = (struct buf)BUF_INIT(ERROR_MAX);
 	LIST_PUSH(&n->transfers, t);
 	rc = c->ops->make(c->arg, c->got, &t->m, &e);
 	if (!rc)
 		http_add_field(&t->m, "Accept-Encoding", "identity");
+	if (!rc && (t->m.read || t->m.body.len)) /* libcurl would wait for "100 Continue" */
+		no_expect(&t->m);
 	if (!rc && (t->m.url.err || t->m.body.err))
 		rc = err_set(&e, t->m.url.err ? t->m.url.err : t->m.body.err,
 			     "no request can be made: %s",
@@ -633,7 +695,9 @@ static void again(struct net *n, struct call *c, uint64_t now, uint64_t at_least
 
 	if (unknown)
 		limit = min_u64(limit, UNKNOWN_MS);
-	if (c->how.len != UINT64_MAX)
+	if (c->how.upload)
+		total = retry_ms(n, c) + c->how.upload / LEAST_BPS * 1000 + stall_ms(n, c);
+	else if (c->how.len != UINT64_MAX)
 		total = retry_ms(n, c) + c->how.len / LEAST_BPS * 1000 + stall_ms(n, c);
 	delay = random_below(n, min_u64(delay, BACKOFF_MAX_MS) + 1);
 	delay = max_u64(delay, min_u64(at_least_ms, BACKOFF_MAX_MS));
@@ -789,15 +853,18 @@ static uint64_t look_at_clock(struct net *n, uint64_t now)
 		}
 		next = min_u64(next, stall);
 		if (now - t->mark_ns > SLOW_S * CLOCK_SECOND) {
-			if (t->bytes - t->mark_bytes < SLOW_S * SLOW_BPS) {
-				(void)snprintf(
-					t->why, sizeof(t->why), "only %llu bytes came in %d s",
-					(unsigned long long)(t->bytes - t->mark_bytes), SLOW_S);
+			uint64_t moved = t->bytes + t->sent - t->mark_bytes;
+
+			/* While an upload is answered nothing moves: how.stall_ms is for that. */
+			if (moved < SLOW_S * SLOW_BPS && !t->m.read && !t->m.body.len) {
+				(void)snprintf(t->why, sizeof(t->why),
+					       "only %llu bytes came in %d s",
+					       (unsigned long long)moved, SLOW_S);
 				ended(n, t, CURLE_OPERATION_TIMEDOUT, now);
 				return now;
 			}
 			t->mark_ns = now;
-			t->mark_bytes = t->bytes;
+			t->mark_bytes = t->bytes + t->sent;
 		}
 		if (!c->how.urgent || t->first_ns || c->t[1])
 			continue;
@@ -819,7 +886,8 @@ static uint64_t start_calls(struct net *n, uint64_t now)
 	for (int urgent = 1; urgent >= 0; urgent--)
 		for (struct call *c = n->calls.last; c; c = before) {
 			before = c->link.prev; /* newer ones are in front */
-			if (atomic_load(&c->cancelled)) {
+			if (atomic_load(&c->cancelled) ||
+			    (c->how.cancel && atomic_load(c->how.cancel))) {
 				end_call(n, c, -ECANCELED, NULL);
 				continue;
 			}
@@ -1106,4 +1174,9 @@ void net_pace(struct net *n, struct net_pace *ret)
 {
 	SCOPED_LOCK(&n->lock);
 	*ret = n->shown;
+}
+
+unsigned net_retry_ms(const struct net *n)
+{
+	return n->o.retry_ms;
 }

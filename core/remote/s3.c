@@ -6,8 +6,8 @@
  * does not cover) and where the endpoint begins with the bucket's name, else as HOST/BUCKET.
  */
 #include "remote/creds.h"
+#include "remote/s3_internal.h"
 #include "remote/sign.h"
-#include "remote/store_internal.h"
 #include "remote/url.h"
 #include "remote/xml.h"
 
@@ -25,25 +25,7 @@ enum {
 	PAGE_MAX = 16 << 20, /* bytes of one page of a listing: 1000 keys of 3 KiB, and more */
 	PAGES_MAX = 20000,
 	NAMES_MAX = 4 << 20, /* of one directory */
-	REGION_BYTES = 40,
 };
-
-struct s3 {
-	struct store base;
-	struct creds *creds;
-	char *bucket, *key; /* key: "" or without a '/' at its end */
-	char *host;	    /* of the endpoint; NULL: AWS's, by region */
-	char *path;	    /* of the endpoint, encoded, "" or "/..." */
-	bool secure, by_host;
-	pthread_mutex_t lock;
-	char region[REGION_BYTES]; /* may be corrected by the server */
-	char *moved;		   /* host named by a temporary redirect of AWS; NULL */
-};
-
-static struct s3 *s3_of(struct store *s)
-{
-	return (struct s3 *)s;
-}
 
 /* ---- requests ---- */
 
@@ -68,16 +50,16 @@ static void copy_region(struct s3 *s, char ret[static REGION_BYTES])
 	memcpy(ret, s->region, REGION_BYTES);
 }
 
-/* key is the whole key, or NULL for the bucket itself; query as sign_request wants it. */
-static int make_request(struct s3 *s, const char *key, const char *query,
-			const struct object_request *o, struct http_message *m, struct ckpt_err *e)
+int s3_request(struct s3 *s, const char *key, const char *query, const struct object_request *o,
+	       struct http_message *m, struct ckpt_err *e)
 {
 	struct creds_key k CLEANUP(creds_key_release) = { 0 };
 	struct buf host CLEANUP(buf_release) = BUF_INIT(1024);
 	struct buf path CLEANUP(buf_release) = BUF_INIT(16 << 10);
 	struct buf sum CLEANUP(buf_release) = BUF_INIT(8 << 10);
 	char date[17], region[REGION_BYTES];
-	struct sign_field f[8];
+	struct sign_field f[12];
+	const char *payload = o->payload ? o->payload : SIGN_EMPTY;
 	size_t n = 0;
 	time_t now = time(NULL);
 	int rc = creds_get(s->creds, &k, e);
@@ -105,12 +87,18 @@ static int make_request(struct s3 *s, const char *key, const char *query,
 		return 0;
 
 	sign_date(now, date);
+	if (o->md5)
+		f[n++] = (struct sign_field){ "content-md5", o->md5 };
+	if (o->type)
+		f[n++] = (struct sign_field){ "content-type", o->type };
 	f[n++] = (struct sign_field){ "host", host.data };
 	if (o->if_match)
 		f[n++] = (struct sign_field){ "if-match", o->if_match };
+	if (o->if_none_match)
+		f[n++] = (struct sign_field){ "if-none-match", o->if_none_match };
 	if (o->range)
 		f[n++] = (struct sign_field){ "range", o->range };
-	f[n++] = (struct sign_field){ "x-amz-content-sha256", SIGN_EMPTY };
+	f[n++] = (struct sign_field){ "x-amz-content-sha256", payload };
 	f[n++] = (struct sign_field){ "x-amz-date", date };
 	if (k.token)
 		f[n++] = (struct sign_field){ "x-amz-security-token", k.token };
@@ -119,11 +107,11 @@ static int make_request(struct s3 *s, const char *key, const char *query,
 					     .query = query,
 					     .fields = f,
 					     .n_fields = n,
-					     .payload = SIGN_EMPTY },
+					     .payload = payload },
 		     &(struct sign_key){ k.access, k.secret, region, "s3" }, now, &sum);
 	if (sum.err)
 		m->url.err = sum.err;
-	http_add_field(m, "x-amz-content-sha256", SIGN_EMPTY);
+	http_add_field(m, "x-amz-content-sha256", payload);
 	http_add_field(m, "x-amz-date", date);
 	if (k.token)
 		http_add_field(m, "x-amz-security-token", k.token);
@@ -131,8 +119,7 @@ static int make_request(struct s3 *s, const char *key, const char *query,
 	return 0;
 }
 
-/* The key of a path below the address; the caller frees it. */
-static char *key_of(const struct s3 *s, const char *path, const char *end)
+char *s3_key(const struct s3 *s, const char *path, const char *end)
 {
 	char *key = NULL;
 
@@ -148,23 +135,19 @@ static int s3_make(struct store *base, const char *path, const struct object_req
 		   struct http_message *m, struct ckpt_err *e)
 {
 	struct s3 *s = s3_of(base);
-	autofree char *key = key_of(s, path, "");
+	autofree char *key = s3_key(s, path, "");
 
-	return key ? make_request(s, key, "", o, m, e) : err_nomem(e);
+	return key ? s3_request(s, key, "", o, m, e) : err_nomem(e);
 }
 
 /* ---- answers ---- */
-
-struct s3_error {
-	char code[64], message[200], region[REGION_BYTES];
-};
 
 static void copy_text(char *to, size_t cap, const char *text)
 {
 	(void)snprintf(to, cap, "%s", text);
 }
 
-static int on_error(void *arg, const char *path, const char *text, size_t len, struct ckpt_err *e)
+int s3_on_error(void *arg, const char *path, const char *text, size_t len, struct ckpt_err *e)
 {
 	struct s3_error *r = arg;
 
@@ -241,7 +224,7 @@ static enum http_verdict s3_judge(struct store *base, const char *path, const st
 
 	(void)path;
 	if (a->error_len)
-		(void)xml_parse(a->error, a->error_len, on_error, &r, &ignored);
+		(void)xml_parse(a->error, a->error_len, s3_on_error, &r, &ignored);
 	if (a->status == 404 && strcmp(r.code, "NoSuchBucket") != 0)
 		return HTTP_TAKE;
 	if (a->status == 412 || a->status == 416)
@@ -332,7 +315,7 @@ static int list_make(void *arg, uint64_t from, struct http_message *m, struct ck
 	struct listing *l = arg;
 
 	(void)from;
-	return make_request(l->s, NULL, l->query.data, &plain, m, e);
+	return s3_request(l->s, NULL, l->query.data, &plain, m, e);
 }
 
 static enum http_verdict list_judge(void *arg, uint64_t from, const struct http_answer *a,
@@ -495,7 +478,7 @@ static int list(struct s3 *s, const char *dir, unsigned most, store_entry_fn *ea
 			     .query = BUF_INIT(32 << 10),
 			     .key = BUF_INIT(4096),
 			     .etag = BUF_INIT(1024) };
-	autofree char *prefix = key_of(s, dir, "/");
+	autofree char *prefix = s3_key(s, dir, "/");
 	autofree char *name = store_name(&s->base, dir);
 	int rc = 0;
 
@@ -658,7 +641,8 @@ static bool is_label(const char *bucket)
 int s3_open(struct net *n, const char *address, const struct store_options *o, struct store **ret,
 	    struct ckpt_err *e)
 {
-	static const struct store_ops ops = { s3_look, s3_list, s3_make, s3_judge, NULL, s3_free };
+	static const struct store_ops ops = { s3_look, s3_list, s3_make,    s3_judge,
+					      NULL,    s3_free, &s3_uploads };
 	bool google = address[0] == 'g' || address[0] == 'G';
 	const char *endpoint = o->endpoint, *region = o->region;
 	struct s3 *s = calloc(1, sizeof(*s));
@@ -669,6 +653,7 @@ int s3_open(struct net *n, const char *address, const struct store_options *o, s
 	s->base.ops = &ops;
 	s->base.net = n;
 	s->secure = true;
+	s->opened = time(NULL);
 	(void)pthread_mutex_init(&s->lock, NULL);
 	rc = take_address(s, address, e);
 	if (!rc)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "remote/server.h"
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -11,6 +12,7 @@
 #include "remote/sched.h"
 #include "remote/store.h"
 #include "remote/wire.h"
+#include "remote/writes.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -98,6 +100,8 @@ struct job {
 	struct server *server;
 	struct wire_head head;
 	char *text[4];
+	char *all; /* the whole text */
+	int fd;	   /* that came with it, or -1 */
 	struct store *store;
 	uint32_t place;
 	/* Of WIRE_FILE. */
@@ -106,6 +110,7 @@ struct job {
 	struct object *object;
 	int rc;
 	struct ckpt_err why;
+	uint32_t left; /* the place of a session that is over; UINT32_MAX: none is */
 	struct job *next;
 };
 
@@ -133,6 +138,7 @@ struct server {
 	struct queue queue;
 	struct net *net;
 	struct depot *depot;
+	struct writes *writes;
 	struct place_row *places;
 	size_t n_places, cap_places;
 	struct file **files; /* by number */
@@ -356,6 +362,24 @@ static void do_file(struct job *j)
 			      &j->why);
 }
 
+static void do_write(struct job *j)
+{
+	const struct write_call c = { j->head, j->all, j->fd, j->store, j->place };
+	struct wire_head h = { .kind = WIRE_ANSWER, .id = j->head.id };
+	struct buf text CLEANUP(buf_release) = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+
+	if (writes_call(j->server->writes, &c, &h, &text, &j->left, &e))
+		error_from_thread(j->server, j->head.id, &e);
+	else
+		answer_from_thread(j->server, &h, text.data, text.len ? text.len + 1 : 0);
+}
+
+static bool is_write(const struct wire_head *h)
+{
+	return h->kind >= WIRE_BEGIN && h->kind <= WIRE_END;
+}
+
 static void *work(void *arg)
 {
 	struct server *s = arg;
@@ -384,6 +408,8 @@ static void *work(void *arg)
 			do_file(j);
 		else if (j->head.kind == WIRE_LOOK)
 			do_look(j);
+		else if (is_write(&j->head))
+			do_write(j);
 		else
 			do_list(j);
 		{
@@ -400,6 +426,9 @@ static void job_free(struct job *j)
 {
 	for (size_t i = 0; i < ARRAY_LEN(j->text); i++)
 		free(j->text[i]);
+	if (j->fd >= 0)
+		(void)close(j->fd);
+	free(j->all);
 	free(j);
 }
 
@@ -429,13 +458,32 @@ static void queue_job(struct server *s, struct job *j)
 		(void)pthread_detach(t);
 }
 
-/* seen: of WIRE_FILE, or NULL. */
-static void start_job(struct server *s, const struct wire_msg *m, struct store *store,
-		      uint32_t place, const struct place_seen *seen)
+static struct job *job_new(void)
 {
 	struct job *j = calloc(1, sizeof(*j));
+
+	if (j) {
+		j->left = UINT32_MAX;
+		j->fd = -1;
+	}
+	return j;
+}
+
+/* Takes over the message's descriptor. seen: of WIRE_FILE, or NULL. */
+static void start_job(struct server *s, struct wire_msg *m, struct store *store, uint32_t place,
+		      const struct place_seen *seen)
+{
+	struct job *j = job_new();
 	bool enough = j != NULL;
 
+	if (j) {
+		j->fd = m->fd;
+		m->fd = -1;
+		j->all = malloc((size_t)m->head.text + 1);
+		enough = j->all != NULL;
+	}
+	if (enough)
+		memcpy(j->all, m->text, (size_t)m->head.text + 1);
 	for (unsigned i = 0; enough && i < ARRAY_LEN(j->text); i++) {
 		j->text[i] = strdup(wire_string(m, i));
 		enough = j->text[i] != NULL;
@@ -470,7 +518,7 @@ static void place_leave(struct server *s, uint32_t i)
 
 	if (--r->users)
 		return;
-	j = calloc(1, sizeof(*j));
+	j = job_new();
 	if (j) { /* out of memory: it stays */
 		*j = (struct job){ .server = s, .head.kind = WIRE_CLOSE, .store = r->store };
 		queue_job(s, j);
@@ -1028,11 +1076,13 @@ static void take_answers(struct server *s)
 		struct job *j = ended;
 
 		ended = j->next;
+		if (j->left != UINT32_MAX)
+			place_leave(s, j->left);
 		if (j->head.kind == WIRE_FILE && !add_file(s, j))
 			continue;
 		if (j->head.kind == WIRE_OPEN && j->store)
 			add_place(s, j);
-		else if (j->head.kind != WIRE_OPEN && j->head.kind != WIRE_CLOSE)
+		else if (j->head.kind != WIRE_OPEN && j->head.kind != WIRE_CLOSE && j->store)
 			place_leave(s, j->place);
 		job_free(j);
 	}
@@ -1093,7 +1143,7 @@ static void on_want(struct server *s, const struct wire_msg *m)
 	s->wants[s->n_wants++] = (struct want){ f, span, span.first };
 }
 
-static void on_file(struct server *s, const struct wire_msg *m)
+static void on_file(struct server *s, struct wire_msg *m)
 {
 	const char *path = wire_string(m, 0);
 	struct place_row *r = place_row(s, m->head.n[0]);
@@ -1109,7 +1159,7 @@ static void on_file(struct server *s, const struct wire_msg *m)
 	answer(s, m->head.id, &e);
 }
 
-static void on_place(struct server *s, const struct wire_msg *m)
+static void on_place(struct server *s, struct wire_msg *m)
 {
 	const char *path = wire_string(m, 0);
 	struct place_row *r = place_row(s, m->head.n[0]);
@@ -1166,6 +1216,20 @@ static void show_counts(struct server *s)
 	}
 }
 
+static void on_begin(struct server *s, struct wire_msg *m)
+{
+	struct place_row *r = place_row(s, m->head.n[0]);
+	struct ckpt_err e;
+
+	if (!r) {
+		(void)err_set(&e, EINVAL, "a place that is not open");
+		answer(s, m->head.id, &e);
+		return;
+	}
+	r->users++; /* until the session is over */
+	start_job(s, m, r->store, (uint32_t)m->head.n[0], NULL);
+}
+
 static int on_hello(struct server *s, const struct wire_msg *m)
 {
 	const struct depot_options o = { .dir = wire_string(m, 0),
@@ -1191,7 +1255,7 @@ static int on_hello(struct server *s, const struct wire_msg *m)
 }
 
 /* A message with numbers that mean nothing is answered with an error, or ignored. */
-static int on_message(struct server *s, const struct wire_msg *m)
+static int on_message(struct server *s, struct wire_msg *m)
 {
 	const struct wire_head *h = &m->head;
 	struct file *f;
@@ -1216,6 +1280,15 @@ static int on_message(struct server *s, const struct wire_msg *m)
 		return 0;
 	case WIRE_FILE:
 		on_file(s, m);
+		return 0;
+	case WIRE_BEGIN:
+		on_begin(s, m);
+		return 0;
+	case WIRE_PART:
+	case WIRE_NAME:
+	case WIRE_COMMIT:
+	case WIRE_END:
+		start_job(s, m, NULL, 0, NULL);
 		return 0;
 	case WIRE_READ:
 		on_read(s, m);
@@ -1242,17 +1315,18 @@ static int receive_some(struct server *s, struct wire_msg *m)
 {
 	for (int i = 0; i < MESSAGES; i++) {
 		struct pollfd p = { .fd = s->sock, .events = POLLIN };
+		bool is_there;
 		int rc;
 
 		if (poll(&p, 1, 0) <= 0 || !p.revents)
 			break;
 		rc = wire_receive(s->sock, m);
+		is_there = rc > 0;
+		if (is_there)
+			rc = on_message(s, m);
 		if (m->fd >= 0)
 			(void)close(m->fd);
-		if (rc <= 0)
-			return rc;
-		rc = on_message(s, m);
-		if (rc)
+		if (rc || !is_there)
 			return rc;
 	}
 	return 1;
@@ -1310,7 +1384,10 @@ int server_run(int sock)
 	(void)pthread_mutex_init(&s->queue.lock, NULL);
 	(void)pthread_cond_init(&s->queue.work, NULL);
 	s->queue.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = s->queue.event < 0 ? -errno : run(s, m);
+	s->writes = writes_new();
+	rc = s->queue.event < 0 ? -errno : !s->writes ? -ENOMEM : run(s, m);
+	if (s->writes)
+		writes_close(s->writes);
 	/* Threads may still be at work: only the end of the process frees what is left. */
 	free(m);
 	return rc;

@@ -19,6 +19,8 @@ struct buf;
 
 /* SHA-256 of nothing: the payload of a GET. */
 #define SIGN_EMPTY "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+/* In place of a payload's: over TLS, whose integrity is enough. */
+#define SIGN_UNSIGNED "UNSIGNED-PAYLOAD"
 
 struct sign_field {
 	const char *name, *value; /* name in lower case; value without blanks around it */

@@ -129,6 +129,12 @@ void object_add_fields(const struct object_request *o, struct http_message *m)
 		http_add_field(m, "If-Match", o->if_match);
 	if (o->if_unmodified)
 		http_add_field(m, "If-Unmodified-Since", o->if_unmodified);
+	if (o->if_none_match)
+		http_add_field(m, "If-None-Match", o->if_none_match);
+	if (o->type)
+		http_add_field(m, "Content-Type", o->type);
+	if (o->md5)
+		http_add_field(m, "Content-MD5", o->md5);
 }
 
 char *store_name(const struct store *s, const char *path)
@@ -176,6 +182,11 @@ const char *store_address(const struct store *s)
 const char *store_origin(const struct store *s)
 {
 	return s->origin ? s->origin : "";
+}
+
+const struct upload_ops *store_uploads(const struct store *s)
+{
+	return s->ops->uploads;
 }
 
 void store_free(struct store *s)

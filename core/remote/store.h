@@ -40,6 +40,7 @@ struct ckpt_err;
 struct get;
 struct net;
 struct store;
+struct upload_ops;
 
 /* ---- the network: connections shared by all stores of the process ---- */
 
@@ -64,6 +65,7 @@ struct net_pace {
 	uint64_t requests, bytes, retries, hedges; /* since net_new */
 };
 void net_pace(struct net *n, struct net_pace *ret);
+unsigned net_retry_ms(const struct net *n); /* see net_options */
 
 /* ---- objects ---- */
 
@@ -78,6 +80,9 @@ struct store_options {
 int store_open(struct net *n, const char *address, const struct store_options *o,
 	       struct store **ret, struct ckpt_err *e);
 void store_free(struct store *s); /* after its gets have ended; NULL is fine */
+
+/* How objects are written to it, see upload.h; `store` of the calls is s. NULL: they are not. */
+const struct upload_ops *store_uploads(const struct store *s);
 
 /* The address in its canonical form, with the commit of a hub's revision; borrowed. */
 const char *store_address(const struct store *s);

@@ -38,6 +38,11 @@ struct object_request {
 	const char *range;    /* "bytes=0-9", or NULL */
 	const char *if_match; /* with quotes, or NULL */
 	const char *if_unmodified;
+	/* Of requests that write; NULL: not sent. */
+	const char *if_none_match; /* "*" */
+	const char *type;	   /* Content-Type */
+	const char *md5;	   /* Content-MD5 */
+	const char *payload;	   /* SHA-256 of the body in hex, or SIGN_UNSIGNED; NULL: no body */
 };
 
 struct store_ops {
@@ -54,6 +59,7 @@ struct store_ops {
 	int (*check)(struct store *s, const char *path, const struct place_seen *seen,
 		     const struct http_answer *a, struct ckpt_err *e);
 	void (*free)(struct store *s);
+	const struct upload_ops *uploads; /* NULL: it cannot be written to */
 };
 
 struct store {

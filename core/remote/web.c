@@ -172,7 +172,8 @@ static void web_free(struct store *base)
 int web_open(struct net *n, const char *address, const struct store_options *o, struct store **ret,
 	     struct ckpt_err *e)
 {
-	static const struct store_ops ops = { web_look, NULL, web_make, web_judge, NULL, web_free };
+	static const struct store_ops ops = { web_look, NULL,	  web_make, web_judge,
+					      NULL,	web_free, NULL };
 	struct url u = { 0 };
 	struct web *w;
 	size_t len;

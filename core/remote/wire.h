@@ -40,12 +40,13 @@
 #include <unistd.h>
 
 enum {
-	WIRE_VERSION = 1,
+	WIRE_VERSION = 2,
 	WIRE_FD = 3, /* the fetcher's end of the pair */
 	WIRE_BLOCK = 64 << 10,
 	WIRE_TEXT_MAX = 60 << 10, /* bytes of text in a message; below the default of a socket */
 	WIRE_READ_MAX = 8 << 20,  /* bytes that one WIRE_READ may ask for */
 	WIRE_FILES_MAX = 1 << 20, /* files and places open at a time */
+	WIRE_PART_MAX = 1 << 30,  /* bytes of a WIRE_PART */
 };
 
 /* S3 allows objects of 5 TiB, others of more. */
@@ -70,6 +71,13 @@ enum wire_kind {
 	WIRE_WANT,   /* n: file, off, len: will be read; in order of need; no answer */
 	WIRE_TOUCH,  /* n: file, segment: it is in use; no answer */
 	WIRE_PING,   /* Answer: nothing */
+	/* Writing, see upload.h. */
+	WIRE_BEGIN,  /* n: place, are objects that exist an error. Answer n: session */
+	WIRE_PART,   /* n: session, file, part, bytes, is it the last; text: path; with a descriptor
+			that they are read from. Answer when they are stored */
+	WIRE_NAME,   /* n: session, enum uploads_names; text: paths */
+	WIRE_COMMIT, /* n: session. It is finished even if the other side goes meanwhile */
+	WIRE_END, /* n: session, may it be answered before all is undone. Answer text: what is left */
 	/* From the fetcher. */
 	WIRE_ANSWER, /* n[0]: errno, or 0; then see above, from n[1]. text of an error: its sentence */
 	WIRE_SEGMENT, /* n: file, segment, generation; with the segment's descriptor */

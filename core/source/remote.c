@@ -663,13 +663,50 @@ static int refuse_secrets(const char *address, struct ckpt_err *e)
 	return 0;
 }
 
+static struct link_key key_of(const struct place_options *o)
+{
+	return (struct link_key){ .cache_dir = o->cache_dir,
+				  .cache_size = o->cache_size,
+				  .memory = o->memory,
+				  .retry_ms = min_u64(o->retry_s, UINT32_MAX / 1000) * 1000 };
+}
+
+int remote_open_new(const char *address, const struct place_options *o, struct place **ret,
+		    struct link **ret_link, uint64_t *ret_number, char **ret_root,
+		    struct ckpt_err *e)
+{
+	static const struct place_options none;
+	const struct link_key key = key_of(o ? o : &none);
+	autofree char *root = NULL;
+	struct tree *t = NULL;
+	struct link *l;
+	char shown[200];
+	int rc = refuse_secrets(address, e);
+
+	if (!rc)
+		rc = link_get(&key, &l, e);
+	if (rc)
+		return err_wrap(e, "open '%s'", text_show_address(address, shown, sizeof(shown)));
+	rc = open_tree(l, address, o ? o : &none, &t, &root, e);
+	if (!rc) {
+		cut_slashes(root);
+		*ret_number = t->number;
+		rc = new_place(t, "", ret, e);
+	}
+	if (t)
+		tree_put(t);
+	link_put(l);
+	if (rc)
+		return err_wrap(e, "open '%s'", text_show_address(address, shown, sizeof(shown)));
+	*ret_link = l;
+	*ret_root = steal_ptr(&root);
+	return 0;
+}
+
 static int open_at(const char *address, const struct place_options *o, struct place **ret,
 		   char **ret_root, const char **ret_file, struct ckpt_err *e)
 {
-	const struct link_key key = { .cache_dir = o->cache_dir,
-				      .cache_size = o->cache_size,
-				      .memory = o->memory,
-				      .retry_ms = min_u64(o->retry_s, UINT32_MAX / 1000) * 1000 };
+	const struct link_key key = key_of(o);
 	const char *name = NULL;
 	autofree char *root = NULL;
 	struct tree *t = NULL;

@@ -67,6 +67,9 @@ struct call {
 };
 
 int link_call(struct link *l, struct call *c, const void *text, size_t len, struct ckpt_err *e);
+/* The same, with a descriptor, which stays the caller's. */
+int link_call_with(struct link *l, struct call *c, const void *text, size_t len, int fd,
+		   struct ckpt_err *e);
 void call_release(struct call *c);
 /* Sends a message that has no answer; a failure shows in the next call. */
 void link_tell(struct link *l, struct wire_head *h);
@@ -100,5 +103,13 @@ int rfile_open(struct link *l, uint64_t place, const char *path, const struct pl
 bool rfile_is(const struct rfile *f, const char *path, const struct place_seen *seen);
 /* A source of it; takes over a reference on success. */
 int rfile_source(struct rfile *f, struct source **ret, struct ckpt_err *e);
+
+/* ---- places ---- */
+
+/* A place whose address may not exist yet, and never is a file. The link is the place's; *ret_root
+ * is the canonical address, which the caller frees. */
+int remote_open_new(const char *address, const struct place_options *o, struct place **ret,
+		    struct link **ret_link, uint64_t *ret_number, char **ret_root,
+		    struct ckpt_err *e);
 
 #endif

@@ -381,6 +381,12 @@ static void end_call(struct link *l, struct call *c)
 
 int link_call(struct link *l, struct call *c, const void *text, size_t len, struct ckpt_err *e)
 {
+	return link_call_with(l, c, text, len, -1, e);
+}
+
+int link_call_with(struct link *l, struct call *c, const void *text, size_t len, int fd,
+		   struct ckpt_err *e)
+{
 	pthread_condattr_t attr;
 	struct wire_head h;
 	int rc;
@@ -400,7 +406,7 @@ int link_call(struct link *l, struct call *c, const void *text, size_t len, stru
 		return rc;
 	}
 	h = c->head;
-	rc = wire_send(l->sock, &h, text, len, -1);
+	rc = wire_send(l->sock, &h, text, len, fd);
 	if (rc == -EPIPE || rc == -ECONNRESET) {
 		rc = 0; /* the receiver says what happened */
 	} else if (rc)

@@ -4,17 +4,15 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/err.h"
-#include "base/io.h"
+#include "store/staging.h"
 #include "store/torch_item.h"
 #include <ckptfs/ckpt_plan.h>
 
 #include <assert.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <libdeflate.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <zstd.h>
 
 enum {
@@ -29,7 +27,7 @@ enum {
 
 struct dcp_file {
 	struct dcp_file_opts opts;
-	int fd;
+	struct staging_file to;
 	uint64_t pos;		 /* bytes written: file offset of the buffer */
 	uint64_t on_its_way;	 /* writeback has been started up to here */
 	struct buf text;	 /* head or tail of the item */
@@ -39,17 +37,18 @@ struct dcp_file {
 	size_t in_cap, cap, len; /* bytes of `in`, of `out`, and used of that */
 };
 
-int dcp_file_new(int fd, const struct dcp_file_opts *opts, struct dcp_file **ret,
+int dcp_file_new(struct staging_file *to, const struct dcp_file_opts *opts, struct dcp_file **ret,
 		 struct ckpt_err *e)
 {
 	struct dcp_file *f = calloc(1, sizeof(*f));
 
 	assert(opts->buffer >= DCP_FILE_MIN_BUFFER);
 	if (!f) {
-		(void)close(fd);
+		staging_drop(to);
 		return err_nomem(e);
 	}
-	*f = (struct dcp_file){ .fd = fd, .opts = *opts, .text = BUF_INIT(MAX_TEXT) };
+	*f = (struct dcp_file){ .to = *to, .opts = *opts, .text = BUF_INIT(MAX_TEXT) };
+	*to = (struct staging_file)STAGING_FILE_INIT;
 	f->in_cap = opts->zstd_level ? ZSTD_PIECE : 0;
 	f->cap = opts->buffer - f->in_cap;
 	f->in = malloc(opts->buffer);
@@ -70,7 +69,7 @@ void dcp_file_free(struct dcp_file *f)
 {
 	if (!f)
 		return;
-	(void)close(f->fd);
+	staging_drop(&f->to);
 	(void)ZSTD_freeCCtx(f->zstd);
 	buf_release(&f->text);
 	free(f->in);
@@ -81,15 +80,14 @@ void dcp_file_free(struct dcp_file *f)
 
 static int to_disk(struct dcp_file *f, const void *p, size_t n, struct ckpt_err *e)
 {
-	int rc = io_pwrite(f->fd, p, n, f->pos);
+	int rc = staging_write(&f->to, p, n, e);
 
 	if (rc)
-		return err_sys(e, -rc, "write %zu bytes at %" PRIu64, n, f->pos);
+		return err_wrap(e, "write %zu bytes at %" PRIu64, n, f->pos);
 	f->pos += n;
 	if (f->pos - f->on_its_way >= WRITEBACK) {
 		/* Starts writeback, so that the final sync waits less. That sync reports errors. */
-		(void)sync_file_range(f->fd, (off_t)f->on_its_way, (off_t)(f->pos - f->on_its_way),
-				      SYNC_FILE_RANGE_WRITE);
+		staging_hint(&f->to, f->on_its_way, f->pos - f->on_its_way);
 		f->on_its_way = f->pos;
 	}
 	return 0;
@@ -270,11 +268,11 @@ int dcp_file_add(struct dcp_file *f, const struct ckpt_write_item *item, const s
 	return 0;
 }
 
-int dcp_file_sync(struct dcp_file *f, struct ckpt_err *e)
+int dcp_file_finish(struct dcp_file *f, struct ckpt_err *e)
 {
 	int rc = flush(f, e);
 
-	if (!rc && fsync(f->fd))
-		rc = err_sys(e, errno, "sync");
-	return rc;
+	if (rc)
+		return rc;
+	return staging_finish(&f->to, e) ? err_wrap(e, "sync") : 0;
 }

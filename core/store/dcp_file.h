@@ -21,6 +21,7 @@ struct dcp_file;
 struct ckpt_err;
 struct ckpt_data;
 struct ckpt_write_item;
+struct staging_file;
 
 #define DCP_TRANSFORM_ZSTD "stream.zstd/1"
 
@@ -34,15 +35,15 @@ struct dcp_file_opts {
 
 enum { DCP_FILE_MIN_BUFFER = 128 * 1024 };
 
-/* Takes ownership of fd in any case; dcp_file_free closes it. */
-int dcp_file_new(int fd, const struct dcp_file_opts *opts, struct dcp_file **ret,
+/* Takes over *to in any case; dcp_file_free drops it. */
+int dcp_file_new(struct staging_file *to, const struct dcp_file_opts *opts, struct dcp_file **ret,
 		 struct ckpt_err *e);
 /* Writes the next item: a chunk as an archive, or an object's bytes unchanged. Returns its position
  * in the file. */
 int dcp_file_add(struct dcp_file *f, const struct ckpt_write_item *item, const struct ckpt_data *s,
 		 uint64_t *ret_offset, uint64_t *ret_length, struct ckpt_err *e);
-/* Flushes everything to disk. */
-int dcp_file_sync(struct dcp_file *f, struct ckpt_err *e);
+/* Nothing more comes: all of it is on disk, and closed. */
+int dcp_file_finish(struct dcp_file *f, struct ckpt_err *e);
 void dcp_file_free(struct dcp_file *f); /* NULL is fine */
 
 #endif

@@ -4,8 +4,6 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/io.h"
-#include "store/staging.h"
 #include <ckptfs/ckpt_plan.h>
 
 enum {
@@ -21,15 +19,15 @@ int outfile_open(struct outfile *f, struct staging *s, const char *name,
 	f->name = name;
 	f->opts = opts;
 	f->cap = cap < MIN_BUFFER ? MIN_BUFFER : cap / MIN_BUFFER * MIN_BUFFER;
-	return staging_create(s, name, &f->fd, e);
+	return staging_open(s, name, &f->to, e);
 }
 
 int outfile_write(struct outfile *f, const void *p, size_t n, struct ckpt_err *e)
 {
-	int rc = io_write(f->fd, p, n);
+	int rc = staging_write(&f->to, p, n, e);
 
 	if (rc)
-		return err_sys(e, -rc, "write '%s'", f->name);
+		return err_wrap(e, "write '%s'", f->name);
 	f->size += n;
 	return 0;
 }
@@ -63,15 +61,12 @@ int outfile_source(struct outfile *f, const struct ckpt_data *src, struct ckpt_e
 
 int outfile_finish(struct outfile *f, struct ckpt_err *e)
 {
-	if (fsync(f->fd) || close(steal_fd(&f->fd)))
-		return err_sys(e, errno, "write '%s'", f->name);
-	return 0;
+	return staging_finish(&f->to, e) ? err_wrap(e, "write '%s'", f->name) : 0;
 }
 
 void outfile_release(struct outfile *f)
 {
-	if (f->fd >= 0)
-		(void)close(f->fd);
+	staging_drop(&f->to);
 	free(f->buf);
 	*f = (struct outfile)OUTFILE_INIT;
 }

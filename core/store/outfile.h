@@ -15,12 +15,13 @@
 #ifndef STORE_OUTFILE_H
 #define STORE_OUTFILE_H
 
+#include "store/staging.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
 struct ckpt_err;
 struct ckpt_data;
-struct staging;
 
 struct outfile_opts {
 	size_t buffer; /* bytes per file being written; 0: 4 MiB */
@@ -31,7 +32,7 @@ struct outfile_opts {
 };
 
 struct outfile {
-	int fd;
+	struct staging_file to;
 	const char *name; /* borrowed */
 	uint64_t size;	  /* bytes so far */
 	const struct outfile_opts *opts;
@@ -41,7 +42,7 @@ struct outfile {
 
 #define OUTFILE_INIT \
 	{ \
-		.fd = -1 \
+		.to = STAGING_FILE_INIT \
 	}
 
 int outfile_open(struct outfile *f, struct staging *s, const char *name,

@@ -5,6 +5,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/text.h"
+#include "source/writing.h"
 #include "store/staging_internal.h"
 
 #include <fcntl.h>
@@ -20,8 +22,10 @@ struct staging {
 	int dir;  /* DEST.partial */
 	int lock; /* held by the coordinator; -1 on other ranks */
 	const char *const *over;
-	bool ours;	/* the lock file marks DEST.partial as ours */
-	bool committed; /* DEST.partial now holds the old DEST */
+	bool ours;	 /* the lock file marks DEST.partial as ours */
+	bool committed;	 /* DEST.partial now holds the old DEST */
+	struct far *far; /* NULL: DEST is a directory of this machine */
+	bool begun;	 /* not joined */
 };
 
 /* The contents of the lock file. They are written while no DEST.partial exists, before one is made,
@@ -33,11 +37,15 @@ static const char note[] = MARK
 
 const char *const staging_alone[] = { NULL };
 
-int staging_check(const char *dest, const char *const *over, struct ckpt_err *e)
+int staging_check(const char *dest, const char *const *over, const struct staging_how *how,
+		  struct ckpt_err *e)
 {
 	CLEANUP(site_close) struct site p = SITE_INIT;
-	int rc = site_open(dest, &p, e);
+	int rc;
 
+	if (text_is_address(dest))
+		return far_check(dest, over, how, e);
+	rc = site_open(dest, &p, e);
 	return rc ? rc : site_check(&p, over, e);
 }
 
@@ -205,8 +213,8 @@ static struct staging *staging_new(void)
 	return s;
 }
 
-int staging_begin(const char *dest, const char *const *over, struct staging **ret,
-		  struct ckpt_err *e)
+int staging_begin(const char *dest, const char *const *over, const struct staging_how *how,
+		  struct staging **ret, struct ckpt_err *e)
 {
 	struct staging *s = staging_new();
 	int rc;
@@ -214,9 +222,14 @@ int staging_begin(const char *dest, const char *const *over, struct staging **re
 	if (!s)
 		return err_nomem(e);
 	s->over = over;
-	rc = site_open(dest, &s->place, e);
-	if (!rc)
-		rc = begin(s, e);
+	s->begun = true;
+	if (text_is_address(dest)) {
+		rc = far_begin(dest, over, how, &s->far, e);
+	} else {
+		rc = site_open(dest, &s->place, e);
+		if (!rc)
+			rc = begin(s, e);
+	}
 	if (rc)
 		staging_end(s);
 	else
@@ -231,9 +244,13 @@ int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e)
 
 	if (!s)
 		return err_nomem(e);
-	rc = site_open(dest, &s->place, e);
-	if (!rc)
-		rc = open_partial(s, e);
+	if (text_is_address(dest)) {
+		rc = far_join(dest, &s->far, e);
+	} else {
+		rc = site_open(dest, &s->place, e);
+		if (!rc)
+			rc = open_partial(s, e);
+	}
 	if (rc)
 		staging_end(s);
 	else
@@ -280,35 +297,77 @@ int staging_dir(struct staging *s, const char *name, struct ckpt_err *e)
 {
 	int rc = check_name(name, false, e);
 
-	if (!rc && mkdirat(s->dir, name, 0777) && errno != EEXIST)
+	if (!rc && !s->far && mkdirat(s->dir, name, 0777) && errno != EEXIST)
 		rc = err_sys(e, errno, "make '%s'", name);
 	return rc;
 }
 
 int staging_sync_dir(struct staging *s, const char *name, struct ckpt_err *e)
 {
-	autoclose int fd = openat(s->dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	autoclose int fd = -1;
 
+	if (s->far)
+		return 0;
+	fd = openat(s->dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 || fsync(fd) ? err_sys(e, errno, "sync '%s'", name) : 0;
 }
 
-int staging_create(struct staging *s, const char *name, int *ret_fd, struct ckpt_err *e)
+static int create(struct staging *s, const char *name, bool last, struct staging_file *ret,
+		  struct ckpt_err *e)
 {
-	int fd, rc = check_name(name, true, e);
+	if (s->far)
+		return far_file(s->far, name, last, &ret->far, e);
+	ret->fd = open_in(s, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
+	return ret->fd < 0 ? err_sys(e, errno, "make '%s'", name) : 0;
+}
 
-	if (rc)
-		return rc;
-	fd = open_in(s, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return err_sys(e, errno, "make '%s'", name);
-	*ret_fd = fd;
-	return 0;
+int staging_open(struct staging *s, const char *name, struct staging_file *ret, struct ckpt_err *e)
+{
+	int rc = check_name(name, true, e);
+
+	return rc ? rc : create(s, name, false, ret, e);
+}
+
+int staging_write(struct staging_file *f, const void *p, size_t n, struct ckpt_err *e)
+{
+	int rc;
+
+	if (f->far)
+		return writing_add(f->far, p, n, e);
+	rc = io_write(f->fd, p, n);
+	return rc ? err_set(e, -rc, "%s", strerror(-rc)) : 0;
+}
+
+void staging_hint(const struct staging_file *f, uint64_t off, uint64_t len)
+{
+	if (!f->far)
+		(void)sync_file_range(f->fd, (off_t)off, (off_t)len, SYNC_FILE_RANGE_WRITE);
+}
+
+int staging_finish(struct staging_file *f, struct ckpt_err *e)
+{
+	if (f->far) {
+		struct writing_file *far = f->far;
+
+		f->far = NULL;
+		return writing_finish(far, e);
+	}
+	return fsync(f->fd) || close(steal_fd(&f->fd)) ? err_set(e, errno, "%s", strerror(errno))
+						       : 0;
+}
+
+void staging_drop(struct staging_file *f)
+{
+	writing_drop(f->far);
+	if (f->fd >= 0)
+		(void)close(f->fd);
+	*f = (struct staging_file)STAGING_FILE_INIT;
 }
 
 int staging_put(struct staging *s, const char *name, const void *data, size_t len,
 		struct ckpt_err *e)
 {
-	autoclose int fd = -1;
+	CLEANUP(staging_drop) struct staging_file f = STAGING_FILE_INIT;
 	char tmp[NAME_MAX + 1];
 	int rc = check_name(name, false, e);
 
@@ -316,22 +375,22 @@ int staging_put(struct staging *s, const char *name, const void *data, size_t le
 		return rc;
 	if (snprintf(tmp, sizeof(tmp), ".%s.tmp", name) > NAME_MAX)
 		return err_sys(e, ENAMETOOLONG, "'%s'", name);
-	rc = staging_create(s, tmp, &fd, e);
+	rc = create(s, s->far ? name : tmp, true, &f, e);
 	if (rc)
 		return rc;
-	rc = io_write(fd, data, len);
+	rc = staging_write(&f, data, len, e);
+	if (!rc)
+		rc = staging_finish(&f, e);
 	if (rc)
-		return err_sys(e, -rc, "write '%s'", name);
-	if (fsync(fd) || close(steal_fd(&fd)))
-		return err_sys(e, errno, "write '%s'", name);
-	if (renameat(s->dir, tmp, s->dir, name))
+		return err_wrap(e, "write '%s'", name);
+	if (!s->far && renameat(s->dir, tmp, s->dir, name))
 		return err_sys(e, errno, "rename '%s' to '%s'", tmp, name);
 	return 0;
 }
 
 int staging_sync(struct staging *s, struct ckpt_err *e)
 {
-	return fsync(s->dir) ? err_sys(e, errno, "sync '%s.partial'", s->place.path) : 0;
+	return !s->far && fsync(s->dir) ? err_sys(e, errno, "sync '%s.partial'", s->place.path) : 0;
 }
 
 /* ---- commit ---- */
@@ -374,8 +433,10 @@ static int take_place(const struct staging *s, struct ckpt_err *e)
 int staging_commit(struct staging *s, struct ckpt_err *e)
 {
 	const struct site *p = &s->place;
-	int rc = staging_sync(s, e);
+	int rc = s->far ? far_commit(s->far, e) : staging_sync(s, e);
 
+	if (s->far)
+		return rc;
 	if (!rc)
 		rc = take_place(s, e);
 	if (rc)
@@ -401,6 +462,7 @@ void staging_end(struct staging *s)
 
 	if (!s)
 		return;
+	far_end(s->far, s->begun);
 	/* If something cannot be removed, its lock file is kept, and the next save tries again. */
 	if (s->ours && !s->committed) {
 		(void)site_remove(&s->place, s->place.partial, &ignored);

@@ -8,8 +8,8 @@
  *	DEST.partial.old     what was at DEST, for the moment between two renames, where the file
  *	                     system cannot exchange two directories (NFS, some FUSE)
  *
- *	staging_begin("run/step-100", true, &s, &e);
- *	staging_create(s, "__0_0.distcp", &fd, &e);    // write, fsync, close
+ *	staging_begin("run/step-100", NULL, NULL, &s, &e);
+ *	staging_open(s, "__0_0.distcp", &f, &e);       // staging_write, staging_finish
  *	staging_sync(s, &e);
  *	staging_put(s, ".metadata", p, n, &e);
  *	staging_commit(s, &e);
@@ -22,19 +22,40 @@
  * never touched: the lock file is on disk before DEST.partial is made, and is removed once
  * DEST.partial has been removed from the disk.
  *
+ * DEST may also be an address of an object store (s3://, gs://). Then nothing is visible before the
+ * commit, which removes what the old checkpoint is found by, makes the new files appear, and those
+ * of staging_put last, in the order of the calls (without any, the first file); see
+ * remote/upload.h. Nothing is locked: who saves there at the same time fails if DEST is new, and
+ * is not noticed if it is replaced. Only ranks of the coordinator's process can join.
+ *
  * DEST may be a link to a directory, which is then replaced; links inside a directory that is
  * removed are removed, not followed. Files and directories get permissions according to umask.
  *
- * Threads: one at a time for each struct staging, except staging_create and staging_put, which any
+ * Threads: one at a time for each struct staging, except staging_open and staging_put, which any
  * may call; each rank has its own.
  */
 #ifndef STORE_STAGING_H
 #define STORE_STAGING_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct ckpt_err;
+struct place_options;
 struct staging;
+struct writing_file;
+
+/* For DEST in an object store. NULL, or all NULL: as the environment says. */
+struct staging_how {
+	const struct place_options *place;
+	/* Asked while the store is waited for; true: ECANCELED. */
+	bool (*stop)(void *arg);
+	void *stop_arg;
+	/* Uploads that could not be removed, one sentence; without it, nobody is told. */
+	void (*warn)(void *arg, const char *what);
+	void *warn_arg;
+};
 
 /*
  * Can DEST be written? It can if it does not exist or is an empty directory; or, unless `over` is
@@ -43,20 +64,42 @@ struct staging;
  * error names it. Nothing is changed. EEXIST, ENOTEMPTY (something would be lost), ENOTDIR, EBUSY
  * (a mount point, or /), and errors of the system.
  */
-int staging_check(const char *dest, const char *const *over, struct ckpt_err *e);
+int staging_check(const char *dest, const char *const *over, const struct staging_how *how,
+		  struct ckpt_err *e);
 /* An empty list of names: only a checkpoint is replaced. */
 extern const char *const staging_alone[];
 
 /* For the coordinator: checks, locks (EBUSY: another process is saving there), repairs and removes
- * what a killed save has left, and makes DEST.partial. over is borrowed until staging_end. */
-int staging_begin(const char *dest, const char *const *over, struct staging **ret,
-		  struct ckpt_err *e);
+ * what a killed save has left, and makes DEST.partial. over and how are borrowed until staging_end.
+ */
+int staging_begin(const char *dest, const char *const *over, const struct staging_how *how,
+		  struct staging **ret, struct ckpt_err *e);
 /* For the other ranks, once the coordinator has begun: opens its directory. */
 int staging_join(const char *dest, struct staging **ret, struct ckpt_err *e);
 
+/* A file that is being written, from its beginning to its end. */
+struct staging_file {
+	int fd; /* -1: none */
+	struct writing_file *far;
+};
+
+#define STAGING_FILE_INIT \
+	{ \
+		.fd = -1 \
+	}
+
 /* Creates a file for writing: NAME, or DIR/NAME in a directory that staging_dir has made (else
- * EINVAL); the caller syncs and closes *ret_fd. EEXIST if this save has already made it. */
-int staging_create(struct staging *s, const char *name, int *ret_fd, struct ckpt_err *e);
+ * EINVAL). EEXIST if this save has already made it. */
+int staging_open(struct staging *s, const char *name, struct staging_file *ret, struct ckpt_err *e);
+/* Errors are the system's alone, or the store's: the caller names the file. */
+int staging_write(struct staging_file *f, const void *p, size_t n, struct ckpt_err *e);
+/* The disk may begin with these bytes of it: whoever waits for the end waits less. */
+void staging_hint(const struct staging_file *f, uint64_t off, uint64_t len);
+/* All of it has been written: waits until it is on disk (in a store: until its last part is on its
+ * way), and closes it. */
+int staging_finish(struct staging_file *f, struct ckpt_err *e);
+/* Closes a file that is not finished; nothing after staging_finish. */
+void staging_drop(struct staging_file *f);
 /* Writes a whole file, under a temporary name until it is on disk. */
 int staging_put(struct staging *s, const char *name, const void *data, size_t len,
 		struct ckpt_err *e);

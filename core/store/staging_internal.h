@@ -10,8 +10,12 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 struct ckpt_err;
+struct far;
+struct staging_how;
+struct writing_file;
 
 struct site {
 	int parent;	     /* the directory that contains DEST */
@@ -35,5 +39,33 @@ bool site_has(const struct site *p, const char *name);
  * whatever else has the name. Fails with ENOTEMPTY if it contains other directories, because this
  * program never creates one there. */
 int site_remove(const struct site *p, const char *name, struct ckpt_err *e);
+
+/* ---- the rules of what may be replaced, wherever it is ---- */
+
+/* Does a file of this name belong to a checkpoint? */
+bool site_is_part(const char *name);
+/* Is it one of the two that only Megatron-core's metadata.json makes part of a checkpoint? */
+bool site_is_megatron_name(const char *name);
+/* Does the beginning of a metadata.json say so? Of so many bytes. */
+enum { SITE_MEGATRON_TEXT = 1024 };
+bool site_is_megatron_text(const char *text, size_t len);
+/* Is it what this program writes for a zarr array, other than its zarr.json? */
+bool site_is_array_chunk(const char *name);
+int site_refuse_existing(const char *path, struct ckpt_err *e);
+int site_refuse_loss(const char *path, const char *name, struct ckpt_err *e);
+
+/* ---- staging_far.c: a checkpoint in an object store; as the functions of staging.h ---- */
+
+int far_check(const char *dest, const char *const *over, const struct staging_how *how,
+	      struct ckpt_err *e);
+int far_begin(const char *dest, const char *const *over, const struct staging_how *how,
+	      struct far **ret, struct ckpt_err *e);
+int far_join(const char *dest, struct far **ret, struct ckpt_err *e);
+/* last: it appears after all that are not. */
+int far_file(struct far *f, const char *name, bool last, struct writing_file **ret,
+	     struct ckpt_err *e);
+int far_commit(struct far *f, struct ckpt_err *e);
+/* Of the one that far_begin gave: what is not committed is undone. */
+void far_end(struct far *f, bool begun);
 
 #endif

@@ -85,12 +85,7 @@ static int name_beside(const struct site *p, const char *suffix, char out[static
 int site_open(const char *dest, struct site *ret, struct ckpt_err *e)
 {
 	char *slash;
-	int rc = text_is_address(dest)
-			 ? err_set(e, ENOTSUP,
-				   "'%s': ckptfs does not write to object stores yet: write to a "
-				   "directory and upload it",
-				   dest)
-			 : resolve(dest, ret->path, e);
+	int rc = resolve(dest, ret->path, e);
 
 	if (rc)
 		return rc;
@@ -126,7 +121,7 @@ void site_close(struct site *p)
  * tokenizers, configurations and notes, are not in the list; replacing the directory would lose
  * them.
  */
-static bool is_checkpoint_file(const char *name)
+bool site_is_part(const char *name)
 {
 	static const char *const patterns[] = {
 		".metadata", /* torch DCP, HyperParallel */
@@ -153,6 +148,12 @@ static bool is_checkpoint_file(const char *name)
 	return false;
 }
 
+/* Others who write zarr may have chunks in directories of c/. */
+bool site_is_array_chunk(const char *name)
+{
+	return *name == 'c' && !name[strspn(name, "c.0123456789")];
+}
+
 /* Has the directory only what this program writes for a zarr array? If `whole`, all of it. */
 static bool is_array(int dir, const char *name, bool whole)
 {
@@ -167,8 +168,8 @@ static bool is_array(int dir, const char *name, bool whole)
 
 		if (!strcmp(s, "zarr.json"))
 			metadata = true;
-		else /* others who write zarr may have chunks in directories of c/ */
-			others = *s != 'c' || s[strspn(s, "c.0123456789")] ||
+		else
+			others = !site_is_array_chunk(s) ||
 				 fstatat(dirfd(d), s, &st, AT_SYMLINK_NOFOLLOW) ||
 				 S_ISDIR(st.st_mode);
 	}
@@ -176,50 +177,66 @@ static bool is_array(int dir, const char *name, bool whole)
 }
 
 /* Does it say, as Megatron-core's does, how tensors are stored? Others give files this name, too. */
+bool site_is_megatron_text(const char *text, size_t len)
+{
+	static const char key[] = "\"sharded_backend\"";
+
+	return memmem(text, len, key, strlen(key));
+}
+
+bool site_is_megatron_name(const char *name)
+{
+	return !strcmp(name, MEGATRON_JSON_NAME) || !strcmp(name, MEGATRON_COMMON_NAME);
+}
+
 static bool is_metadata_json(int dir)
 {
 	autoclose int fd =
 		openat(dir, MEGATRON_JSON_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	static const char key[] = "\"sharded_backend\"";
-	char text[1024];
+	char text[SITE_MEGATRON_TEXT];
 	struct stat st;
 	int64_t n;
 
 	if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode))
 		return false;
 	n = io_pread_some(fd, text, sizeof(text), 0);
-	return n > 0 && memmem(text, (size_t)n, key, strlen(key));
+	return n > 0 && site_is_megatron_text(text, (size_t)n);
 }
 
 /* What Megatron-core, and this program for it, has beside the files of torch DCP. */
 static bool is_megatron_file(int dir, const char *name)
 {
-	return (!strcmp(name, MEGATRON_JSON_NAME) || !strcmp(name, MEGATRON_COMMON_NAME)) &&
-	       is_metadata_json(dir);
+	return site_is_megatron_name(name) && is_metadata_json(dir);
+}
+
+int site_refuse_existing(const char *path, struct ckpt_err *e)
+{
+	return err_set(e, EEXIST,
+		       "'%s' already exists and is not empty: use overwrite to replace it", path);
+}
+
+int site_refuse_loss(const char *path, const char *name, struct ckpt_err *e)
+{
+	return err_set(e, ENOTEMPTY,
+		       "'%s' holds '%s', which is not part of a checkpoint and would be lost", path,
+		       name);
 }
 
 static int check_entry(const struct site *p, int dir, const char *name, const char *const *over,
 		       struct ckpt_err *e)
 {
-	bool replaced = is_checkpoint_file(name) || is_megatron_file(dir, name);
+	bool replaced = site_is_part(name) || is_megatron_file(dir, name);
 	struct stat st;
 
 	if (!over)
-		return err_set(e, EEXIST,
-			       "'%s' already exists and is not empty: use overwrite to replace it",
-			       p->path);
+		return site_refuse_existing(p->path, e);
 	if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW))
 		return err_sys(e, errno, "stat '%s/%s'", p->path, name);
 	for (const char *const *other = over; !replaced && *other; other++)
 		replaced = !strcmp(*other, name);
 	if (S_ISDIR(st.st_mode))
 		replaced = is_array(dir, name, true);
-	if (!replaced)
-		return err_set(
-			e, ENOTEMPTY,
-			"'%s' holds '%s', which is not part of a checkpoint and would be lost",
-			p->path, name);
-	return 0;
+	return replaced ? 0 : site_refuse_loss(p->path, name, e);
 }
 
 static int check_entries(const struct site *p, const char *const *over, struct ckpt_err *e)

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "file/st_write.h"
 #include "store/staging.h"
+#include "store/writer_place.h"
 #include <ckptfs/ckpt_plan.h>
 
 #include <stdarg.h>
@@ -46,17 +47,54 @@ static void release(struct writer_base *b)
 	b->n_results = 0;
 }
 
+static void free_place(struct place_options *o)
+{
+	free((void *)(uintptr_t)o->endpoint);
+	free((void *)(uintptr_t)o->region);
+	free((void *)(uintptr_t)o->profile);
+	free((void *)(uintptr_t)o->cache_dir);
+	*o = (struct place_options){ 0 };
+}
+
+static bool copy_string(const char **s)
+{
+	*s = *s ? strdup(*s) : NULL;
+	return *s;
+}
+
+int writer_place(struct ckpt_storage_writer *w, const struct staging_how *how, struct ckpt_err *e)
+{
+	struct writer_base *b = w->self;
+	struct place_options o = *how->place;
+	bool ok = (!o.endpoint | copy_string(&o.endpoint)) & (!o.region | copy_string(&o.region)) &
+		  (!o.profile | copy_string(&o.profile)) &
+		  (!o.cache_dir | copy_string(&o.cache_dir));
+
+	if (!ok) {
+		free_place(&o);
+		return err_nomem(e);
+	}
+	free_place(&b->place);
+	b->place = o;
+	b->how = *how;
+	b->how.place = &b->place;
+	return 0;
+}
+
 void writer_free(void *self)
 {
-	release(self);
-	free(self);
+	struct writer_base *b = self;
+
+	release(b);
+	free_place(&b->place);
+	free(b);
 }
 
 int writer_validate(void *self, const char *id, struct ckpt_err *e)
 {
 	const struct writer_base *b = self;
 
-	return staging_check(id, b->over, e);
+	return staging_check(id, b->over, &b->how, e);
 }
 
 int writer_reset(void *self, const char *id, struct ckpt_err *e)
@@ -73,7 +111,7 @@ int writer_set_up(void *self, const struct ckpt_storage_ranks *ranks, struct ckp
 	struct writer_base *b = self;
 
 	b->ranks = *ranks;
-	return ranks->rank ? 0 : staging_begin(b->id, b->over, &b->staging, e);
+	return ranks->rank ? 0 : staging_begin(b->id, b->over, &b->how, &b->staging, e);
 }
 
 int writer_begin_data(struct writer_base *b, size_t n, struct ckpt_err *e)

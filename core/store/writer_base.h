@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "save/metadata.h"
+#include "source/place.h"
 #include "store/outfile.h"
 #include "tensor/tensor_info.h"
 #include <ckptfs/ckpt_storage.h>
@@ -24,6 +25,8 @@ struct staging;
 
 struct writer_base {
 	const char *const *over; /* see staging_check */
+	struct staging_how how;	 /* see writer_place */
+	struct place_options place;
 	struct outfile_opts out;
 	struct ckpt_storage_ranks ranks;
 	char *id;

@@ -247,10 +247,11 @@ static int write_file(struct work *k, const struct job *j, struct ckpt_err *e)
 	const struct writer_dcp_opts *o = &k->w->opts;
 	const struct dcp_file_opts opts = { o->zstd_level, o->buffer, o->progress, o->arg };
 	CLEANUP(close_file) struct dcp_file *f = NULL;
-	int fd, rc = staging_create(k->w->base.staging, j->name, &fd, e);
+	struct staging_file to = STAGING_FILE_INIT;
+	int rc = staging_open(k->w->base.staging, j->name, &to, e);
 
 	if (!rc)
-		rc = dcp_file_new(fd, &opts, &f, e);
+		rc = dcp_file_new(&to, &opts, &f, e);
 	for (size_t i = 0; i < j->n && !rc; i++) {
 		if (atomic_load_explicit(&k->stop, memory_order_relaxed))
 			return 0; /* another job has failed */
@@ -259,7 +260,7 @@ static int write_file(struct work *k, const struct job *j, struct ckpt_err *e)
 		j->results[i].info.transform = o->zstd_level ? DCP_TRANSFORM_ZSTD : NULL;
 	}
 	if (!rc)
-		rc = dcp_file_sync(f, e);
+		rc = dcp_file_finish(f, e);
 	return rc ? err_wrap(e, "write '%s'", j->name) : 0;
 }
 

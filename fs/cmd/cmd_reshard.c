@@ -107,7 +107,8 @@ static int read_options(const struct options *o, struct ckpt_reshard *r,
 	r->jobs = (unsigned)o->jobs;
 	if (check_open_options(o, r, e))
 		return -e->code;
-	*save = (struct ckpt_save_opts){ .overwrite = o->overwrite,
+	*save = (struct ckpt_save_opts){ .open = o->open,
+					 .overwrite = o->overwrite,
 					 .zstd = (int)o->zstd,
 					 .file_per_item = o->file_per_item,
 					 .threads = (unsigned)o->threads,

@@ -9,18 +9,6 @@ hub="org/plain=plain org/fsw_safetensors=fsw_safetensors"
 # shellcheck source=../net/servers.sh
 . "$HERE/../net/servers.sh"
 
-# What the addresses need: reach [proxy]
-reach() {
-  export AWS_ENDPOINT_URL=$S3 HF_ENDPOINT=$HUB HF_TOKEN=hf_test
-  web=$WEBS
-  if [[ ${1:-} == proxy ]]; then
-    AWS_ENDPOINT_URL=$S3_PROXY HF_ENDPOINT=$HUB_PROXY web=$WEB_PROXY
-    calm S3_PROXY
-    calm HUB_PROXY
-    calm WEB_PROXY
-  fi
-}
-
 # put KIND DIR NAME: uploads a checkpoint; its address is in $address
 put() {
   case $1 in
@@ -29,17 +17,6 @@ put() {
     hf) address=hf://org/$3 ;; # has been there from the start
   esac
 }
-
-# The processes of ckptfs-fetch that belong to this test.
-fetchers() {
-  local p
-  for p in /proc/[0-9]*; do
-    if [[ $p/exe -ef ${CKPTFS%/*}/ckptfs-fetch ]] && has_word "$p/environ" "T=$T"; then
-      echo "${p#/proc/}"
-    fi
-  done
-}
-no_fetchers() { [[ -z $(fetchers) ]]; }
 
 same_tree() { diff -r -x .ckptfs "$@"; }
 
@@ -87,8 +64,6 @@ test_commands_take_addresses() {
   ckptfs report "$address" -o page.html
   ckptfs reshard "$address" resharded --format=safetensors
   ckptfs diff -q "$ckpt" resharded
-  refused 'does not write to object stores' ckptfs export "$ckpt" hf s3://bucket/x
-  refused 'does not write to object stores' ckptfs reshard "$ckpt" s3://bucket/x
   wait_until no_fetchers
 }
 

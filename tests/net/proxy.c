@@ -380,6 +380,43 @@ static bool pass_body(struct client *c, int server, struct head *h, const char *
 	return false;
 }
 
+/* The body of a request, to the server (-1: to nobody). False: the connection is over. */
+static bool pass_request(struct client *c, int server, struct head *rq, const char *fault,
+			 uint64_t after)
+{
+	size_t len, n = rq->have - rq->len;
+	const char *given = field(rq, "Content-Length", &len);
+	uint64_t left = given ? strtoull(given, NULL, 10) : 0, done = 0;
+	char piece[PIECE], *p = rq->text + rq->len;
+
+	for (;;) {
+		ssize_t k;
+
+		n = n < left ? n : (size_t)left;
+		if (!strcmp(fault, "upload") && done + n >= after) {
+			reset(c->fd);
+			return false;
+		}
+		if (!strcmp(fault, "flip") && n && !done)
+			p[0] ^= 1;
+		if (server >= 0 && !send_all(server, p, n))
+			server = -1; /* it has answered already */
+		done += n;
+		left -= n;
+		if (!left)
+			return true;
+		k = recv(c->fd, piece, sizeof(piece), 0);
+		if (k < 0 && errno == EINTR) {
+			n = 0;
+			continue;
+		}
+		if (k <= 0)
+			return false;
+		p = piece;
+		n = (size_t)k;
+	}
+}
+
 static bool forward(struct client *c, struct head *rq, struct head *h, const char *fault,
 		    uint64_t after, const char *what)
 {
@@ -390,10 +427,24 @@ static bool forward(struct client *c, struct head *rq, struct head *h, const cha
 	remove_field(rq, "Connection");
 	add_field(rq, "Connection: close\r\n");
 	server = dial();
-	if (server < 0 || !send_all(server, rq->text, rq->len) || !read_head(server, h)) {
+	if (server >= 0 && send_all(server, rq->text, rq->len) &&
+	    !pass_request(c, server, rq, fault, after)) {
+		(void)close(server);
+		return false;
+	}
+	if (server < 0 || !read_head(server, h)) {
 		if (server >= 0)
 			(void)close(server);
 		return answer(c, "503", "", "", 0, true) && false;
+	}
+	if (!strcmp(fault, "lost")) {
+		char rest[PIECE];
+
+		while (recv(server, rest, sizeof(rest), 0) > 0)
+			; /* until it is done */
+		(void)close(server);
+		reset(c->fd);
+		return false;
 	}
 	remove_field(h, "Connection");
 	remove_field(h, "Keep-Alive");
@@ -445,7 +496,15 @@ static bool serve_one(struct client *c, struct head *rq, struct head *h)
 		return false;
 	if (!strcmp(fault, "junk"))
 		return send_all(c->fd, "what is this?\r\n\r\n", 17) && false;
+	if (!strcmp(fault, "error")) {
+		static const char text[] = "HTTP/1.1 200 OK\r\nContent-Length: 47\r\n\r\n"
+					   "<Error><Code>InternalError</Code></Error>      ";
+
+		return pass_request(c, -1, rq, "", 0) && send_all(c->fd, text, sizeof(text) - 1);
+	}
 	if (*fault >= '0' && *fault <= '9') {
+		if (!pass_request(c, -1, rq, "", 0))
+			return false;
 		host = field(rq, "Host", &host_len);
 		return answer(c, fault, path, host ? host : "", (int)host_len,
 			      strcmp(method, "HEAD") != 0);

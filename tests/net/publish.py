@@ -1,6 +1,10 @@
 """publish.py - puts files where the servers of servers.sh have them.
 
   publish.py s3 URL BUCKET[/PREFIX] [DIR|FILE...]   uploads what is in DIR, or FILE, to Swift, by its own interface
+  publish.py objects URL BUCKET[/PREFIX]            lists the keys that begin so, and the objects' sizes
+  publish.py get URL BUCKET/PREFIX DIR              the objects below it, as files
+  publish.py remove URL BUCKET/PREFIX               removes them
+  publish.py uploads URL BUCKET[/PREFIX]            lists what is left of multipart uploads: of aborted ones, nothing
   publish.py hub DIR ORG/NAME CKPT [COMMIT]         a repository "main" of the files in CKPT; for nginx
 
 The uploads know nothing about S3: what ckptfs reads has been written by another protocol.
@@ -25,28 +29,75 @@ def files_in(top):
             yield os.path.relpath(path, top), path
 
 
-def s3(url, where, *tops):
-    bucket, _, prefix = where.partition("/")
+def swift(url):
+    """A function that asks Swift, and the path of the account."""
     c = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
 
     def ask(method, path, body=None, headers={}):
         c.request(method, path, body, headers)
         r = c.getresponse()
-        r.read()
-        if r.status >= 300:
+        r.text = r.read()
+        if r.status >= 300 and (method == "PUT" or r.status != 404):
             sys.exit(f"{method} {path}: {r.status}")
         return r
 
     auth = ask("GET", "/auth/v1.0", None, {"X-Auth-User": "test:tester", "X-Auth-Key": "testing"})
     root = urlsplit(auth.headers["X-Storage-Url"]).path
     token = {"X-Auth-Token": auth.headers["X-Auth-Token"]}
-    ask("PUT", f"{root}/{quote(bucket)}", None, token | {"Content-Length": "0"})
+    return (lambda method, path, body=None, headers={}: ask(method, root + path, body, token | headers))
+
+
+def listing(ask, bucket, prefix):
+    r = ask("GET", f"/{quote(bucket)}?format=json&limit=10000&prefix={quote(prefix)}")
+    return json.loads(r.text) if r.status == 200 else []
+
+
+def objects(url, where):
+    bucket, _, prefix = where.partition("/")
+    for x in listing(swift(url), bucket, prefix):
+        print(x["name"], x["bytes"])
+
+
+def get(url, where, to):
+    bucket, _, prefix = where.partition("/")
+    ask = swift(url)
+    for x in listing(ask, bucket, prefix + "/"):
+        path = os.path.join(to, x["name"][len(prefix) + 1:])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as f:
+            f.write(ask("GET", f"/{quote(bucket)}/{quote(x['name'])}").text)
+
+
+def remove(url, where):
+    bucket, _, prefix = where.partition("/")
+    ask = swift(url)
+    for x in listing(ask, bucket, prefix + "/"):
+        for how in "?multipart-manifest=delete", "":
+            ask("DELETE", f"/{quote(bucket)}/{quote(x['name'])}{how}")
+
+
+# Swift keeps the parts of uploads in a bucket of its own, KEY/UPLOAD/NUMBER, with an entry KEY/UPLOAD while one is open.
+# Those of completed ones are the bytes of the object.
+def uploads(url, where):
+    bucket, _, prefix = where.partition("/")
+    ask = swift(url)
+    visible = {x["name"] for x in listing(ask, bucket, prefix)}
+    for x in listing(ask, bucket + "+segments", prefix):
+        key, *rest = x["name"].rsplit("/", 2 if x["name"].rsplit("/", 1)[1].isdigit() else 1)
+        if len(rest) == 1 or key not in visible:
+            print(x["name"])
+
+
+def s3(url, where, *tops):
+    bucket, _, prefix = where.partition("/")
+    ask = swift(url)
+    ask("PUT", f"/{quote(bucket)}", None, {"Content-Length": "0"})
     for top in tops:
         # Metadata last, as savers write it.
         for name, path in sorted(files_in(top), key=lambda x: (os.path.basename(x[0])[0] == ".", x)):
             key = f"{prefix}/{name}" if prefix else name
             with open(path, "rb") as f:
-                ask("PUT", f"{root}/{quote(bucket)}/{quote(key)}", f.read(), token)
+                ask("PUT", f"/{quote(bucket)}/{quote(key)}", f.read())
 
 
 def write(path, text):
@@ -100,7 +151,7 @@ def hub(where, repo, top, commit=None):
 
 def main():
     what, *args = sys.argv[1:]
-    {"s3": s3, "hub": hub}[what](*args)
+    {"s3": s3, "objects": objects, "uploads": uploads, "get": get, "remove": remove, "hub": hub}[what](*args)
 
 
 main()

@@ -245,6 +245,30 @@ calm() { ask "$1" latency_ms=0 each_bps=0 all_bps=0 fault= from=0 times=0 after=
 # counted PROXY NAME: one of its counters
 counted() { ask "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
 
+# What the addresses need: reach [proxy]
+reach() {
+  export AWS_ENDPOINT_URL=${S3:-} HF_ENDPOINT=${HUB:-} HF_TOKEN=hf_test
+  web=${WEBS:-}
+  if [[ ${1:-} == proxy ]]; then
+    AWS_ENDPOINT_URL=${S3_PROXY:-} HF_ENDPOINT=${HUB_PROXY:-} web=${WEB_PROXY:-}
+    local proxy
+    for proxy in S3_PROXY HUB_PROXY WEB_PROXY; do
+      [[ -z ${!proxy:-} ]] || calm $proxy
+    done
+  fi
+}
+
+# The processes of ckptfs-fetch that belong to this test.
+fetchers() {
+  local p
+  for p in /proc/[0-9]*; do
+    if [[ $p/exe -ef ${CKPTFS%/*}/ckptfs-fetch ]] && has_word "$p/environ" "T=$T"; then
+      echo "${p#/proc/}"
+    fi
+  done
+}
+no_fetchers() { [[ -z $(fetchers) ]]; }
+
 start_servers() {
   local name
   servers_dir=$SCRATCH/$SUITE.net

@@ -17,7 +17,8 @@
  *
  * Functions return 0 or a negative errno with one sentence in *e; all ranks fail with the same
  * sentence, that of the first rank that failed. If a save fails or is killed, what existed at its
- * destination before is unchanged.
+ * destination before is unchanged. The path may be an address of an object store, if the ranks are
+ * threads of one process; ckptfs-remote(7) tells what is guaranteed there.
  *
  * Threads: one call at a time for each struct ckpt_comm; the state dict must stay until it returns.
  */
@@ -71,6 +72,19 @@ struct ckpt_save_opts {
 	/* `bytes` more have been written; called from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t bytes);
 	void *progress_arg;
+	/*
+	 * For a path that is an address, s3://BUCKET/KEY or gs://BUCKET/KEY. Options as for
+	 * ckpt_open (endpoint=, region=, profile=, anonymous, retry=); NULL: none.
+	 */
+	const char *const *open;
+	/* Asked, from any thread, while the store is waited for: true gives up with ECANCELED. May
+	 * be NULL. */
+	bool (*stop)(void *arg);
+	void *stop_arg;
+	/* Told about uploads of a failed save that could not be removed, one sentence; may be
+	 * NULL. */
+	void (*warn)(void *arg, const char *what);
+	void *warn_arg;
 };
 
 CKPT_API int ckpt_save_sized(struct ckpt_comm *comm, const char *path,

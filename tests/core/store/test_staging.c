@@ -35,16 +35,12 @@ enum { PARTS = 3, PART_SIZE = 3000 };
 
 static int write_part(struct staging *s, const char *name, const uint8_t *p, struct ckpt_err *e)
 {
-	autoclose int fd = -1;
-	int rc = staging_create(s, name, &fd, e);
+	CLEANUP(staging_drop) struct staging_file f = STAGING_FILE_INIT;
+	int rc = staging_open(s, name, &f, e);
 
 	if (!rc)
-		rc = io_write(fd, p, PART_SIZE);
-	if (!rc && fsync(fd))
-		rc = -errno;
-	if (rc && !e->code)
-		(void)err_sys(e, -rc, "write '%s'", name);
-	return rc;
+		rc = staging_write(&f, p, PART_SIZE, e);
+	return rc ? rc : staging_finish(&f, e);
 }
 
 static int fill(struct staging *s, uint8_t tag, struct ckpt_err *e)
@@ -64,7 +60,7 @@ static int fill(struct staging *s, uint8_t tag, struct ckpt_err *e)
 static int save(uint8_t tag, bool overwrite, struct ckpt_err *e)
 {
 	struct staging *s = NULL;
-	int rc = staging_begin(dest, overwrite ? staging_alone : NULL, &s, e);
+	int rc = staging_begin(dest, overwrite ? staging_alone : NULL, NULL, &s, e);
 
 	if (!rc)
 		rc = fill(s, tag, e);
@@ -184,11 +180,11 @@ START_TEST(what_megatron_has_beside_a_dcp_is_part_of_it)
 	must_save('a', false);
 	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	put_file(fd, "common.pt", "x", 1);
-	REFUSED(staging_check(dest, staging_alone, &e), ENOTEMPTY,
+	REFUSED(staging_check(dest, staging_alone, NULL, &e), ENOTEMPTY,
 		"'%s' holds 'common.pt', which is not part of a checkpoint and would be lost",
 		dest);
 	put_file(fd, "metadata.json", json, sizeof(json) - 1);
-	ck_assert_int_eq(staging_check(dest, staging_alone, &why), 0);
+	ck_assert_int_eq(staging_check(dest, staging_alone, NULL, &why), 0);
 	REQUIRE(!unlinkat(fd, "common.pt", 0));
 	put_file(fd, "metadata.json", "{}", 2);
 	REFUSED(save('b', true, &e), ENOTEMPTY,
@@ -215,10 +211,10 @@ START_TEST(an_array_as_it_is_written_here_is_part_of_a_checkpoint)
 	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	REQUIRE(!mkdirat(fd, "w", 0755));
 	put_file(fd, "w/c.0.0", "x", 1);
-	REFUSED(staging_check(dest, staging_alone, &e), ENOTEMPTY,
+	REFUSED(staging_check(dest, staging_alone, NULL, &e), ENOTEMPTY,
 		"'%s' holds 'w', which is not part of a checkpoint and would be lost", dest);
 	put_file(fd, "w/zarr.json", "x", 1);
-	ck_assert_int_eq(staging_check(dest, staging_alone, &why), 0);
+	ck_assert_int_eq(staging_check(dest, staging_alone, NULL, &why), 0);
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		put_file(fd, others[i], "x", 1);
 		REFUSED(save('b', true, &e), ENOTEMPTY,
@@ -268,7 +264,7 @@ START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 		put_file(fd, fine[i], "x", 1);
 	for (size_t i = 0; i < sizeof(lost) / sizeof(lost[0]); i++) {
 		put_file(fd, lost[i], "x", 1);
-		REFUSED(staging_check(dest, staging_alone, &e), ENOTEMPTY,
+		REFUSED(staging_check(dest, staging_alone, NULL, &e), ENOTEMPTY,
 			"'%s' holds '%s', which is not part of a checkpoint and would be lost",
 			dest, lost[i]);
 		REFUSED(save('b', true, &e), ENOTEMPTY,
@@ -277,7 +273,7 @@ START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 		REQUIRE(!unlinkat(fd, lost[i], 0));
 	}
 	REQUIRE(!mkdirat(fd, "_rank1_.bytes", 0755));
-	REFUSED(staging_check(dest, staging_alone, &e), ENOTEMPTY,
+	REFUSED(staging_check(dest, staging_alone, NULL, &e), ENOTEMPTY,
 		"'%s' holds '_rank1_.bytes', which is not part of a checkpoint and would be lost",
 		dest);
 	REQUIRE(!unlinkat(fd, "_rank1_.bytes", AT_REMOVEDIR));
@@ -298,20 +294,20 @@ START_TEST(what_the_new_checkpoint_has_as_well_is_replaced)
 	must_save('a', false);
 	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	put_file(fd, "config.json", "x", 1);
-	REFUSED(staging_check(dest, staging_alone, &e), ENOTEMPTY,
+	REFUSED(staging_check(dest, staging_alone, NULL, &e), ENOTEMPTY,
 		"'%s' holds 'config.json', which is not part of a checkpoint and would be lost",
 		dest);
-	ck_assert_int_eq(staging_check(dest, over, &ok), 0);
-	REFUSED(staging_check(dest, NULL, &e), EEXIST,
+	ck_assert_int_eq(staging_check(dest, over, NULL, &ok), 0);
+	REFUSED(staging_check(dest, NULL, NULL, &e), EEXIST,
 		"'%s' already exists and is not empty: use overwrite to replace it", dest);
-	REQUIRE(!staging_begin(dest, over, &s, &ok) && !fill(s, 'b', &ok));
+	REQUIRE(!staging_begin(dest, over, NULL, &s, &ok) && !fill(s, 'b', &ok));
 	put_file(fd, "notes", "x", 1);
 	REFUSED(staging_commit(s, &e), ENOTEMPTY,
 		"'%s' holds 'notes', which is not part of a checkpoint and would be lost", dest);
 	REQUIRE(!unlinkat(fd, "notes", 0));
 	staging_end(s);
 	s = NULL;
-	REQUIRE(!staging_begin(dest, over, &s, &ok) && !fill(s, 'b', &ok) &&
+	REQUIRE(!staging_begin(dest, over, NULL, &s, &ok) && !fill(s, 'b', &ok) &&
 		!staging_commit(s, &ok));
 	staging_end(s);
 	(void)close(fd);
@@ -326,7 +322,7 @@ START_TEST(what_comes_to_the_place_while_saving_is_not_lost)
 	struct staging *s = NULL;
 	struct ckpt_err ok = { 0 };
 
-	REQUIRE(!staging_begin(dest, staging_alone, &s, &ok) && !fill(s, 'b', &ok));
+	REQUIRE(!staging_begin(dest, staging_alone, NULL, &s, &ok) && !fill(s, 'b', &ok));
 	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
 	put_file(dir_fd, "ckpt/notes", "x", 1);
 	REFUSED(staging_commit(s, &e), ENOTEMPTY,
@@ -341,31 +337,31 @@ START_TEST(places_that_cannot_be)
 {
 	char path[8400], name[260] = { 0 };
 
-	REFUSED(staging_check("", NULL, &e), EINVAL,
+	REFUSED(staging_check("", NULL, NULL, &e), EINVAL,
 		"'' does not name a directory that can be made");
-	REFUSED(staging_check("/", staging_alone, &e), EBUSY,
+	REFUSED(staging_check("/", staging_alone, NULL, &e), EBUSY,
 		"'/' cannot be replaced by a checkpoint");
-	REFUSED(staging_check("//./", staging_alone, &e), EBUSY,
+	REFUSED(staging_check("//./", staging_alone, NULL, &e), EBUSY,
 		"'/' cannot be replaced by a checkpoint");
-	REFUSED(staging_check("/proc", staging_alone, &e), EBUSY,
+	REFUSED(staging_check("/proc", staging_alone, NULL, &e), EBUSY,
 		"'/proc' is a mount point, which cannot be replaced: name a directory in it");
 	(void)snprintf(path, sizeof(path), "%s/no/ckpt", dir);
-	REFUSED(staging_check(path, NULL, &e), ENOENT,
+	REFUSED(staging_check(path, NULL, NULL, &e), ENOENT,
 		"directory of '%s': No such file or directory", path);
 	(void)snprintf(path, sizeof(path), "%s/no/..", dir);
-	REFUSED(staging_check(path, NULL, &e), EINVAL,
+	REFUSED(staging_check(path, NULL, NULL, &e), EINVAL,
 		"'%s' does not name a directory that can be made", path);
 	put_file(dir_fd, "file", "x", 1);
 	(void)snprintf(path, sizeof(path), "%s/file", dir);
-	REFUSED(staging_check(path, staging_alone, &e), ENOTDIR,
+	REFUSED(staging_check(path, staging_alone, NULL, &e), ENOTDIR,
 		"'%s' already exists and is not a directory", path);
 	REQUIRE(!symlinkat("nowhere", dir_fd, "dangling"));
 	(void)snprintf(path, sizeof(path), "%s/dangling", dir);
-	REFUSED(staging_check(path, staging_alone, &e), ENOENT, "'%s' is a link that leads nowhere",
-		path);
+	REFUSED(staging_check(path, staging_alone, NULL, &e), ENOENT,
+		"'%s' is a link that leads nowhere", path);
 	memset(name, 'n', 243);
 	(void)snprintf(path, sizeof(path), "%s/%s", dir, name);
-	REFUSED(staging_check(path, staging_alone, &e), ENAMETOOLONG,
+	REFUSED(staging_check(path, staging_alone, NULL, &e), ENAMETOOLONG,
 		"'%s': the name is so long that '.partial.lock' does not fit behind it", path);
 	ck_assert_uint_eq(entries("."), 2);
 }
@@ -419,19 +415,19 @@ START_TEST(names_are_single_elements)
 {
 	static const char *const names[] = { "", ".", "..", "/a", "../a", "a/", "a/b/c", "a/.." };
 	struct staging *s = NULL;
+	struct staging_file f = STAGING_FILE_INIT;
 	struct ckpt_err ok = { 0 };
-	int fd = 77;
 
-	REQUIRE(!staging_begin(dest, NULL, &s, &ok));
+	REQUIRE(!staging_begin(dest, NULL, NULL, &s, &ok));
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		REFUSED(staging_create(s, names[i], &fd, &e), EINVAL,
+		REFUSED(staging_open(s, names[i], &f, &e), EINVAL,
 			"'%s' is not a valid name for a file of a checkpoint", names[i]);
 		REFUSED(staging_put(s, names[i], "x", 1, &e), EINVAL,
 			"'%s' is not a valid name for a file of a checkpoint", names[i]);
 	}
 	REQUIRE(!staging_put(s, "a", "x", 1, &ok));
-	REFUSED(staging_create(s, "a", &fd, &e), EEXIST, "make 'a': File exists");
-	ck_assert_int_eq(fd, 77);
+	REFUSED(staging_open(s, "a", &f, &e), EEXIST, "make 'a': File exists");
+	ck_assert_int_eq(f.fd, -1);
 	staging_end(s);
 	ck_assert_uint_eq(entries("."), 0);
 }
@@ -444,7 +440,7 @@ START_TEST(ranks_write_into_one_directory)
 
 	REFUSED(staging_join(dest, &s[1], &e), ENOENT,
 		"open '%s.partial': No such file or directory", dest);
-	REQUIRE(!staging_begin(dest, NULL, &s[0], &ok));
+	REQUIRE(!staging_begin(dest, NULL, NULL, &s[0], &ok));
 	for (int r = 1; r < 3; r++) {
 		char name[16];
 
@@ -467,8 +463,8 @@ START_TEST(two_do_not_save_at_once)
 	struct staging *s = NULL, *t = NULL;
 	struct ckpt_err ok = { 0 };
 
-	REQUIRE(!staging_begin(dest, staging_alone, &s, &ok));
-	REFUSED(staging_begin(dest, staging_alone, &t, &e), EBUSY,
+	REQUIRE(!staging_begin(dest, staging_alone, NULL, &s, &ok));
+	REFUSED(staging_begin(dest, staging_alone, NULL, &t, &e), EBUSY,
 		"another process is saving to '%s'", dest);
 	ck_assert_ptr_null(t);
 	REQUIRE(!fill(s, 'a', &ok) && !staging_commit(s, &ok));
@@ -510,12 +506,12 @@ START_TEST(links_in_what_is_removed_are_not_followed)
 	must_save('a', false);
 	REQUIRE(!symlinkat("../precious", dir_fd, "ckpt/__9_9.distcp"));
 	must_save('b', true);
-	REQUIRE(!staging_begin(dest, staging_alone, &s, &e));
+	REQUIRE(!staging_begin(dest, staging_alone, NULL, &s, &e));
 	REQUIRE(!symlinkat("../precious", dir_fd, "ckpt.partial/link"));
 	staging_end(s);
 	REQUIRE(entries(".") == 2 && there("precious/.metadata"));
 	/* DEST.partial itself is a link. */
-	REQUIRE(!staging_begin(dest, staging_alone, &s, &e));
+	REQUIRE(!staging_begin(dest, staging_alone, NULL, &s, &e));
 	REQUIRE(!unlinkat(dir_fd, "ckpt.partial", AT_REMOVEDIR) &&
 		!symlinkat("precious", dir_fd, "ckpt.partial"));
 	staging_end(s);
@@ -546,7 +542,7 @@ START_TEST(a_directory_that_came_in_is_not_removed)
 	struct staging *s = NULL;
 	struct ckpt_err ok = { 0 };
 
-	REQUIRE(!staging_begin(dest, staging_alone, &s, &ok) &&
+	REQUIRE(!staging_begin(dest, staging_alone, NULL, &s, &ok) &&
 		!mkdirat(dir_fd, "ckpt.partial/sub", 0755));
 	put_file(dir_fd, "ckpt.partial/sub/notes", "x", 1);
 	staging_end(s);
@@ -714,7 +710,7 @@ START_FEW_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, BEFORE_CO
 		old += tag == 'a';
 		new += tag == 'b';
 		/* The next one repairs, and leaves nothing of this one. */
-		REQUIRE(!staging_begin(dest, staging_alone, &s, &e));
+		REQUIRE(!staging_begin(dest, staging_alone, NULL, &s, &e));
 		staging_end(s);
 		ck_assert_int_eq(tag_at("ckpt"), tag ? tag : _i == NOTHING ? 0 : 'a');
 		ck_assert_uint_eq(entries("."), there("ckpt") ? 1 : 0);
@@ -736,7 +732,7 @@ START_LONG_TEST(a_save_that_is_given_up_leaves_nothing_in_the_way_of_the_next_af
 
 	must_save('a', false);
 	disk_record(dir);
-	REQUIRE(!staging_begin(dest, staging_alone, &s, &e) && !fill(s, 'b', &e));
+	REQUIRE(!staging_begin(dest, staging_alone, NULL, &s, &e) && !fill(s, 'b', &e));
 	staging_end(s);
 	n = disk_stop();
 	REQUIRE(n > 10);
@@ -760,7 +756,7 @@ START_TEST(an_empty_directory_is_not_taken_for_the_new_one)
 
 	leave_between_renames();
 	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
-	REQUIRE(!staging_begin(dest, staging_alone, &s, &e));
+	REQUIRE(!staging_begin(dest, staging_alone, NULL, &s, &e));
 	staging_end(s);
 	ck_assert_int_eq(tag_at("ckpt"), 'a');
 	only_dest_is_there();

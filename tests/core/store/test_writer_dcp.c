@@ -18,6 +18,7 @@
 #include "store/dcp_file.h"
 #include "store/megatron_form.h"
 #include "store/torch_item.h"
+#include "store/staging.h"
 #include "store/writer_dcp.h"
 #include "suites.h"
 #include <ckptfs/ckpt.h>
@@ -808,9 +809,10 @@ START_TEST(plans_that_do_not_fit_are_refused)
 	struct dcp_file *f;
 	struct ckpt_err e = { 0 };
 	uint64_t at, n;
-	int fd = openat(dir_fd, "file", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	struct staging_file to = { .fd = openat(dir_fd, "file", O_WRONLY | O_CREAT | O_CLOEXEC,
+						0600) };
 
-	ck_assert_int_eq(dcp_file_new(fd, &opts, &f, &e), 0);
+	ck_assert_int_eq(dcp_file_new(&to, &opts, &f, &e), 0);
 	ck_assert_int_eq(dcp_file_add(f, &item, &s, &at, &n, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "its chunk has 40 bytes, its data 39");
 	dcp_file_free(f);

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * upload - objects that are written in parts and appear in a store all at once, or not at all.
+ *
+ *	uploads_new(&ops, store, &options, &u, &e);
+ *	uploads_part(u, 0, "a.distcp", 1, false, &bytes, &e);    // waits; any thread, any order
+ *	uploads_part(u, 0, "a.distcp", 2, true, &bytes, &e);
+ *	uploads_name(u, UPLOADS_COMES_LAST, ".metadata", &e);
+ *	uploads_commit(u, &e);
+ *	uploads_undo(u, &left);                                  // what is not committed
+ *	uploads_free(u);
+ *
+ * Nothing is visible before the commit. An object of several parts is a multipart upload, which is
+ * begun with its first part and completed by the commit. One of a single part is kept in memory,
+ * up to options.held bytes of all such objects together, and stored by the commit in one request;
+ * beyond that it is a multipart upload of one part.
+ *
+ * The commit: old objects that must not be seen beside the new ones are removed
+ * (UPLOADS_REMOVED_FIRST); the new ones appear, several at a time; old ones that are left are
+ * removed (UPLOADS_REMOVED); those named by UPLOADS_COMES_LAST appear one after another. If a step
+ * fails, what has appeared is removed again. A request whose answer is lost is decided by looking
+ * at the object: its ETag is that of the MD5 of the parts, or it is not ours.
+ *
+ * Private to core/remote.
+ *
+ * Threads: uploads_part and _name from any at once, _stop always; _commit and _undo from one, after
+ * the others have returned (_undo waits for them).
+ */
+#ifndef REMOTE_UPLOAD_H
+#define REMOTE_UPLOAD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf;
+struct ckpt_err;
+struct uploads;
+
+enum {
+	UPLOAD_ETAG = 256,	/* bytes of an ETag without its quotes, and NUL */
+	UPLOAD_PARTS = 10000,	/* of an object; the limit of S3 */
+	UPLOAD_FILES = 4 << 20, /* of a checkpoint */
+	UPLOAD_HELD = 64 << 20, /* bytes; the default of options.held */
+	UPLOAD_AT_ONCE = 16,	/* requests of a commit or an undo */
+	UPLOAD_UNDO_MS = 10000, /* an abort or a removal is tried again for so long */
+};
+
+/* What a request sends. */
+struct upload_bytes {
+	uint64_t len;
+	/* Reads [off, off + n), on any thread: 0 or -errno. */
+	int (*read)(void *arg, uint64_t off, void *buf, size_t n);
+	void *arg;
+	uint8_t md5[16];
+	const atomic_bool *cancel; /* ends the request with ECANCELED; may be NULL */
+};
+
+struct upload_done {
+	uint64_t len;
+	uint8_t md5[16];
+	char *etag; /* as the store called the part */
+};
+
+/*
+ * What a store can do. Each call waits and makes its own retries. Errors: EEXIST of put and
+ * complete: there is such an object, and only_new was asked for; ENOENT: there is no such object or
+ * upload. ETags are without their quotes.
+ */
+struct upload_ops {
+	int (*put)(void *store, const char *path, const struct upload_bytes *b, bool only_new,
+		   char etag[static UPLOAD_ETAG], struct ckpt_err *e);
+	/* *ret_doubtful: a request may have begun another upload, whose answer was lost. */
+	int (*begin)(void *store, const char *path, char **ret_id, bool *ret_doubtful,
+		     const atomic_bool *cancel, struct ckpt_err *e);
+	int (*part)(void *store, const char *path, const char *id, unsigned number,
+		    const struct upload_bytes *b, char etag[static UPLOAD_ETAG],
+		    struct ckpt_err *e);
+	int (*complete)(void *store, const char *path, const char *id,
+			const struct upload_done *parts, size_t n, bool only_new,
+			char etag[static UPLOAD_ETAG], struct ckpt_err *e);
+	/* 0 also if there is none by now. */
+	int (*abort)(void *store, const char *path, const char *id, struct ckpt_err *e);
+	/* Aborts the uploads of exactly this path, but `keep` (may be NULL), that this process may
+	 * have begun. */
+	int (*sweep)(void *store, const char *path, const char *keep, struct ckpt_err *e);
+	/* 1: there is an object; 0: there is none. */
+	int (*look)(void *store, const char *path, char etag[static UPLOAD_ETAG],
+		    uint64_t *ret_size, struct ckpt_err *e);
+	int (*remove)(void *store, const char *path, struct ckpt_err *e);
+};
+
+struct uploads_options {
+	bool only_new; /* an object that exists is an error, and stays */
+	size_t held;   /* see above; 0: UPLOAD_HELD */
+};
+
+/* ops and store are borrowed. */
+int uploads_new(const struct upload_ops *ops, void *store, const struct uploads_options *o,
+		struct uploads **ret, struct ckpt_err *e);
+void uploads_free(struct uploads *u); /* after uploads_undo or a commit; NULL is fine */
+
+/* A part of object `file`, from 0, whose path is the same in each call; numbers are from 1. last: it
+ * has no more. ECANCELED once stopped. EINVAL: a part that is there, or behind the last. */
+int uploads_part(struct uploads *u, uint64_t file, const char *path, unsigned number, bool last,
+		 const struct upload_bytes *b, struct ckpt_err *e);
+
+enum uploads_names { UPLOADS_COMES_LAST, UPLOADS_REMOVED_FIRST, UPLOADS_REMOVED, UPLOADS_NAMES };
+int uploads_name(struct uploads *u, enum uploads_names which, const char *path, struct ckpt_err *e);
+
+/* Errors: EINVAL: an object is not whole; nothing has changed then. */
+int uploads_commit(struct uploads *u, struct ckpt_err *e);
+
+/* Ends the requests that are on their way: what waits for them fails with ECANCELED. */
+void uploads_stop(struct uploads *u);
+/* Aborts and removes what is not committed; nothing after a commit. What could not be undone is
+ * named in *left (a sentence; empty: nothing). */
+void uploads_undo(struct uploads *u, struct buf *left);
+
+#endif
