@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/cmd.h"
 #include "cmd/export.h"
+#include "cmd/export_far.h"
 #include "cmd/interrupt.h"
 #include "cmd/options.h"
 
@@ -84,6 +85,12 @@ static void begun(void)
 	interrupt_say("ckptfs: export: interrupted; the same command goes on from here\n");
 }
 
+/* ckptfs-fetch sees that this process has ended. */
+static void begun_far(void)
+{
+	interrupt_say("ckptfs: export: interrupted; its uploads are being aborted\n");
+}
+
 /* ---- the command ---- */
 
 static int copy(const struct options *o, struct ckpt *c, const char *path, struct ckpt_err *e)
@@ -96,11 +103,6 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 				  .begun = begun,
 				  .threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS };
 
-	if (text_is_address(o->args[2]))
-		return err_set(e, ENOTSUP,
-			       "'%s': ckptfs does not write to object stores yet: export to a "
-			       "directory and upload it",
-			       o->args[2]);
 	if (o->jobs > EXPORT_MAX_JOBS)
 		return err_set(e, EINVAL, "option 'jobs': at most %d", EXPORT_MAX_JOBS);
 	if (cmd_find(c, path, o->fqn, &job.what, e))
@@ -116,6 +118,10 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 	options_add_shape(o, without_path, &request);
 	if (request.err)
 		return err_sys(e, request.err, "options");
+	if (text_is_address(job.dest)) {
+		job.begun = begun_far;
+		return export_far(&job, o->open, e);
+	}
 	job.request = request.data;
 	job.request_len = request.len;
 	return export_run(&job, e);

@@ -23,6 +23,25 @@ same_objects() {
 ckptfs_get() { rm -rf "$2" && python3 "$NET/publish.py" get "$S3" "bucket/$1" "$2"; }
 
 
+# ended SIGNAL COMMAND...: a command that writes to an address, put behind it, is ended while parts are on their way
+ended() {
+  local signal=$1 pid began
+  shift
+  reach proxy
+  publish_s3 bucket
+  ask S3_PROXY latency_ms=300 fault=stall from=6 times=100000 after=0 >/dev/null
+  env --default-signal=INT "$CKPTFS" "$@" s3://bucket/ended >out 2>err & # a shell's own ignore it
+  pid=$!
+  wait_until eval '(($(counted S3_PROXY requests) >= 6))'
+  ask S3_PROXY fault= latency_ms=0 from=0 >/dev/null
+  began=$(date +%s%N)
+  kill -"$signal" $pid
+  wait $pid || :
+  (($(date +%s%N) - began < 1500000000)) || fail "it took $((($(date +%s%N) - began) / 1000000)) ms"
+  wait_until no_fetchers
+  nothing_is_at ended || fail "left: $(objects ended) $(uploads ended)"
+}
+
 # ---- bytes ----
 
 cases_every_format_is_written() {
@@ -46,6 +65,153 @@ test_every_format_is_written() {
   done
   wait_until no_fetchers
 }
+
+cases_every_export_is_written() {
+  printf '%s\n' hf tensors hf/model.safetensors tensors/w
+}
+test_every_export_is_written() {
+  local to=exports/${1//[.\/]/_} from
+  reach
+  publish_s3 bucket
+  python3 "$NET/publish.py" remove "$S3" "bucket/$to"
+  from=$(big)/ckpt
+  if [[ $1 == */* ]]; then
+    mkdir here
+    ckptfs export -q "$from" "$1" here/x
+    ckptfs export -q "$from" "$1" "s3://bucket/$to/x"
+  else
+    ckptfs export -q "$from" "$1" here 2>err
+    ckptfs export -q "$from" "$1" "s3://bucket/$to" 2>err
+  fi
+  same_objects here "$to"
+  refused 'exists already' ckptfs export -q "$from" "$1" "s3://bucket/$to$([[ $1 != */* ]] || echo /x)"
+  wait_until no_fetchers
+}
+
+test_an_export_is_read_back() {
+  reach
+  publish_s3 bucket
+  ckptfs export -q "$(zoo)" hf s3://bucket/model/of/zoo
+  ckptfs reshard -q --model --format=safetensors "$(zoo)" here
+  ckptfs diff -q here s3://bucket/model/of/zoo
+}
+
+cases_an_interrupted_export_leaves_nothing() {
+  printf '%s\n' INT KILL
+}
+test_an_interrupted_export_leaves_nothing() { ended "$1" export -q "$(big)/ckpt" hf; }
+
+# ---- what is refused, and what is replaced ----
+
+test_what_is_there_is_not_lost() {
+  local to=s3://bucket/there
+  reach
+  publish_s3 bucket/there "$(fixture plain)/ckpt"
+  objects there/ >before
+  refused 'already exists and is not empty: use overwrite' ckptfs reshard "$(zoo)" $to
+  echo hello >notes
+  publish_s3 bucket/there notes
+  refused "holds 'notes', which is not part of a checkpoint and would be lost" ckptfs reshard --overwrite "$(zoo)" $to
+  refused "would be lost" ckptfs reshard --overwrite "$(zoo)" s3://bucket
+  python3 "$NET/publish.py" remove "$S3" bucket/there
+  publish_s3 bucket/there "$(fixture plain)/ckpt"
+  cmp before <(objects there/)
+  # Everything of the old checkpoint is gone, whatever its format; and everything of the new one is there.
+  local format
+  for format in zarr dcp safetensors; do
+    ckptfs reshard -q --overwrite --format=$format "$(zoo)" $to
+    rm -rf here
+    ckptfs reshard -q --format=$format "$(zoo)" here
+    same_objects here there
+  done
+}
+
+test_other_addresses_are_refused() {
+  reach
+  publish_s3 bucket
+  refused 's3:// and gs:// only' ckptfs reshard "$(zoo)" http://127.0.0.1:1/x
+  refused 's3:// and gs:// only' ckptfs reshard "$(zoo)" hf://org/name
+  refused 'NoSuchBucket' ckptfs reshard "$(zoo)" s3://no-such-bucket/x
+  AWS_SECRET_ACCESS_KEY=wrong refused '403' ckptfs reshard "$(zoo)" s3://bucket/denied
+  ! grep -E 'wrong|testing' err || fail "a secret: $(cat err)"
+  refused "endpoint" ckptfs reshard "$(zoo)" s3://bucket/x -o endpoint=ftp://x
+  nothing_is_at denied
+}
+
+# An address is the source and another the destination.
+test_from_store_to_store() {
+  reach
+  publish_s3 bucket/from "$(big)/ckpt"
+  ckptfs reshard -q --ranks=2 s3://bucket/from s3://bucket/to
+  ckptfs reshard -q --ranks=2 "$(big)/ckpt" here
+  same_objects here to
+  ckptfs diff -q s3://bucket/from s3://bucket/to
+}
+
+# ---- faults ----
+
+# 17 MB in one tensor: a file of three parts, and .metadata.
+three_parts() {
+  make_dcp src w 1024x4200 1x1
+  ckptfs reshard -q src right
+}
+
+# written KIND FROM TIMES AFTER RETRY passing|lasting: a reshard with that fault leaves all or nothing, to t/KIND/FROM
+written() {
+  local rc=0 to=t/$1/$2
+  ask S3_PROXY fault="$1" from="$2" times="$3" after="$4" >/dev/null
+  timeout 60 "$CKPTFS" reshard -q src "s3://bucket/$to" -o retry="$5" >out 2>err </dev/null || rc=$?
+  ask S3_PROXY fault= from=0 >asked
+  wait_until no_fetchers
+  case $rc in
+    0) same_objects right "$to" ;;
+    2)
+      [[ -z $(objects "$to/") ]] || fail "$*: visible: $(objects "$to/") $(cat err)"
+      [[ -z $(uploads "$to/") ]] || grep "upload.* could not be removed" err || fail "$*: left: $(uploads "$to/") $(cat err)"
+      grep '^ckptfs: reshard: ' err
+      ;;
+    *) fail "$*: status $rc: $(cat err)" ;;
+  esac
+  [[ $6 != passing || $rc == 0 ]] || fail "$*: $(cat err)"
+  [[ $6 != passing || -z $(uploads "$to/") ]] || fail "$*: left: $(uploads "$to/")"
+  grep -qE ' faults=[1-9]' asked || return 1 # there are no more requests
+}
+
+cases_faults_that_pass_while_writing() {
+  printf '%s\n' 'upload 300000' 'close 0' 'lost 0' 'short 20' '503 0' '500 0' 'flip 0' 'reset 0' 'stall 0' 'error 0' 'etag 0'
+}
+test_faults_that_pass_while_writing() {
+  local n most=40
+  reach proxy
+  publish_s3 bucket
+  three_parts
+  [[ $1 != stall ]] || most=4
+  for ((n = 1; n <= most; n++)); do
+    # Only the end of an upload is answered so, by servers that can still be believed.
+    written "$1" $n 1 "$2" 60 "$([[ $1 == error ]] && echo either || echo passing)" || break
+  done
+  ((n > 4)) || [[ $1 == stall ]] || fail "only $n requests"
+}
+
+cases_faults_that_last_while_writing() {
+  printf '%s\n' upload 503 lost 403 404 412 junk close
+}
+test_faults_that_last_while_writing() {
+  local n
+  reach proxy
+  publish_s3 bucket
+  three_parts
+  for ((n = 1; n <= 12; n++)); do
+    written "$1" $n 100000 0 1 lasting || break
+  done
+}
+
+# ---- being ended ----
+
+cases_an_interrupted_reshard_leaves_nothing() {
+  printf '%s\n' INT TERM KILL
+}
+test_an_interrupted_reshard_leaves_nothing() { ended "$1" reshard -q "$(big)/ckpt"; }
 
 [[ -n ${CHECK_FULL:-}${1:-} ]] || exit 0
 [[ $EUID == 0 ]] || exit 0 # Swift's files need root

@@ -39,7 +39,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_HEAD = 65536, PIECE = 16384 };
+enum { MAX_HEAD = 65536, PIECE = 16384, SPARE = 4096 /* for fields that are added */ };
 
 struct settings {
 	uint64_t latency_ms, each_bps, all_bps, from, times, after;
@@ -139,7 +139,7 @@ static bool read_head(int fd, struct head *h)
 {
 	h->have = h->len = 0;
 	for (;;) {
-		ssize_t k = recv(fd, h->text + h->have, MAX_HEAD - h->have, 0);
+		ssize_t k = recv(fd, h->text + h->have, MAX_HEAD - SPARE - h->have, 0);
 		char *end;
 
 		if (k < 0 && errno == EINTR)
@@ -153,7 +153,7 @@ static bool read_head(int fd, struct head *h)
 			h->len = (size_t)(end - h->text) + 4;
 			return true;
 		}
-		if (h->have == MAX_HEAD)
+		if (h->have == MAX_HEAD - SPARE)
 			return false;
 	}
 }

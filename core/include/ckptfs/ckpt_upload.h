@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckpt_upload - files written to an object store, which appear there all at once or not at all.
+ *
+ *	rc = ckpt_upload_begin("s3://bucket/model", false, NULL, &u, &e);
+ *	for (unsigned i = 1; i <= parts; i++)                     // in any order, by any threads
+ *		rc = ckpt_upload_part(u, file, "model.safetensors", size, i, read, arg, &e);
+ *	rc = ckpt_upload_commit(u, &e);
+ *	ckpt_upload_end(u, left, sizeof(left));
+ *
+ * Addresses are s3://BUCKET/KEY and gs://BUCKET/KEY; ckptfs-remote(7) has more. Bytes go through
+ * ckptfs-fetch, a process of its own. What is not committed is removed, also if the program is
+ * killed.
+ *
+ * Threads: ckpt_upload_part from any; the others from one.
+ */
+#ifndef CKPTFS_CKPT_UPLOAD_H
+#define CKPTFS_CKPT_UPLOAD_H
+
+#include "ckpt_base.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+CKPT_BEGIN
+
+struct ckpt_upload;
+
+/*
+ * is_file: the address is that of a single file; else of files below it. EEXIST: something is there.
+ * opts: as for ckpt_open (endpoint=, region=, profile=, anonymous, retry=); NULL: none.
+ */
+CKPT_API int ckpt_upload_begin(const char *address, bool is_file, const char *const opts[],
+			       struct ckpt_upload **ret, struct ckpt_err *e);
+
+/* The bytes of each part of a file of that size but the last; an empty file has one part. */
+CKPT_API uint64_t ckpt_upload_part_size(uint64_t size);
+
+/*
+ * Part `number`, from 1, of file `file`: any number below 2^22, a different one for each path.
+ * read() fills [off, off + n) of the file: 0, or a negative errno and a sentence. Returns when the
+ * part has been read; it waits while much is on its way. An error may be that of an earlier part.
+ * path: relative; ignored if the address is of a file.
+ */
+CKPT_API int ckpt_upload_part(struct ckpt_upload *u, uint32_t file, const char *path, uint64_t size,
+			      unsigned number,
+			      int (*read)(void *arg, uint64_t off, void *to, size_t n,
+					  struct ckpt_err *e),
+			      void *arg, struct ckpt_err *e);
+
+/* Files so named appear after all others, in the order of the calls. */
+CKPT_API int ckpt_upload_last(struct ckpt_upload *u, const char *path, struct ckpt_err *e);
+
+/* All parts of all files have been given. */
+CKPT_API int ckpt_upload_commit(struct ckpt_upload *u, struct ckpt_err *e);
+/* Removes what is not committed; a sentence about what could not be removed to left, or "". NULL is
+ * fine. */
+CKPT_API void ckpt_upload_end(struct ckpt_upload *u, char *left, size_t cap);
+
+CKPT_END
+
+#endif
