@@ -236,6 +236,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(tile) \
 	X(torch_item) \
 	X(torchsave) \
+	X(upload) \
 	X(values) \
 	X(vec) \
 	X(vfile) \

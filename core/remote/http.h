@@ -37,6 +37,8 @@ struct http_message {
 	uint64_t upload;
 	struct curl_slist *fields; /* see http_add_field */
 	bool direct;		   /* through no proxy */
+	bool once; /* libcurl must not repeat it: on a connection of its own, because on one that was
+		      used before it does so when that was just closed */
 };
 
 /* Adds a header field. Errors (memory, a line end in the value) are sticky: in url.err. */

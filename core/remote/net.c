@@ -582,6 +582,8 @@ static bool set_options(struct net *n, struct transfer *t)
 	SET(CURLOPT_HTTPHEADER, t->m.fields);
 	if (n->ca_file)
 		SET(CURLOPT_CAINFO, n->ca_file);
+	if (t->m.once)
+		SET(CURLOPT_FRESH_CONNECT, 1L);
 	if (t->m.direct)
 		SET(CURLOPT_PROXY, "");
 	if (!strcmp(method, "HEAD"))

@@ -46,7 +46,8 @@ struct ask {
 	struct object_request o;
 	const struct upload_bytes *bytes; /* what is sent; NULL: xml, or nothing */
 	const struct buf *xml;
-	bool proves; /* the answer's ETag is to be that of the bytes */
+	bool once;	  /* each request that is sent must be counted in tries */
+	bool proves;	  /* the answer's ETag is to be that of the bytes */
 	bool conditional; /* the last request was */
 	unsigned tries;
 	char *etag; /* UPLOAD_ETAG bytes, or NULL */
@@ -63,6 +64,7 @@ static int ask_make(void *arg, uint64_t from, struct http_message *m, struct ckp
 		o.if_none_match = NULL;
 	a->conditional = o.if_none_match;
 	a->tries++;
+	m->once = a->once;
 	if (a->xml)
 		buf_add(&m->body, a->xml->data, a->xml->len);
 	if (a->bytes) {

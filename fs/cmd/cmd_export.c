@@ -167,9 +167,12 @@ const struct command command_export = {
 	.examples =
 		"  $ ckptfs export run/step-1000 hf model -o assets=hf-config,dtype=bf16\n"
 		"  $ ckptfs export run/step-1000 gguf/model.gguf model.gguf -o assets=hf-config\n",
-	.details = "PATH is as in a mount; '.' is the whole tree. DEST is written as DEST.partial "
-		   "and renamed\n"
-		   "at the end. After an interruption, the same command resumes the copy.\n",
+	.details =
+		"PATH is as in a mount; '.' is the whole tree. DEST is written as DEST.partial "
+		"and renamed\n"
+		"at the end. After an interruption, the same command resumes the copy. DEST may be "
+		"an address:\n"
+		"s3://BUCKET/KEY, gs://BUCKET/KEY.\n",
 	.words = WORDS_OPEN | WORDS_QUIET | WORDS_CAT | WORDS_JOBS,
 	.min_args = 3,
 	.max_args = 3,

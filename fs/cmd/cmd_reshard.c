@@ -250,7 +250,9 @@ const struct command command_reshard = {
 		   "--recipe only the\n"
 		   "model is written, as safetensors with config.json and the tokenizer, from "
 		   "beside SRC or\n"
-		   "--assets. Under mpirun every process is a rank.\n",
+		   "--assets. Under mpirun every process is a rank. DST may be an address: "
+		   "s3://BUCKET/KEY,\n"
+		   "gs://BUCKET/KEY.\n",
 	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_MISSING | WORDS_CACHE |
 		 WORDS_QUIET | WORDS_JOBS | WORDS_RESHARD,
 	.min_args = 2,

@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Uploads against a store in memory, which does what its script says: each call may fail before it
+ * has an effect, or after it (the answer is lost). Whatever happens, all or nothing is visible.
+ */
+#include "remote/upload.h"
+#include "suites.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+
+#include <nettle/base16.h>
+#include <nettle/md5.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX = 16, PARTS = 4, BYTES = 64 };
+
+struct thing { /* an object, or an upload */
+	bool there;
+	char path[64], id[16], etag[64], part[PARTS + 1][BYTES + 1];
+	char bytes[PARTS * BYTES + 1];
+};
+
+static struct {
+	pthread_mutex_t lock;
+	struct thing objects[MAX], uploads[MAX];
+	unsigned calls, ids;
+	unsigned fails;	    /* this call fails, from 1; 0: none */
+	bool after, always; /* after its effect; and all that follow */
+	char log[4096];
+} store = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* 0; 1: fails now; 2: fails after its effect. */
+static int call(const char *what, const char *path)
+{
+	size_t n = strlen(store.log);
+
+	store.calls++;
+	(void)snprintf(store.log + n, sizeof(store.log) - n, "%s %s\n", what, path);
+	if (!store.fails || store.calls < store.fails ||
+	    (!store.always && store.calls > store.fails))
+		return 0;
+	return store.after ? 2 : 1;
+}
+
+static int broken(struct ckpt_err *e)
+{
+	return err_set(e, EIO, "a call fails");
+}
+
+static struct thing *find(struct thing *v, const char *path, const char *id)
+{
+	for (size_t i = 0; i < MAX; i++)
+		if (v[i].there && !strcmp(v[i].path, path) && (!id || !strcmp(v[i].id, id)))
+			return &v[i];
+	return NULL;
+}
+
+static struct thing *make(struct thing *v, const char *path)
+{
+	for (size_t i = 0; i < MAX; i++)
+		if (!v[i].there) {
+			v[i] = (struct thing){ .there = true };
+			(void)snprintf(v[i].path, sizeof(v[i].path), "%s", path);
+			return &v[i];
+		}
+	ck_abort_msg("too many");
+	return NULL;
+}
+
+static void hex(const uint8_t *md5, char *ret)
+{
+	base16_encode_update(ret, MD5_DIGEST_SIZE, md5);
+	ret[32] = 0;
+}
+
+static int do_put(void *s, const char *path, const struct upload_bytes *b, bool only_new,
+		  char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+{
+	SCOPED_LOCK(&store.lock);
+	int how = call("put", path);
+	struct thing *x = find(store.objects, path, NULL);
+
+	(void)s;
+	if (how == 1)
+		return broken(e);
+	if (x && only_new)
+		return err_set(e, EEXIST, "there is one");
+	if (!x)
+		x = make(store.objects, path);
+	ck_assert_int_eq(b->read(b->arg, 0, x->bytes, b->len), 0);
+	x->bytes[b->len] = 0;
+	hex(b->md5, x->etag);
+	(void)snprintf(etag, UPLOAD_ETAG, "%s", x->etag);
+	return how ? broken(e) : 0;
+}
+
+static int do_begin(void *s, const char *path, char **ret_id, bool *ret_doubtful,
+		    const atomic_bool *cancel, struct ckpt_err *e)
+{
+	SCOPED_LOCK(&store.lock);
+	int how = call("begin", path);
+	struct thing *x;
+
+	(void)s;
+	(void)cancel;
+	*ret_doubtful = false;
+	if (how == 1)
+		return broken(e);
+	x = make(store.uploads, path);
+	(void)snprintf(x->id, sizeof(x->id), "u%u", ++store.ids);
+	if (how)
+		return broken(e);
+	*ret_id = strdup(x->id);
+	return 0;
+}
+
+static int do_part(void *s, const char *path, const char *id, unsigned number,
+		   const struct upload_bytes *b, char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+{
+	SCOPED_LOCK(&store.lock);
+	int how = call("part", path);
+	struct thing *x = find(store.uploads, path, id);
+
+	(void)s;
+	if (how == 1)
+		return broken(e);
+	if (!x)
+		return err_set(e, ENOENT, "no such upload");
+	ck_assert_uint_le(number, PARTS);
+	ck_assert_int_eq(b->read(b->arg, 0, x->part[number], b->len), 0);
+	x->part[number][b->len] = 0;
+	hex(b->md5, etag);
+	return how ? broken(e) : 0;
+}
+
+static int do_complete(void *s, const char *path, const char *id, const struct upload_done *parts,
+		       size_t n, bool only_new, char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+{
+	SCOPED_LOCK(&store.lock);
+	int how = call("complete", path);
+	struct thing *u = find(store.uploads, path, id), *x = find(store.objects, path, NULL);
+	uint8_t all[MD5_DIGEST_SIZE];
+	struct md5_ctx c;
+	char one[33];
+
+	(void)s;
+	if (how == 1)
+		return broken(e);
+	if (!u)
+		return err_set(e, ENOENT, "no such upload");
+	if (x && only_new)
+		return err_set(e, EEXIST, "there is one");
+	if (!x)
+		x = make(store.objects, path);
+	x->bytes[0] = 0;
+	md5_init(&c);
+	for (size_t i = 0; i < n; i++) {
+		ck_assert_ptr_nonnull(parts[i].etag);
+		md5_update(&c, MD5_DIGEST_SIZE, parts[i].md5);
+		(void)strncat(x->bytes, u->part[i + 1], BYTES);
+	}
+	md5_digest(&c, sizeof(all), all);
+	hex(all, one);
+	(void)snprintf(x->etag, sizeof(x->etag), "%s-%zu", one, n);
+	(void)snprintf(etag, UPLOAD_ETAG, "%s", x->etag);
+	u->there = false;
+	return how ? broken(e) : 0;
+}
+
+static int do_abort(void *s, const char *path, const char *id, struct ckpt_err *e)
+{
+	SCOPED_LOCK(&store.lock);
+	int how = call("abort", path);
+	struct thing *x = find(store.uploads, path, id);
+
+	(void)s;
+	if (how == 1)
+		return broken(e);
+	if (x)
+		x->there = false;
+	return how ? broken(e) : 0;
+}
+
+static int do_sweep(void *s, const char *path, const char *keep, struct ckpt_err *e)
+{
+	SCOPED_LOCK(&store.lock);
+	int how = call("sweep", path);
+
+	(void)s;
+	if (how == 1)
+		return broken(e);
+	for (size_t i = 0; i < MAX; i++)
+		if (!strcmp(store.uploads[i].path, path) &&
+		    (!keep || strcmp(store.uploads[i].id, keep) != 0))
+			store.uploads[i].there = false;
+	return how ? broken(e) : 0;
+}
+
+static int do_look(void *s, const char *path, char etag[static UPLOAD_ETAG], uint64_t *ret_size,
+		   struct ckpt_err *e)
+{
+	SCOPED_LOCK(&store.lock);
+	int how = call("look", path);
+	const struct thing *x = find(store.objects, path, NULL);
+
+	(void)s;
+	if (how)
+		return broken(e);
+	if (!x)
+		return 0;
+	(void)snprintf(etag, UPLOAD_ETAG, "%s", x->etag);
+	*ret_size = strlen(x->bytes);
+	return 1;
+}
+
+static int do_remove(void *s, const char *path, struct ckpt_err *e)
+{
+	SCOPED_LOCK(&store.lock);
+	int how = call("remove", path);
+	struct thing *x = find(store.objects, path, NULL);
+
+	(void)s;
+	if (how == 1)
+		return broken(e);
+	if (x)
+		x->there = false;
+	return how ? broken(e) : 0;
+}
+
+static const struct upload_ops ops = { .put = do_put,
+				       .begin = do_begin,
+				       .part = do_part,
+				       .complete = do_complete,
+				       .abort = do_abort,
+				       .sweep = do_sweep,
+				       .look = do_look,
+				       .remove = do_remove };
+
+/* ---- a session ---- */
+
+static void reset(void)
+{
+	memset(store.objects, 0, sizeof(store.objects));
+	memset(store.uploads, 0, sizeof(store.uploads));
+	store.calls = store.fails = store.ids = 0;
+	store.after = store.always = false;
+	store.log[0] = 0;
+}
+
+static int read_text(void *arg, uint64_t off, void *buf, size_t n)
+{
+	memcpy(buf, (const char *)arg + off, n);
+	return 0;
+}
+
+static int give(struct uploads *u, uint64_t file, const char *path, unsigned number, bool last,
+		const char *text, struct ckpt_err *e)
+{
+	struct upload_bytes b = { .len = strlen(text),
+				  .read = read_text,
+				  .arg = (void *)(uintptr_t)text };
+	struct md5_ctx c;
+
+	md5_init(&c);
+	md5_update(&c, strlen(text), (const uint8_t *)text);
+	md5_digest(&c, sizeof(b.md5), b.md5);
+	return uploads_part(u, file, path, number, last, &b, e);
+}
+
+static struct uploads *begin(bool only_new, size_t held)
+{
+	const struct uploads_options o = { .only_new = only_new, .held = held };
+	struct ckpt_err e = { 0 };
+	struct uploads *u = NULL;
+
+	ck_assert_int_eq(uploads_new(&ops, NULL, &o, &u, &e), 0);
+	return u;
+}
+
+/* a: two parts, the second first; b: a small one, held; c: a small one for which there is no room;
+ * .metadata comes last. */
+static int write_all(struct uploads *u, struct ckpt_err *e)
+{
+	int rc = give(u, 0, "a", 2, true, "world", e);
+
+	if (!rc)
+		rc = give(u, 0, "a", 1, false, "hello ", e);
+	if (!rc)
+		rc = give(u, 1, "b", 1, true, "bb", e);
+	if (!rc)
+		rc = give(u, 2, "c", 1, true, "ccccc", e);
+	if (!rc)
+		rc = give(u, 3, ".metadata", 1, true, "m", e);
+	if (!rc)
+		rc = uploads_name(u, UPLOADS_COMES_LAST, ".metadata", e);
+	return rc ? rc : uploads_commit(u, e);
+}
+
+static bool has(const char *path, const char *bytes)
+{
+	const struct thing *x = find(store.objects, path, NULL);
+
+	return x && !strcmp(x->bytes, bytes);
+}
+
+static size_t count(const struct thing *v)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < MAX; i++)
+		n += v[i].there;
+	return n;
+}
+
+static void check_all_there(void)
+{
+	ck_assert(has("a", "hello world") && has("b", "bb") && has("c", "ccccc") &&
+		  has(".metadata", "m"));
+	ck_assert_uint_eq(count(store.objects), 4);
+}
+
+START_TEST(nothing_is_visible_before_the_commit)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+
+	reset();
+	u = begin(true, 4);
+	ck_assert_int_eq(give(u, 0, "a", 1, false, "hello ", &e), 0);
+	ck_assert_int_eq(give(u, 1, "b", 1, true, "bb", &e), 0);
+	ck_assert_uint_eq(count(store.objects), 0);
+	ck_assert_int_eq(uploads_commit(u, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "'a' is not whole");
+	ck_assert_uint_eq(count(store.objects), 0);
+	uploads_undo(u, &left);
+	ck_assert_uint_eq(left.len, 0);
+	ck_assert_uint_eq(count(store.uploads), 0);
+	ck_assert_int_eq(give(u, 0, "a", 2, true, "x", &e), -ECANCELED);
+	uploads_free(u);
+}
+END_TEST
+
+START_TEST(the_commit_point_comes_last_and_what_was_there_goes_first)
+{
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+	const char *log;
+
+	reset();
+	(void)make(store.objects, ".metadata");
+	(void)make(store.objects, "old");
+	u = begin(false, 4);
+	ck_assert_int_eq(uploads_name(u, UPLOADS_REMOVED_FIRST, ".metadata", &e), 0);
+	ck_assert_int_eq(uploads_name(u, UPLOADS_REMOVED, "old", &e), 0);
+	ck_assert_msg(!write_all(u, &e), "%s", e.msg);
+	uploads_free(u);
+	check_all_there();
+	log = strstr(store.log, "remove .metadata\n");
+	ck_assert_ptr_nonnull(log);
+	for (size_t i = 0; i < 3; i++) {
+		static const char *const steps[] = { "complete a\n", "put b\n", "complete c\n" };
+
+		ck_assert(strstr(store.log, steps[i]) > log);
+		ck_assert(strstr(store.log, "remove old\n") > strstr(store.log, steps[i]));
+	}
+	ck_assert_ptr_nonnull(strstr(store.log, "remove old\nput .metadata\n"));
+}
+END_TEST
+
+START_TEST(parts_that_are_not_possible_are_refused)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+
+	reset();
+	u = begin(true, 1);
+	ck_assert_int_eq(give(u, 0, "a", 2, true, "b", &e), 0);
+	ck_assert_int_eq(give(u, 0, "a", 3, false, "c", &e), -EINVAL);
+	ck_assert_int_eq(give(u, 0, "a", 2, false, "c", &e), -EINVAL);
+	ck_assert_int_eq(give(u, 0, "a", 1, true, "c", &e), -EINVAL);
+	ck_assert_int_eq(give(u, 0, "b", 1, false, "c", &e), -EINVAL);
+	ck_assert_int_eq(give(u, 0, "a", 0, false, "c", &e), -EINVAL);
+	ck_assert_int_eq(give(u, 0, "a", UPLOAD_PARTS + 1, false, "c", &e), -EINVAL);
+	ck_assert_int_eq(give(u, UPLOAD_FILES, "z", 1, true, "c", &e), -ENOMEM);
+	ck_assert_int_eq(give(u, 0, "a", 1, false, "a", &e), 0);
+	ck_assert_int_eq(uploads_commit(u, &e), 0);
+	ck_assert(has("a", "ab"));
+	uploads_undo(u, &left); /* after a commit: nothing */
+	ck_assert(has("a", "ab"));
+	uploads_free(u);
+}
+END_TEST
+
+START_TEST(what_somebody_else_has_made_stays)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+
+	reset();
+	(void)snprintf(make(store.objects, "b")->bytes, BYTES, "his");
+	u = begin(true, 4);
+	ck_assert_int_eq(write_all(u, &e), -EEXIST);
+	ck_assert_str_eq(e.msg, "'b' has been made meanwhile by somebody else");
+	uploads_undo(u, &left);
+	ck_assert(has("b", "his"));
+	ck_assert_uint_eq(count(store.objects), 1);
+	ck_assert_uint_eq(count(store.uploads), 0);
+	uploads_free(u);
+}
+END_TEST
+
+/* _i: which call fails, and whether it has had its effect. */
+START_LOOP_TEST(a_call_that_fails_leaves_all_or_nothing, 40)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+	int rc;
+
+	reset();
+	store.fails = (unsigned)_i / 2 + 1;
+	store.after = _i % 2;
+	u = begin(true, 4);
+	rc = write_all(u, &e);
+	uploads_undo(u, &left);
+	if (rc) {
+		ck_assert_str_eq(e.msg, "a call fails");
+		ck_assert_uint_eq(count(store.objects), 0);
+	} else
+		check_all_there();
+	/* What could not be undone is named. */
+	if (!left.len)
+		ck_assert_uint_eq(count(store.uploads), 0);
+	else
+		ck_assert_ptr_nonnull(strstr(left.data, "1 upload could not be removed (a call"));
+	uploads_free(u);
+}
+END_TEST
+
+START_LOOP_TEST(a_store_that_fails_from_some_call_on_shows_no_checkpoint, 40)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+	int rc;
+
+	reset();
+	store.fails = (unsigned)_i / 2 + 1;
+	store.after = _i % 2;
+	store.always = true;
+	u = begin(true, 4);
+	rc = write_all(u, &e);
+	uploads_undo(u, &left);
+	if (!rc)
+		check_all_there();
+	else if (count(store.objects) || count(store.uploads))
+		ck_assert_ptr_nonnull(strstr(left.data ? left.data : "", "could not be removed"));
+	uploads_free(u);
+}
+END_TEST
+
+SUITE(upload)
