@@ -29,7 +29,7 @@ allowed() {
     read) echo "$bytes index source format tensor" ;;
     tree) echo "$bytes index tensor recipe layout file gguf" ;;
     save) echo "$bytes" ;;
-    store) echo "$bytes tensor file save comm" ;;
+    store) echo "$bytes source tensor file save comm" ;;
     ckpt) echo "$bytes index source format format/gguf format/megatron tensor recipe layout file gguf read tree save comm store page" ;;
     page) echo "base model codec ckptfs" ;;
     fs/mount | fs/cmd) echo "base ckptfs fs/mount fs/cmd" ;;

@@ -470,10 +470,11 @@ static int check_dest(const struct resharding *s, struct ckpt_err *e)
 	int rc = 0;
 
 	if (s->r->comm && s->r->comm->size > 1 && text_is_address(s->dest))
-		rc = err_set(e, ENOTSUP,
-			     "'%s': ranks that are processes of their own cannot write to an object "
-			     "store together: start one process",
-			     s->dest);
+		rc = err_set(
+			e, ENOTSUP,
+			"'%s': ranks that are processes of their own cannot write to an object "
+			"store together: start one process",
+			s->dest);
 	if (!rc)
 		rc = open_writer(s, &opts, &writer, e);
 	return rc ? rc : ckpt_storage_writer_validate_checkpoint_id(&writer, s->dest, e);

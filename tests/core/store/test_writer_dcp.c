@@ -17,8 +17,8 @@
 #include "rng.h"
 #include "store/dcp_file.h"
 #include "store/megatron_form.h"
-#include "store/torch_item.h"
 #include "store/staging.h"
+#include "store/torch_item.h"
 #include "store/writer_dcp.h"
 #include "suites.h"
 #include <ckptfs/ckpt.h>
