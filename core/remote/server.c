@@ -513,14 +513,15 @@ static void start_job(struct server *s, struct wire_msg *m, struct store *store,
 static void place_leave(struct server *s, uint32_t i)
 {
 	struct place_row *r = &s->places[i];
-
 	struct job *j;
 
 	if (--r->users)
 		return;
 	j = job_new();
 	if (j) { /* out of memory: it stays */
-		*j = (struct job){ .server = s, .head.kind = WIRE_CLOSE, .store = r->store };
+		j->server = s;
+		j->head.kind = WIRE_CLOSE;
+		j->store = r->store;
 		queue_job(s, j);
 	}
 	*r = (struct place_row){ 0 };

@@ -7,12 +7,14 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/list.h"
+#include "base/text.h"
 #include "source/remote_internal.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -80,10 +82,17 @@ static void writing_free(struct writing *w)
 int writing_open(const char *address, const struct place_options *o, struct writing **ret,
 		 struct ckpt_err *e)
 {
-	struct writing *w = calloc(1, sizeof(*w));
+	struct writing *w;
 	pthread_condattr_t attr;
+	char shown[200];
 	int rc;
 
+	if (strncasecmp(address, "s3://", 5) != 0 && strncasecmp(address, "gs://", 5) != 0)
+		return err_set(e, ENOTSUP,
+			       "'%s': ckptfs writes to s3:// and gs:// only: write to a directory "
+			       "and upload it",
+			       text_show_address(address, shown, sizeof(shown)));
+	w = calloc(1, sizeof(*w));
 	if (!w)
 		return err_nomem(e);
 	(void)pthread_mutex_init(&w->lock, NULL);

@@ -23,6 +23,7 @@ same_objects() {
 ckptfs_get() { rm -rf "$2" && python3 "$NET/publish.py" get "$S3" "bucket/$1" "$2"; }
 
 
+six_requests() { (($(counted S3_PROXY requests) >= 6)); }
 # ended SIGNAL COMMAND...: a command that writes to an address, put behind it, is ended while parts are on their way
 ended() {
   local signal=$1 pid began
@@ -32,7 +33,7 @@ ended() {
   ask S3_PROXY latency_ms=300 fault=stall from=6 times=100000 after=0 >/dev/null
   env --default-signal=INT "$CKPTFS" "$@" s3://bucket/ended >out 2>err & # a shell's own ignore it
   pid=$!
-  wait_until eval '(($(counted S3_PROXY requests) >= 6))'
+  wait_until six_requests
   ask S3_PROXY fault= latency_ms=0 from=0 >/dev/null
   began=$(date +%s%N)
   kill -"$signal" $pid

@@ -246,6 +246,7 @@ calm() { ask "$1" latency_ms=0 each_bps=0 all_bps=0 fault= from=0 times=0 after=
 counted() { ask "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
 
 # What the addresses need: reach [proxy]
+# shellcheck disable=SC2034 # web is for suites
 reach() {
   export AWS_ENDPOINT_URL=${S3:-} HF_ENDPOINT=${HUB:-} HF_TOKEN=hf_test
   web=${WEBS:-}
