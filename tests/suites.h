@@ -110,6 +110,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(archive) \
 	X(arena) \
 	X(arith) \
+	X(average) \
 	X(blend) \
 	X(blockcache) \
 	X(blocks) \

@@ -192,7 +192,7 @@ static int refuse_run(struct ckpt_run *r, struct ckpt_err *e)
 }
 
 /* 1: it is not a run. */
-static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
+static int open_shown_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct view_opts ignored;
 	int rc = enter_versions(c, e);
@@ -218,6 +218,38 @@ static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *
 	engine_free(c->engine);
 	c->engine = NULL;
 	return rc;
+}
+
+static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e);
+
+/* What is opened is the base of the average, as a checkpoint. 1: it is not a run. */
+static int open_average(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	const struct place_options how = ckpt_opts_place(o);
+	struct ckpt_opts one = *o;
+	autofree char *base = NULL;
+	int rc = enter_versions(c, e);
+
+	if (!rc)
+		rc = average_of_run(c->place, c->root, o, &c->engine->average, &base, e);
+	if (rc)
+		return rc;
+	name_list_release(&c->engine->metadata);
+	free(c->dir);
+	free(c->root);
+	place_free(c->place);
+	c->dir = c->root = NULL;
+	c->place = NULL;
+	c->file = NULL;
+	one.runs = false;
+	rc = open_root(c, base, &one, &how, e);
+	return rc ? err_wrap(e, "option 'average'") : open_any(c, &one, e);
+}
+
+static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	return o->average && !c->engine->average.n ? open_average(c, o, e)
+						   : open_shown_run(c, o, e);
 }
 
 /* ---- opening ---- */
@@ -252,8 +284,8 @@ static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *
 {
 	int rc = format_probe(c->place, c->file, &c->engine->format, &c->engine->metadata, e);
 
-	if (rc > 0 && o->runs && !c->file && c->engine->format->names_one &&
-	    format_is_below(&c->engine->metadata)) {
+	if (rc > 0 && (o->runs || (o->average && !c->engine->average.n)) && !c->file &&
+	    c->engine->format->names_one && format_is_below(&c->engine->metadata)) {
 		rc = open_several(c, o, e);
 		if (rc <= 0)
 			return rc;
@@ -276,6 +308,20 @@ const char *ckpt_beyond(const struct ckpt *c)
 	return place_beyond(c->place);
 }
 
+int ckpt_others(const struct ckpt *c, int (*each)(void *arg, const char *path), void *arg)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && c->engine && i < c->engine->others.n; i++) {
+		const struct ckpt *one = c->engine->others.v[i];
+
+		rc = each(arg, one->root);
+		if (!rc && ckpt_beyond(one))
+			rc = each(arg, ckpt_beyond(one));
+	}
+	return rc;
+}
+
 void ckpt_rest(void)
 {
 	place_rest();
@@ -290,7 +336,15 @@ const char *ckpt_version(void)
 static int keep_options(struct ckpt *c, const struct ckpt_opts *opts, struct ckpt_err *e)
 {
 	struct ckpt_opts o = *opts;
+	autofree char *average = NULL;
 
+	/* With the paths that names have turned out to be. */
+	if (c->engine && c->engine->average.n) {
+		average = average_text(&c->engine->average);
+		if (!average)
+			return err_nomem(e);
+		o.average = average;
+	}
 	c->said = (struct arena)ARENA_INIT(2 * CKPT_MAX_WORDS);
 	return ckpt_opts_words(&o, &c->said, &c->options, e);
 }

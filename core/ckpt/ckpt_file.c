@@ -226,7 +226,7 @@ bool ckpt_file_is_plain(const struct ckpt_file *f)
 
 bool ckpt_file_is_stale(const struct ckpt_file *f)
 {
-	return f->engine && files_changed(f->engine->files);
+	return f->engine && (files_changed(f->engine->files) || others_changed(f->engine));
 }
 
 /* In a file with several tensors, each is opened when it is read. */

@@ -9,10 +9,13 @@
 #include "base/sized.h"
 #include "ckpt/ahead.h"
 #include "ckpt/assets.h"
+#include "ckpt/average.h"
 #include "ckpt/ckpt_options.h"
+#include "ckpt/computed.h"
 #include "ckpt/dequantise.h"
 #include "ckpt/gguf_model.h"
 #include "ckpt/model_recipe.h"
+#include "ckpt/others.h"
 #include "file/vfile.h"
 #include "format/format.h"
 #include "store/object_form.h"
@@ -74,8 +77,11 @@ struct engine {
 	struct layout *layout;
 	struct model_recipe recipe;
 	struct assets assets;
+	struct average_plan average;
+	struct others others;
 	struct dequantised dequantised;
 	struct gguf_model gguf; /* of a GGUF */
+	struct computed computed;
 	struct view *view;
 	struct fetch *fetch;
 	uint64_t mtime_ns;
@@ -109,6 +115,9 @@ struct ckpt_file {
 	struct files *backing;
 	uint32_t backing_number;
 };
+
+#define ENGINE_CACHE ((uint64_t)256 << 20) /* the defaults of cache= and maps= */
+#define ENGINE_MAPS  ((uint64_t)8 << 20)
 
 /*
  * Special values in object_size, above all sizes. Failed: readers were given size 0 because the
@@ -181,6 +190,7 @@ int engine_is_whole(const struct engine *eng, struct ckpt_err *e);
 struct tree *ckpt_tree(struct engine *eng);
 int ckpt_engine_open(struct tree *t, ckpt_node node, struct ckpt_file **ret, struct ckpt_err *e);
 void engine_counters(struct tree *t, struct ckpt_counters *ret);
+void ckpt_counters_add(struct ckpt_counters *to, struct ckpt *c);
 int engine_absent(struct tree *t, uint64_t dir, const char *name, const char *path,
 		  struct ckpt_err *e);
 /*

@@ -38,6 +38,8 @@ struct place_options;
 	X(TEXT, dtype, TREE, "bf16|fp16|fp32", "cast 16- to 64-bit floats to bf16, fp16 or fp32") \
 	X(TEXT, dequantize, TREE, "bf16|fp16|fp32", \
 	  "show quantised weights as the bf16, fp16 or fp32 they stand for") \
+	X(TEXT, average, TREE, "NAME:WEIGHT,...", \
+	  "show weighted averages of these checkpoints; or last:8") \
 	X(FILE, assets, TREE, "DIR", "show the files of DIR (config.json, ...) in hf/") \
 	X(SIZE, shard_size, TREE, "SIZE", \
 	  "maximum tensor bytes per file in hf/ (default 5GB) and gguf/") \

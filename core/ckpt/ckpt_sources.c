@@ -46,6 +46,27 @@ void engine_counters(struct tree *tree, struct ckpt_counters *ret)
 				       .cache_bytes = blocks.bytes,
 				       .cache_max_bytes = blockcache_max(fetch_blocks(eng->fetch)),
 				       .decoded_bytes = blocks.decoded };
+	others_count(eng, ret);
+}
+
+void ckpt_counters_add(struct ckpt_counters *to, struct ckpt *c)
+{
+	struct ckpt_counters n;
+
+	ckpt_counters(c, &n);
+	to->source_reads += n.source_reads;
+	to->source_bytes += n.source_bytes;
+	to->mapped_bytes += n.mapped_bytes;
+	to->faults += n.faults;
+	to->copies += n.copies;
+	to->copied_bytes += n.copied_bytes;
+	to->cache_hits += n.cache_hits;
+	to->cache_misses += n.cache_misses;
+	to->cache_evictions += n.cache_evictions;
+	to->cache_bytes += n.cache_bytes;
+	to->cache_max_bytes += n.cache_max_bytes;
+	to->decoded_bytes += n.decoded_bytes;
+	to->quantised_bytes += n.quantised_bytes;
 }
 
 struct teller {
@@ -273,6 +294,8 @@ int ckpt_origin_sized(struct ckpt *c, struct ckpt_origin *ret, size_t size, stru
 	digest_add(&metadata, catalog_seal(eng->catalog), strlen(catalog_seal(eng->catalog)));
 	digest_add(&metadata, &eng->mtime_ns, sizeof(eng->mtime_ns));
 	files_digest(eng->files, &data);
+	average_digest(&eng->average, &data);
+	others_digest(eng, &data);
 	rc = digest_assets(eng, &assets, e);
 	digest_hex(&metadata, told.metadata);
 	digest_hex(&data, told.data);

@@ -20,9 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_CACHE ((uint64_t)256 << 20)
-#define DEFAULT_MAPS  ((uint64_t)8 << 20)
-#define MAPPED_FILES  ((uint64_t)4 << 30) /* costs 8 MiB of page tables */
+#define MAPPED_FILES ((uint64_t)4 << 30) /* costs 8 MiB of page tables */
 
 /* Digests the metadata files, and finds the newest modification time. */
 static int look_at_metadata(struct engine *eng, struct digest *ret, struct ckpt_err *e)
@@ -119,11 +117,22 @@ int engine_load_map(struct engine *eng, struct catalog **renewed, size_t i, stru
 	return catalog_load_map(*renewed, &catalog_tensors(*renewed, NULL)[t->row], ret, e);
 }
 
+/* What is computed from other checkpoints changes with them. */
 static void identify(struct engine *eng)
 {
+	uint64_t files = files_hash(eng->files);
+	struct digest d = { 0 };
+
+	if (eng->others.n || eng->average.n) {
+		digest_add(&d, &files, sizeof(files));
+		average_digest(&eng->average, &d);
+		others_digest(eng, &d);
+		files = d.low;
+	}
+	eng->mtime_ns = max_u64(eng->mtime_ns, others_mtime(eng));
 	(void)snprintf(eng->identity, sizeof(eng->identity), "%s-%016llx-%016llx",
 		       catalog_seal(eng->catalog), (unsigned long long)eng->mtime_ns,
-		       (unsigned long long)files_hash(eng->files));
+		       (unsigned long long)files);
 }
 
 static int count(struct engine *eng, struct ckpt_err *e)
@@ -197,8 +206,8 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 				    .where = o->index,
 				    .rebuild = o->rebuild_index,
 				    .scan = { o->progress, o->progress_arg } };
-	struct fetch_opts fetch = { .cache_bytes = o->cache ? o->cache : DEFAULT_CACHE,
-				    .map_bytes = o->maps ? o->maps : DEFAULT_MAPS,
+	struct fetch_opts fetch = { .cache_bytes = o->cache ? o->cache : ENGINE_CACHE,
+				    .map_bytes = o->maps ? o->maps : ENGINE_MAPS,
 				    .renew = renew_catalog,
 				    .renew_arg = eng };
 	const struct stored_file *sources;
@@ -227,8 +236,8 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 		rc = engine_find_faults(eng, o->allow_missing, e);
 	if (index_may_grow(&rq, eng->index))
 		fetch.index = eng->index;
-	fetch.derived = eng->dequantised.v;
-	fetch.n_derived = eng->dequantised.n;
+	fetch.derived = eng->computed.v;
+	fetch.n_derived = eng->computed.n;
 	if (!rc)
 		rc = fetch_new(eng->catalog, eng->files, &fetch, &eng->fetch, e);
 	if (!rc)
@@ -284,8 +293,11 @@ void engine_free(struct engine *eng)
 	layout_free(eng->layout);
 	model_recipe_release(&eng->recipe);
 	assets_release(&eng->assets);
+	computed_release(&eng->computed);
 	dequantised_release(&eng->dequantised);
 	gguf_model_release(&eng->gguf);
+	others_close(&eng->others);
+	average_release(&eng->average);
 	files_free(eng->files);
 	catalog_close(eng->catalog);
 	name_list_release(&eng->metadata);

@@ -79,7 +79,8 @@ static int peek(void *arg, uint32_t i, void *buf, size_t len, struct ckpt_err *e
 	return rc;
 }
 
-int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
+/* Codes and their scales, if asked, as weights. */
+static int dequantise_all(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct jdoc config CLEANUP(jdoc_release) = { 0 };
 	struct peeking peeking = { .eng = eng };
@@ -106,5 +107,16 @@ int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err
 			"option 'dequantize' does nothing: no tensor holds codes that have scales");
 	if (!rc && text && eng->dequantised.n)
 		rc = edit_config(eng, number, text, len, e);
+	return rc;
+}
+
+int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	int rc = dequantise_all(eng, o, e);
+
+	if (!rc)
+		rc = computed_begin(&eng->computed, eng->dequantised.v, eng->dequantised.n, e);
+	if (!rc && o->average)
+		rc = average_derive(eng, o, e);
 	return rc;
 }

@@ -92,7 +92,7 @@ const char *ckpt_tensor_fault(const struct engine *eng, size_t i)
 	const char *fault = NULL;
 
 	for (size_t k = 0; d && !fault && k < d->n_inputs; k++)
-		fault = ckpt_tensor_fault(eng, d->inputs[k].tensor);
+		fault = ckpt_tensor_fault(others_of(eng, d->inputs[k].fetch), d->inputs[k].tensor);
 	if (d)
 		return fault;
 	if (t->state == TENSOR_INCOMPLETE)

@@ -48,30 +48,10 @@ static void idle_remove(struct ckpt_run *r, struct run_child *k)
 	r->n_idle--;
 }
 
-static void add_counters(struct ckpt_counters *to, struct ckpt *c)
-{
-	struct ckpt_counters n;
-
-	ckpt_counters(c, &n);
-	to->source_reads += n.source_reads;
-	to->source_bytes += n.source_bytes;
-	to->mapped_bytes += n.mapped_bytes;
-	to->faults += n.faults;
-	to->copies += n.copies;
-	to->copied_bytes += n.copied_bytes;
-	to->cache_hits += n.cache_hits;
-	to->cache_misses += n.cache_misses;
-	to->cache_evictions += n.cache_evictions;
-	to->cache_bytes += n.cache_bytes;
-	to->cache_max_bytes += n.cache_max_bytes;
-	to->decoded_bytes += n.decoded_bytes;
-	to->quantised_bytes += n.quantised_bytes;
-}
-
 /* Called before c is closed. */
 static void keep_counters(struct ckpt_run *r, struct ckpt *c)
 {
-	add_counters(&r->closed, c);
+	ckpt_counters_add(&r->closed, c);
 	r->closed.cache_bytes = r->closed.cache_max_bytes = 0;
 }
 
@@ -110,7 +90,7 @@ void run_counters(struct ckpt_run *r, struct ckpt_counters *ret)
 	*ret = r->closed;
 	for (size_t i = 1; i < r->n_slots; i++)
 		if (r->slots[i] && r->slots[i]->ckpt)
-			add_counters(ret, r->slots[i]->ckpt);
+			ckpt_counters_add(ret, r->slots[i]->ckpt);
 }
 
 /* ---- opening ---- */

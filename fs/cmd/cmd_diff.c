@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LINE_MAX_BYTES = 64 << 20, FQN_MAX_COLUMNS = 64, CKPT_MAX_DIMS = 64 };
@@ -287,12 +288,27 @@ static int check_options(const struct options *o, struct ckpt_err *e)
 	return 0;
 }
 
-/* Opens a GGUF without the options that say how the other one's model is made. */
-static int open_gguf(const struct options *o, const struct cmd_how *how, struct ckpt **ret,
-		     struct ckpt_err *e)
+/* Does the word put something into a checkpoint? */
+static bool is_merge(const char *word)
+{
+	static const char *const merges[] = { "average=", "overlay=", "lora=" };
+
+	for (size_t i = 0; i < ARRAY_LEN(merges); i++)
+		if (!strncmp(word, merges[i], strlen(merges[i])))
+			return true;
+	return false;
+}
+
+/*
+ * The second checkpoint is what the first one is compared with: nothing is put into it. A GGUF is
+ * also opened without the options that say how the other one's model is made.
+ */
+static int open_second(const struct options *o, const struct cmd_how *how, struct ckpt **ret,
+		       struct ckpt_err *e)
 {
 	autofree const char **words = NULL;
 	struct options own = *o;
+	bool is_gguf = is_of_gguf(o);
 	size_t n = 0, kept = 0;
 
 	while (o->open && o->open[n])
@@ -302,9 +318,9 @@ static int open_gguf(const struct options *o, const struct cmd_how *how, struct 
 		return err_set(e, ENOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++) {
 		size_t len = strcspn(o->open[i], "=");
-		bool leave = false;
+		bool leave = is_merge(o->open[i]);
 
-		for (size_t k = 0; k < ARRAY_LEN(of_model); k++)
+		for (size_t k = 0; is_gguf && k < ARRAY_LEN(of_model); k++)
 			leave |= bytes_are(o->open[i], len, of_model[k]);
 		if (!leave)
 			words[kept++] = o->open[i];
@@ -325,10 +341,7 @@ static int open_both(const struct options *o, struct ckpt **a, struct ckpt **b, 
 			       "only be :memory:",
 			       index);
 	rc = cmd_open(o->args[0], o, &holes_are_fine, a, e);
-	if (rc)
-		return rc;
-	return is_of_gguf(o) ? open_gguf(o, &holes_are_fine, b, e)
-			     : cmd_open(o->args[1], o, &holes_are_fine, b, e);
+	return rc ? rc : open_second(o, &holes_are_fine, b, e);
 }
 
 /* The exit status of the comparison. */

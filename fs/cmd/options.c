@@ -197,18 +197,19 @@ static const struct {
 	const char *name;
 	unsigned group;
 } open_groups[] = {
-	{ "index", WORDS_STORE },     { "ignore_ctime", WORDS_STORE },
-	{ "endpoint", WORDS_STORE },  { "region", WORDS_STORE },
-	{ "profile", WORDS_STORE },   { "anonymous", WORDS_STORE },
-	{ "cache_dir", WORDS_STORE }, { "cache_size", WORDS_STORE },
-	{ "retry", WORDS_STORE },     { "include", WORDS_NAMES },
-	{ "exclude", WORDS_NAMES },   { "rename", WORDS_NAMES },
-	{ "dtype", WORDS_DTYPE },     { "dequantize", WORDS_DTYPE },
-	{ "weights", WORDS_MODEL },   { "recipe", WORDS_MODEL },
-	{ "assets", WORDS_MODEL },    { "master", WORDS_MODEL },
-	{ "experts", WORDS_MODEL },   { "shard_size", WORDS_FILES },
-	{ "layout", WORDS_FILES },    { "gguf_dtype", WORDS_GGUF },
-	{ "cache", WORDS_CACHE },     { "allow_missing", WORDS_MISSING },
+	{ "index", WORDS_STORE },	    { "ignore_ctime", WORDS_STORE },
+	{ "endpoint", WORDS_STORE },	    { "region", WORDS_STORE },
+	{ "profile", WORDS_STORE },	    { "anonymous", WORDS_STORE },
+	{ "cache_dir", WORDS_STORE },	    { "cache_size", WORDS_STORE },
+	{ "retry", WORDS_STORE },	    { "include", WORDS_NAMES },
+	{ "exclude", WORDS_NAMES },	    { "rename", WORDS_NAMES },
+	{ "dtype", WORDS_DTYPE },	    { "dequantize", WORDS_DTYPE },
+	{ "average", WORDS_DTYPE },	    { "weights", WORDS_MODEL },
+	{ "recipe", WORDS_MODEL },	    { "assets", WORDS_MODEL },
+	{ "master", WORDS_MODEL },	    { "experts", WORDS_MODEL },
+	{ "shard_size", WORDS_FILES },	    { "layout", WORDS_FILES },
+	{ "gguf_dtype", WORDS_GGUF },	    { "cache", WORDS_CACHE },
+	{ "allow_missing", WORDS_MISSING },
 };
 
 static unsigned open_group(const char *name)
@@ -449,16 +450,35 @@ static char *next_of_list(char **list)
 	return start;
 }
 
+/* Adds a word to the value of the option before it, which is a list as well: "average=a,b". */
+static int add_to_value(struct options *o, const struct word *last, const char *s,
+			struct ckpt_err *e)
+{
+	const char *value = options_get(o, last->name);
+	char *both;
+
+	if (asprintf(&both, "%s,%s", value, s) < 0)
+		both = NULL;
+	return own(o, both, e) ? options_put(o, last->name, both, e) : -ENOMEM;
+}
+
+/* last: the option before it whose value is a list, or one without a name. */
 static int parse_list_word(struct options *o, unsigned groups, unsigned flags, char *s,
-			   struct ckpt_err *e)
+			   struct word *last, struct ckpt_err *e)
 {
 	size_t len = strcspn(s, "=");
 	struct word w;
 
 	if (!len || is_junk(groups, s, len))
 		return 0;
-	if (find_word(groups, s, len, &w) && in_list(&w))
+	if (find_word(groups, s, len, &w) && in_list(&w)) {
+		bool is_list = s[len] && w.kind == OPEN && w.value && strstr(w.value, ",...");
+
+		*last = is_list ? w : (struct word){ 0 };
 		return set_word(o, &w, s[len] ? s + len + 1 : NULL, e);
+	}
+	if (last->name)
+		return add_to_value(o, last, s, e);
 	if (flags & OPTIONS_SLOPPY)
 		return 0;
 	return refuse(groups, "", s, len, e);
@@ -468,11 +488,12 @@ int options_parse_list(struct options *o, unsigned groups, unsigned flags, const
 		       struct ckpt_err *e)
 {
 	char *rest = own(o, strdup(list), e);
+	struct word last = { 0 };
 
 	if (!rest)
 		return -ENOMEM;
 	while (*rest) {
-		int rc = parse_list_word(o, groups, flags, next_of_list(&rest), e);
+		int rc = parse_list_word(o, groups, flags, next_of_list(&rest), &last, e);
 
 		if (rc)
 			return rc;

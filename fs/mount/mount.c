@@ -388,6 +388,15 @@ static int may_read_source(void *arg, const struct ckpt_source *s)
 	return 0;
 }
 
+static int may_read_other(void *arg, const char *path)
+{
+	struct mount *m = arg;
+
+	if (!text_is_address(path))
+		sandbox_allow_read(&m->rules, path);
+	return 0;
+}
+
 /* Allows reading a file, or a directory and the targets of links in it. */
 static void may_read_linked(struct mount *m, const char *dir)
 {
@@ -432,6 +441,7 @@ static int draw_limits(struct mount *m, struct ckpt_err *e)
 	sandbox_allow_read(&m->rules, m->source);
 	if (ckpt_beyond(m->ckpt))
 		sandbox_allow_read(&m->rules, ckpt_beyond(m->ckpt));
+	(void)ckpt_others(m->ckpt, may_read_other, m);
 	if (m->bound) {
 		mounts_bdi(&m->found, bdi);
 		sandbox_allow_write_file(&m->rules, bdi);
@@ -466,12 +476,18 @@ static int confine(struct mount *m, struct ckpt_err *e)
 	return rc;
 }
 
+static int is_in_store(void *arg, const char *path)
+{
+	(void)arg;
+	return text_is_address(path);
+}
+
 /* Is anything of it in an object store: the checkpoint, or what an option names? */
 static bool has_fetcher(const struct mount *m)
 {
 	const struct ckpt_option *x;
 
-	if (text_is_address(m->source))
+	if (text_is_address(m->source) || ckpt_others(m->ckpt, is_in_store, NULL))
 		return true;
 	for (size_t i = 0; (x = ckpt_option(i)); i++) {
 		const char *path = options_get(m->opts, x->name);

@@ -144,6 +144,12 @@ CKPT_API int ckpt_assets(struct ckpt *c, int (*each)(void *arg, const struct ckp
  */
 CKPT_API const char *ckpt_beyond(const struct ckpt *c);
 /*
+ * Calls `each` for the absolute path or address of every other checkpoint that tensors of this one
+ * are computed from (average=), and for the directories that links of those may lead to, until it
+ * returns something else than 0, which is returned. A run has none.
+ */
+CKPT_API int ckpt_others(const struct ckpt *c, int (*each)(void *arg, const char *path), void *arg);
+/*
  * Ends the threads of the library, while no other function of it is called: for a program that gives
  * up rights, which each thread has for itself. Checkpoints stay open. Those in object stores need a
  * thread: the next call that does starts it, with the rights of its caller. From then on no new

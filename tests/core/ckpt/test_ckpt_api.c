@@ -957,6 +957,18 @@ static void call_beyond(struct side *s)
 	ck_assert_ptr_null(ckpt_beyond(s->c));
 }
 
+static int no_other(void *arg, const char *path)
+{
+	(void)arg;
+	ck_abort_msg("%s", path);
+	return 1;
+}
+
+static void call_others(struct side *s)
+{
+	ck_assert_int_eq(ckpt_others(s->c, no_other, NULL), 0);
+}
+
 /* Threads are those of checkpoints elsewhere: see test_remote. */
 static void call_rest(struct side *s)
 {
@@ -1038,7 +1050,7 @@ static void call_origin(struct side *s)
 	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) \
 	X(file_is_stale) X(file_read) X(parts_new) X(parts_free) X(file_gather) X(parts_release) \
 	X(file_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(network) X(sources) X(source_bring) X(assets) \
-	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(rest) X(index_dir) X(check) \
+	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(others) X(rest) X(index_dir) X(check) \
 	X(report) X(diff_report)
 
 #define ROW(name) { "ckpt_" #name, call_##name },

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Checkpoints of one safetensors file each, of which others are made element by element:
+
+    merge.py step DIR SEED		random tensors
+    merge.py average DIR BASE OTHER...	their mean: float32 and bfloat16 by the definition
+
+Means are of powers of two, so that every product is exact and rounding once is all there is.
+"""
+
+import json
+import os
+import random
+import struct
+import sys
+
+
+def write(path, tensors):
+    os.makedirs(path, exist_ok=True)
+    head, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(head).encode()
+    with open(path + "/model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(d for _, _, d in tensors.values()))
+
+
+def read(path):
+    with open(path + "/model.safetensors", "rb") as f:
+        size = struct.unpack("<Q", f.read(8))[0]
+        head, data = json.loads(f.read(size)), f.read()
+    return {n: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for n, t in head.items()}
+
+
+def to_bf16(x):
+    """To nearest, ties to even."""
+    bits = struct.unpack("<I", struct.pack("<f", x))[0]
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def pack(dtype, values):
+    if dtype == "BF16":
+        return struct.pack("<%dH" % len(values), *map(to_bf16, values))
+    return struct.pack("<%df" % len(values), *values)
+
+
+def unpack(dtype, data):
+    if dtype == "BF16":
+        data = b"".join(b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2))
+    return struct.unpack("<%df" % (len(data) // 4), data)
+
+
+def step(path, seed):
+    r = random.Random(seed)
+    tensors = {}
+    for name, dtype, shape in (
+        ("model.embed_tokens.weight", "BF16", [64, 32]),
+        ("model.layers.0.mlp.up_proj.weight", "BF16", [300, 32]),
+        ("model.layers.0.self_attn.q_proj.weight", "BF16", [32, 32]),
+        ("model.norm.weight", "F32", [32]),
+    ):
+        n = 1
+        for x in shape:
+            n *= x
+        tensors[name] = (dtype, shape, pack(dtype, [r.gauss(0, 1) for _ in range(n)]))
+    tensors["steps"] = ("I64", [2], struct.pack("<2q", int(seed), 7))
+    write(path, tensors)
+
+
+def average(path, *sources):
+    """The base comes first; all have the same weight."""
+    read_all = [read(s) for s in sources]
+    merged = dict(read_all[0])
+    for name, (dtype, shape, _) in merged.items():
+        if dtype != "I64":
+            rows = zip(*(unpack(dtype, t[name][2]) for t in read_all))
+            # float64 holds the sums exactly enough: it has more than twice the digits
+            merged[name] = (dtype, shape, pack(dtype, [struct.unpack("<f", struct.pack("<f", sum(x) / len(x)))[0] for x in rows]))
+    write(path, merged)
+
+
+if __name__ == "__main__":
+    {"step": step, "average": average}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,98 @@
+#!/bin/bash
+# What options make of several checkpoints while it is read: averages.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "${0%/*}/lib.sh"
+
+merge() { python3 "$HERE/merge.py" "$@"; }
+
+# A run of three checkpoints, of which the last is DCP, and the mean of the last two.
+make_run() {
+  for i in 1 2 3; do merge step "run/step-${i}000" "$i"; done
+  merge average mean run/step-3000 run/step-2000
+  ckptfs reshard -q run/step-3000 dcp --ranks=3
+  rm -r run/step-3000
+  mv dcp run/step-3000
+  aged run mean
+}
+run() { once merge make_run; }
+
+# Every file of the tree whose bytes are not of this checkpoint alone.
+same_tree() {
+  for face in tensors hf safetensors pt npy objects; do
+    [[ -d $2/$face ]] || continue
+    diff -r --exclude=.ckptfs "$1/$face" "$2/$face" || fail "$face/ is different"
+  done
+}
+
+test_every_face_of_an_average_is_that_of_the_mean() {
+  ln -s "$(run)/run" run
+  ln -s "$(run)/mean" mean
+  mount_at want mean
+  mount_at got run -o average=step-2000:0.5,step-3000:0.5
+  same_tree got want
+  mount_at last run -o average=last:2,include='model.*'
+  mount_at some mean -o include='model.*'
+  same_tree last some
+}
+
+cases_a_command_takes_an_average() {
+  printf '%s\n' "cat %s tensors/model.norm.weight" "head %s model.norm.weight" "stat --csv %s" "sum --model %s" \
+    "ls -l %s model.*"
+}
+test_a_command_takes_an_average() {
+  local words
+  ln -s "$(run)/run" run
+  # shellcheck disable=SC2059 # from above
+  read -ra words <<<"$(printf "$*" "$(run)/mean")"
+  ckptfs "${words[@]}" >want
+  # shellcheck disable=SC2059
+  read -ra words <<<"$(printf "$*" run)"
+  status_of 0 ckptfs "${words[@]}" --average=step-2000:0.5,step-3000:0.5
+  if [[ $1 == ls ]]; then
+    awk '{ $(NF - 1) = ""; print }' want >w # chunks
+    awk '{ $(NF - 1) = ""; print }' out | diff - w
+  else
+    diff want out
+  fi
+}
+
+test_an_average_is_compared_exported_and_resharded() {
+  ln -s "$(run)/run" run
+  ln -s "$(run)/mean" mean
+  status_of 0 ckptfs diff run mean -o average=step-2000,step-3000
+  grep -q '^5 equal, 0 differ, 0 only in A, 0 only in B' out
+  status_of 1 ckptfs diff run mean -o average=step-1000,step-3000
+  ckptfs export -q run hf out-hf -o average=last:2
+  ckptfs export -q mean hf want-hf
+  diff -r out-hf want-hf
+  ckptfs reshard -q run out-dcp --average=last:2 --ranks=2
+  status_of 0 ckptfs diff out-dcp mean
+  status_of 0 ckptfs diff run mean -o average=last:2,dtype=fp16
+}
+
+test_a_list_ends_at_the_next_option() {
+  ln -s "$(run)/run" run
+  ckptfs cat run tensors/model.norm.weight -o average=step-2000,step-3000,dtype=bf16,exclude=steps >got
+  ckptfs cat "$(run)/mean" tensors/model.norm.weight --dtype=bf16 >want
+  cmp got want
+  refused "unknown option 'step-3000'" ckptfs ls run -o dtype=bf16,step-3000
+}
+
+test_what_is_missing_is_refused() {
+  ln -s "$(run)/run" run
+  mkdir m
+  refused "there is no such checkpoint in the run; did you mean 'step-1000'" ckptfs mount run m -o average=step-100,step-2000
+  refused "the last 4 are asked for, and the run '.*' has 3 complete" ckptfs mount run m -o average=last:4
+  refused "give the run's directory" ckptfs mount run/step-1000 m -o average=last:2
+}
+
+test_a_source_that_goes_is_an_error() {
+  cp -a "$(run)/run" run
+  mount_at m run -o average=last:2,io=direct
+  cat m/tensors/model.norm.weight >before
+  : >run/step-2000/model.safetensors
+  try_eio cat m/tensors/model.embed_tokens.weight
+  cat m/tensors/steps >steps # which is the base's
+}
+
+run_suite "$@"
