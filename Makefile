@@ -203,10 +203,6 @@ $(BUILD)/core/read/dequant_flat.o $(BLOCKS) $(BUILD)/tests/core/codec/test_block
 BLEND := $(BUILD)/core/codec/blend.o
 $(BLEND): CFLAGS_ += -ffp-contract=off
 
-# The order of operations is what torch's is: only what is written as one is fused.
-BLEND := $(BUILD)/core/codec/blend.o
-$(BLEND): CFLAGS_ += -ffp-contract=off
-
 # Started instead of each Python, so without libraries and sanitizers.
 $(BUILD)/tests/quick_python: tests/fs/quick_python.c
 	@mkdir -p $(@D)
@@ -345,6 +341,7 @@ check-torch: all
 	@tests/torch/zarr.sh
 	@tests/torch/dequant.sh
 	@tests/torch/gguf_source.sh
+	@tests/torch/merge.sh
 
 # Long-running stress test with many readers on mounts. Set SOAK_SECONDS for shorter runs.
 soak: all $(BUILD)/tests/soak

@@ -178,6 +178,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(json_without) \
 	X(layout) \
 	X(lease) \
+	X(lora) \
 	X(megatron) \
 	X(megatron_args) \
 	X(megatron_ranks) \

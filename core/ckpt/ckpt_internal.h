@@ -79,6 +79,7 @@ struct engine {
 	struct assets assets;
 	struct average_plan average;
 	struct others others;
+	struct digest merging; /* of what is merged but no checkpoint: configurations, scales */
 	struct dequantised dequantised;
 	struct gguf_model gguf; /* of a GGUF */
 	struct computed computed;

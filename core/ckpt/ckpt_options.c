@@ -126,13 +126,42 @@ int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *given, s
 	return rc;
 }
 
+/* "DIR[:SCALE]": what is behind DIR; "" if nothing is. */
+static const char *behind_dir(const char *value)
+{
+	const char *colon = strrchr(value, ':');
+
+	return colon && !strchr(colon, '/') ? colon : value + strlen(value);
+}
+
+char *ckpt_opts_absolute(const struct ckpt_option *x, const char *value)
+{
+	bool scaled = !strcmp(x->name, "lora"), is_path = scaled || !strcmp(x->name, "overlay");
+	autofree char *name = NULL, *path = NULL;
+	const char *rest = "";
+	char *both;
+
+	errno = 0;
+	if (x->form == CKPT_OPTION_FILE)
+		is_path = strcmp(x->name, "recipe") != 0 || model_recipe_is_file(value);
+	if (!is_path || place_is_remote(value))
+		return NULL;
+	path = realpath(value, NULL);
+	if (!path && scaled) {
+		rest = behind_dir(value);
+		name = strndup(value, (size_t)(rest - value));
+		path = name ? realpath(name, NULL) : NULL;
+	}
+	if (!path)
+		return NULL;
+	return asprintf(&both, "%s%s", path, rest) < 0 ? NULL : both;
+}
+
 /* n: how many words there are so far. */
 static int add_word(const char ***words, size_t *n, const struct ckpt_option *x, const char *value,
 		    struct arena *a)
 {
-	bool file = x->form == CKPT_OPTION_FILE && *value != '/' &&
-		    (strcmp(x->name, "recipe") != 0 || model_recipe_is_file(value));
-	autofree char *path = file ? realpath(value, NULL) : NULL;
+	autofree char *path = *value == '/' ? NULL : ckpt_opts_absolute(x, value);
 	autofree char *word = NULL;
 
 	if (asprintf(&word, "%s=%s", x->name, path ? path : value) < 0) {
@@ -150,10 +179,14 @@ int ckpt_opts_words(struct ckpt_opts *o, struct arena *a, const char *const **re
 	const char **words;
 	int rc = 0;
 
-	for (const char *const *x = o->include; x && *x; x++)
-		most++;
-	for (const char *const *x = o->exclude; x && *x; x++)
-		most++;
+	for (size_t i = 0; i < ARRAY_LEN(options); i++) {
+		const char *const *list = NULL;
+
+		if (options[i].form == CKPT_OPTION_LIST)
+			list = *(const char *const *const *)ckpt_opts_at(o, &options[i]);
+		for (; list && *list; list++)
+			most++;
+	}
 	words = arena_array(a, most, sizeof(*words));
 	if (!words)
 		return err_nomem(e);

@@ -40,6 +40,8 @@ struct place_options;
 	  "show quantised weights as the bf16, fp16 or fp32 they stand for") \
 	X(TEXT, average, TREE, "NAME:WEIGHT,...", \
 	  "show weighted averages of these checkpoints; or last:8") \
+	X(LIST, overlay, TREE, "PATH", "show the tensors of PATH in place of those; repeatable") \
+	X(LIST, lora, TREE, "DIR[:SCALE]", "merge this LoRA adapter of PEFT; repeatable") \
 	X(FILE, assets, TREE, "DIR", "show the files of DIR (config.json, ...) in hf/") \
 	X(SIZE, shard_size, TREE, "SIZE", \
 	  "maximum tensor bytes per file in hf/ (default 5GB) and gguf/") \
@@ -102,6 +104,12 @@ int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *hooks, s
  */
 int ckpt_opts_words(struct ckpt_opts *o, struct arena *a, const char *const **ret,
 		    struct ckpt_err *e);
+
+/*
+ * The value of an option that names a file or directory, which exists, with its absolute path: the
+ * caller frees it. NULL: it is not such an option or value, or (errno is ENOMEM) there is no memory.
+ */
+char *ckpt_opts_absolute(const struct ckpt_option *x, const char *value);
 
 /* What place_open needs to know. */
 struct place_options ckpt_opts_place(const struct ckpt_opts *o);

@@ -294,8 +294,11 @@ int ckpt_origin_sized(struct ckpt *c, struct ckpt_origin *ret, size_t size, stru
 	digest_add(&metadata, catalog_seal(eng->catalog), strlen(catalog_seal(eng->catalog)));
 	digest_add(&metadata, &eng->mtime_ns, sizeof(eng->mtime_ns));
 	files_digest(eng->files, &data);
-	average_digest(&eng->average, &data);
-	others_digest(eng, &data);
+	if (eng->others.n || eng->average.n) {
+		average_digest(&eng->average, &data);
+		digest_add(&data, &eng->merging, sizeof(eng->merging));
+		others_digest(eng, &data);
+	}
 	rc = digest_assets(eng, &assets, e);
 	digest_hex(&metadata, told.metadata);
 	digest_hex(&data, told.data);

@@ -126,6 +126,7 @@ static void identify(struct engine *eng)
 	if (eng->others.n || eng->average.n) {
 		digest_add(&d, &files, sizeof(files));
 		average_digest(&eng->average, &d);
+		digest_add(&d, &eng->merging, sizeof(eng->merging));
 		others_digest(eng, &d);
 		files = d.low;
 	}

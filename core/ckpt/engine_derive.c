@@ -7,6 +7,8 @@
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/dequantise.h"
 #include "ckpt/dequantise_gguf.h"
+#include "ckpt/lora.h"
+#include "ckpt/overlay.h"
 #include "index/catalog_query.h"
 #include "model/chunkmap.h"
 #include "read/fetch.h"
@@ -118,5 +120,9 @@ int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err
 		rc = computed_begin(&eng->computed, eng->dequantised.v, eng->dequantised.n, e);
 	if (!rc && o->average)
 		rc = average_derive(eng, o, e);
+	if (!rc && o->overlay)
+		rc = overlay_derive(eng, o, e);
+	if (!rc && o->lora)
+		rc = lora_derive(eng, o, &eng->merging, e);
 	return rc;
 }

@@ -552,6 +552,32 @@ int run_next(struct ckpt_run *r, unsigned *slot, struct run_about *ret)
 
 /* ---- life ---- */
 
+/* The same for an option that may be there several times. */
+static int own_list(struct ckpt_run *r, const struct ckpt_option *x, struct ckpt_err *e)
+{
+	const char *const **at = ckpt_opts_at(&r->opts, x), **list;
+	size_t n = 0;
+
+	while (*at && (*at)[n])
+		n++;
+	if (!n)
+		return 0;
+	list = arena_array(&r->paths, n + 1, sizeof(*list));
+	if (!list)
+		return err_nomem(e);
+	for (size_t i = 0; i < n; i++) {
+		autofree char *path = ckpt_opts_absolute(x, (*at)[i]);
+
+		if (!path && errno == ENOMEM)
+			return err_nomem(e);
+		list[i] = path ? arena_dup(&r->paths, path, strlen(path)) : (*at)[i];
+		if (!list[i])
+			return err_nomem(e);
+	}
+	*at = list;
+	return 0;
+}
+
 /*
  * Makes the file names in options absolute, so that they stay valid if the process changes its
  * directory.
@@ -564,6 +590,8 @@ static int own_paths(struct ckpt_run *r, struct ckpt_err *e)
 		const char **at = ckpt_opts_at(&r->opts, x);
 		autofree char *path = NULL;
 
+		if (x->form == CKPT_OPTION_LIST && own_list(r, x, e))
+			return -e->code;
 		if (x->form != CKPT_OPTION_FILE || !*at || place_is_remote(*at) ||
 		    (at == &r->opts.recipe && !model_recipe_is_file(*at)))
 			continue;

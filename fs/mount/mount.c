@@ -415,6 +415,26 @@ static void may_read_linked(struct mount *m, const char *dir)
 	}
 }
 
+/* "lora=DIR[:SCALE]", "overlay=PATH": what each checkpoint of a run will open. */
+static void may_read_merged(struct mount *m, const char *word)
+{
+	static const char *const names[] = { "lora=", "overlay=" };
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		autofree char *path = NULL;
+		char *colon;
+
+		if (strncmp(word, names[i], strlen(names[i])) != 0)
+			continue;
+		path = strdup(word + strlen(names[i]));
+		colon = path ? strrchr(path, ':') : NULL;
+		if (colon && access(path, F_OK))
+			*colon = 0;
+		if (path)
+			may_read_linked(m, path);
+	}
+}
+
 /* The checkpoints of a run are opened, and their indexes built, when a reader enters them. */
 static void may_open_children(struct mount *m)
 {
@@ -427,6 +447,8 @@ static void may_open_children(struct mount *m)
 		if (path && x->form == CKPT_OPTION_FILE)
 			may_read_linked(m, path);
 	}
+	for (size_t i = 0; m->opts->open && m->opts->open[i]; i++)
+		may_read_merged(m, m->opts->open[i]);
 	if (cache)
 		sandbox_allow_write(&m->rules, cache);
 }

@@ -3,8 +3,12 @@
 
     merge.py step DIR SEED		random tensors
     merge.py average DIR BASE OTHER...	their mean: float32 and bfloat16 by the definition
+    merge.py adapter DIR SEED		a LoRA adapter as PEFT saves it, and another embedding
+    merge.py norm DIR			another, which only replaces a norm
+    merge.py merged DIR BASE ADAPTER SCALE	what it makes of a checkpoint
 
-Means are of powers of two, so that every product is exact and rounding once is all there is.
+Means are of powers of two, and matrices of small whole numbers, so that every sum is exact and rounding once is all there
+is.
 """
 
 import json
@@ -25,8 +29,8 @@ def write(path, tensors):
         f.write(struct.pack("<Q", len(text)) + text + b"".join(d for _, _, d in tensors.values()))
 
 
-def read(path):
-    with open(path + "/model.safetensors", "rb") as f:
+def read(path, name="/model.safetensors"):
+    with open(path + name, "rb") as f:
         size = struct.unpack("<Q", f.read(8))[0]
         head, data = json.loads(f.read(size)), f.read()
     return {n: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for n, t in head.items()}
@@ -79,5 +83,52 @@ def average(path, *sources):
     write(path, merged)
 
 
+RANK, ALPHA = 4, 2
+TUNED = ("model.layers.0.mlp.up_proj", "model.layers.0.self_attn.q_proj")
+REPLACED = "model.norm.weight"
+
+
+def adapter(path, seed):
+    r = random.Random(seed)
+    shapes = {"model.layers.0.mlp.up_proj": (300, 32), "model.layers.0.self_attn.q_proj": (32, 32)}
+    tensors = {}
+    for module in TUNED:
+        m, n = shapes[module]
+        for kind, shape in (("A", [RANK, n]), ("B", [m, RANK])):
+            values = [float(r.randrange(-8, 9)) for _ in range(shape[0] * shape[1])]
+            name = "base_model.model.%s.lora_%s.weight" % (module, kind)
+            tensors[name] = ("F32", shape, pack("F32", values))
+    tensors["base_model.model." + REPLACED] = ("F32", [32], pack("F32", [r.gauss(0, 1) for _ in range(32)]))
+    write(path, tensors)
+    os.rename(path + "/model.safetensors", path + "/adapter_model.safetensors")
+    with open(path + "/adapter_config.json", "w") as f:
+        json.dump({"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": ["up_proj", "q_proj"]}, f)
+
+
+def norm(path):
+    """An adapter for nothing but the last norm of a model of 64 columns."""
+    os.makedirs(path)
+    write(path, {"base_model.model.model.norm.weight": ("F32", [64], pack("F32", [1.0] * 64))})
+    os.rename(path + "/model.safetensors", path + "/adapter_model.safetensors")
+    with open(path + "/adapter_config.json", "w") as f:
+        json.dump({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "modules_to_save": ["norm"]}, f)
+
+
+def merged(path, base, lora, scale):
+    result, tensors = dict(read(base)), read(lora, "/adapter_model.safetensors")
+    factor = ALPHA / RANK * float(scale)
+    for module in TUNED:
+        dtype, (m, n), data = result[module + ".weight"]
+        a, b = (unpack("F32", tensors["base_model.model.%s.lora_%s.weight" % (module, k)][2]) for k in "AB")
+        w = list(unpack(dtype, data))
+        for i in range(m):
+            for j in range(n):
+                w[i * n + j] += factor * sum(b[i * RANK + k] * a[k * n + j] for k in range(RANK))
+        w = struct.unpack("<%df" % len(w), struct.pack("<%df" % len(w), *w))
+        result[module + ".weight"] = (dtype, [m, n], pack(dtype, w))
+    result[REPLACED] = tensors["base_model.model." + REPLACED]
+    write(path, result)
+
+
 if __name__ == "__main__":
-    {"step": step, "average": average}[sys.argv[1]](*sys.argv[2:])
+    {"step": step, "average": average, "adapter": adapter, "norm": norm, "merged": merged}[sys.argv[1]](*sys.argv[2:])

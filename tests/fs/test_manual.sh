@@ -28,6 +28,7 @@ open("data/model.norm.weight", "wb").write(norm)'
 arch = json.load(open(sys.argv[1]))["arch"]
 json.dump(arch | {"model_type": "qwen3"}, sys.stdout)' "$DATA/mcore_gpt_dense/expected_hf.json" >world/Qwen3-8B/config.json
   printf '%s\n' 'mesh dp=2 tp=4' '*.q_proj.weight tp:0' '*.o_proj.weight tp:1' '* replicate' >world/tp4.txt
+  python3 "$HERE/merge.py" norm world/adapter
   ln -s "$TOP/tests" world/tests
   mkdir bin
   make_programs

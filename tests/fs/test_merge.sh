@@ -1,5 +1,5 @@
 #!/bin/bash
-# What options make of several checkpoints while it is read: averages.
+# What options make of several checkpoints while it is read: averages, adapters, overlays.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
@@ -93,6 +93,73 @@ test_a_source_that_goes_is_an_error() {
   : >run/step-2000/model.safetensors
   try_eio cat m/tensors/model.embed_tokens.weight
   cat m/tensors/steps >steps # which is the base's
+}
+
+# ---- adapters and overlays ----
+
+make_tuned() {
+  merge step base 1
+  merge step over 2
+  merge adapter adapter 3
+  merge merged want base adapter 1
+  merge merged half base adapter 0.5
+  aged base over adapter want half
+}
+tuned() { once tuned make_tuned; }
+
+test_every_face_of_a_merged_adapter_is_that_of_the_merged_model() {
+  ln -s "$(tuned)" t
+  mount_at want t/want
+  mount_at got t/base -o lora=t/adapter
+  same_tree got want
+  mount_at half t/half
+  mount_at half-got t/base -o lora=t/adapter:0.5
+  same_tree half-got half
+}
+
+test_an_adapter_is_compared_exported_and_resharded() {
+  cp -r "$(tuned)/." .
+  status_of 0 ckptfs diff base want -o lora=adapter
+  ckptfs export -q base hf merged -o lora=adapter:0.5
+  ckptfs export -q half hf want-hf
+  diff -r merged want-hf
+  ckptfs reshard -q base dcp --lora=adapter --ranks=3
+  status_of 0 ckptfs diff dcp want
+  # The base may be of any format and cut.
+  ckptfs reshard -q base cut --ranks=3
+  status_of 0 ckptfs diff cut want -o lora=adapter
+  ckptfs cat base tensors/model.norm.weight --lora=adapter --dtype=bf16 >got
+  ckptfs cat want tensors/model.norm.weight --dtype=bf16 | cmp got -
+}
+
+# A relative path is that of the one who mounts, also where checkpoints are opened later.
+test_each_checkpoint_of_a_run_gets_the_adapter() {
+  cp -r "$(tuned)/." .
+  mkdir run
+  mv base over run
+  aged run
+  mount_at m run -o lora=adapter:0.5
+  mount_at half half
+  same_tree m/base half
+  [[ -s m/over/tensors/model.norm.weight ]]
+}
+
+test_an_overlay_takes_the_place_of_names() {
+  cp -r "$(tuned)/." .
+  mount_at m base -o overlay=over
+  mount_at over-m over
+  same_tree m over-m
+  # lora= comes after it.
+  merge merged both over adapter 1
+  status_of 0 ckptfs diff base both -o lora=adapter,overlay=over
+}
+
+test_an_adapter_that_does_not_fit_is_refused() {
+  cp -r "$(tuned)/." .
+  mkdir m
+  refused "option 'lora': open 'none/adapter_model.safetensors'" ckptfs mount base m -o lora=none
+  sed -i 's/"r": 4/"r": 4, "use_dora": true/' adapter/adapter_config.json
+  refused "adapter_config.json': use_dora: DoRA" ckptfs mount base m -o lora=adapter
 }
 
 run_suite "$@"

@@ -1,0 +1,576 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The options lora= and overlay=, compared with the definition, one element at a time. */
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "codec/cast.h"
+#include "dir_util.h"
+#include "fault.h"
+#include "opts_util.h"
+#include "rng.h"
+#include "suites.h"
+#include "weights_util.h"
+#include <ckptfs/ckpt_mount.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BIG = 1 << 20, DECODED = 1 << 18 };
+
+static const enum ckpt_dtype dtypes[] = { CKPT_DTYPE_BF16, CKPT_DTYPE_F16, CKPT_DTYPE_F32 };
+
+/* ---- numbers ---- */
+
+static float value(enum ckpt_dtype dtype, const void *p, size_t i)
+{
+	float f;
+
+	cast_run(dtype, CKPT_DTYPE_F32, (const uint8_t *)p + i * dtype_info(dtype)->size, &f, 1);
+	return f;
+}
+
+/* n random elements, the caller's; some are zeros of both signs, subnormal, infinite or none. */
+static uint8_t *draw(struct rng *r, enum ckpt_dtype dtype, size_t n)
+{
+	size_t size = dtype_info(dtype)->size;
+	uint8_t *p = malloc(n * size + 1);
+
+	REQUIRE(p);
+	for (size_t i = 0; i < n; i++) {
+		uint64_t any = rng_u64(r);
+		float f = ldexpf((float)(int32_t)any, -31);
+
+		if (rng_chance(r, 2))
+			f = (any & 1) ? -0.0F : 0x1p-149F * (float)(any % 9);
+		if (any % 5000 == 0)
+			f = (any & 8) ? INFINITY : NAN;
+		cast_run(CKPT_DTYPE_F32, dtype, &f, p + i * size, 1);
+	}
+	return p;
+}
+
+/* ---- a weight and an adapter ---- */
+
+struct lot {
+	enum ckpt_dtype w_dtype, dtype; /* of the weight, of the adapter */
+	uint64_t rows, columns, rank;
+	bool turned, embeds;
+	uint8_t *w, *a, *b;
+};
+
+static void lot_draw(struct lot *l, struct rng *r)
+{
+	uint64_t m = l->turned ? l->columns : l->rows, n = l->turned ? l->rows : l->columns;
+
+	l->w = draw(r, l->w_dtype, l->rows * l->columns);
+	l->a = draw(r, l->dtype, l->rank * n);
+	l->b = draw(r, l->dtype, m * l->rank);
+}
+
+static void lot_release(struct lot *l)
+{
+	free(l->w);
+	free(l->a);
+	free(l->b);
+}
+
+/* base/ has the weight as NAME.weight; lora/ the adapter. more: members of its configuration. */
+static void lot_put(const struct lot *l, const char *prefix, const char *more)
+{
+	uint64_t m = l->turned ? l->columns : l->rows, n = l->turned ? l->rows : l->columns;
+	const char *const kinds[] = { l->embeds ? ".lora_embedding_A" : ".lora_A.weight",
+				      l->embeds ? ".lora_embedding_B" : ".lora_B.weight" };
+	char name[100], a[100], b[100], config[400];
+	struct weights_tensor w = { name, l->w_dtype, 2, { l->rows, l->columns }, l->w };
+	const struct weights_tensor t[] = { { a, l->dtype, 2, { l->rank, n }, l->a },
+					    { b, l->dtype, 2, { m, l->rank }, l->b } };
+
+	(void)snprintf(name, sizeof(name), "%sm.proj.weight", prefix);
+	(void)snprintf(a, sizeof(a), "base_model.model.m.proj%s", kinds[0]);
+	(void)snprintf(b, sizeof(b), "base_model.model.m.proj%s", kinds[1]);
+	(void)snprintf(config, sizeof(config), "{\"peft_type\":\"LORA\",%s%s}",
+		       l->turned && !l->embeds ? "\"fan_in_fan_out\":true," : "", more);
+	weights_put(dir_fd, "base", &w, 1);
+	weights_put_as(dir_fd, "lora", "adapter_model.safetensors", t, 2);
+	weights_put_text(dir_fd, "lora", "adapter_config.json", config);
+}
+
+/* Element (i, j) with the adapter, by the definition; volatile: nothing is fused. */
+static void naive(const struct lot *l, float scale, const uint8_t *w, uint64_t i, uint64_t j,
+		  uint8_t *to)
+{
+	uint64_t row = l->turned ? j : i, column = l->turned ? i : j;
+	uint64_t n = l->turned ? l->rows : l->columns;
+	volatile float sum = 0, one;
+	float f;
+
+	for (uint64_t k = 0; k < l->rank; k++) {
+		one = value(l->dtype, l->b, row * l->rank + k) *
+		      value(l->dtype, l->a, k * n + column);
+		sum = sum + one;
+	}
+	one = sum * scale;
+	f = value(l->w_dtype, w, i * l->columns + j) + one;
+	cast_run(CKPT_DTYPE_F32, l->w_dtype, &f, to, 1);
+}
+
+static int open_with(const char *option, struct ckpt **ret, struct ckpt_err *e)
+{
+	char base[4200], word[4300];
+	const char *const list[] = { word, NULL };
+	struct ckpt_opts o = { .index = ":memory:", .lora = list };
+
+	(void)snprintf(base, sizeof(base), "%s/base", dir);
+	(void)snprintf(word, sizeof(word), "%s/%s", dir, option);
+	return open_typed(base, &o, ret, e);
+}
+
+static bool is_nan(enum ckpt_dtype dtype, const uint8_t *p)
+{
+	return isnan(value(dtype, p, 0));
+}
+
+static void check(const struct lot *l, struct ckpt *c, const char *name, float scale)
+{
+	size_t size = dtype_info(l->w_dtype)->size, bytes = l->rows * l->columns * size;
+	autofree uint8_t *got = malloc(bytes + 1);
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	uint8_t want[4], part[64];
+
+	REQUIRE(got);
+	ck_assert_msg(!weights_read(c, name, got, bytes, 0, &e), "%s", e.msg);
+	for (uint64_t i = 0; i < l->rows; i++)
+		for (uint64_t j = 0; j < l->columns; j++) {
+			uint8_t *at = got + (i * l->columns + j) * size;
+
+			naive(l, scale, l->w, i, j, want);
+			if (memcmp(at, want, size) != 0 &&
+			    !(is_nan(l->w_dtype, want) && is_nan(l->w_dtype, at)))
+				ck_abort_msg("[%llu, %llu] of %llu x %llu, rank %llu: wrong",
+					     (unsigned long long)i, (unsigned long long)j,
+					     (unsigned long long)l->rows,
+					     (unsigned long long)l->columns,
+					     (unsigned long long)l->rank);
+		}
+	for (int k = 0; k < 100 && bytes; k++) {
+		size_t edge = rng_below(&r, bytes / DECODED + 1) * DECODED;
+		size_t off = k % 2 && edge > 40 ? edge - rng_below(&r, 40) : rng_below(&r, bytes);
+		size_t len = min_u64(1 + rng_below(&r, sizeof(part)), bytes - off);
+
+		ck_assert(!weights_read(c, name, part, len, off, &e));
+		ck_assert(!memcmp(part, got + off, len));
+	}
+}
+
+/* ---- values ---- */
+
+START_LOOP_TEST(a_weight_has_the_product_added, 40)
+{
+	struct rng r = { rng_new().state + (uint64_t)_i };
+	struct lot l = { .w_dtype = dtypes[rng_below(&r, 3)],
+			 .dtype = dtypes[rng_below(&r, 3)],
+			 .rows = 1 + rng_below(&r, 40),
+			 .columns = 1 + rng_below(&r, 300),
+			 .rank = 1 + rng_below(&r, 9),
+			 .turned = _i % 3 > 0,
+			 .embeds = _i % 3 > 1 };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+	char config[100];
+
+	lot_draw(&l, &r);
+	(void)snprintf(config, sizeof(config), "\"r\":%llu,\"lora_alpha\":7%s",
+		       (unsigned long long)l.rank, _i % 2 ? ",\"use_rslora\":true" : "");
+	lot_put(&l, "", config);
+	ck_assert_msg(!open_with(_i % 4 ? "lora" : "lora:0.75", &c, &e), "%s", e.msg);
+	check(&l, c, "m.proj.weight",
+	      (float)(7 / (_i % 2 ? sqrt((double)l.rank) : (double)l.rank) * (_i % 4 ? 1 : 0.75)));
+	ckpt_close(c);
+	lot_release(&l);
+}
+END_TEST
+
+/* Rows that are cut by blocks, blocks of many rows, ranks whose matrices are read in tiles. */
+START_FEW_TEST(large_ones_are_computed_in_tiles, 6, 6)
+{
+	static const struct {
+		uint64_t rows, columns, rank;
+		bool turned;
+	} of[] = {
+		{ 3, 200003, 2, false }, { 200003, 3, 2, false },  { 3, 200003, 2, true },
+		{ 200003, 3, 2, true },	 { 40, 9000, 300, false }, { 300, 1500, 1100, true },
+	};
+	struct rng r = rng_new();
+	struct lot l = { .w_dtype = CKPT_DTYPE_BF16,
+			 .dtype = CKPT_DTYPE_F32,
+			 .rows = of[_i].rows,
+			 .columns = of[_i].columns,
+			 .rank = of[_i].rank,
+			 .turned = of[_i].turned };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+	char config[100];
+
+	if (l.rows * l.columns * l.rank > 50000000 && !rng_full())
+		l.rows /= 8;
+	lot_draw(&l, &r);
+	(void)snprintf(config, sizeof(config), "\"r\":%llu,\"lora_alpha\":1",
+		       (unsigned long long)l.rank);
+	lot_put(&l, "", config);
+	ck_assert_msg(!open_with("lora", &c, &e), "%s", e.msg);
+	check(&l, c, "m.proj.weight", (float)(1 / (double)l.rank));
+	ckpt_close(c);
+	lot_release(&l);
+}
+END_TEST
+
+START_LOOP_TEST(patterns_decide_rank_and_alpha, 6)
+{
+	static const struct {
+		const char *config;
+		double scale;
+	} of[] = {
+		{ "\"r\":9,\"lora_alpha\":8,\"rank_pattern\":{\"proj\":2}", 4 },
+		{ "\"r\":9,\"lora_alpha\":8,\"rank_pattern\":{\"roj\":5,\"m.proj\":2,\"proj\":7}",
+		  4 },
+		{ "\"r\":2,\"lora_alpha\":8,\"alpha_pattern\":{\"^m\\\\.proj\":6}", 3 },
+		{ "\"r\":2,\"lora_alpha\":8,\"alpha_pattern\":{\"^proj\":6,\"x.m.proj\":1}", 4 },
+		{ "\"r\":2,\"lora_alpha\":8,\"alpha_pattern\":{\"p.oj\":-6.5}", -3.25 },
+		{ "\"r\":2,\"lora_alpha\":8,\"alpha_pattern\":{},\"rank_pattern\":null", 4 },
+	};
+	struct rng r = rng_new();
+	struct lot l = { .w_dtype = CKPT_DTYPE_F32,
+			 .dtype = CKPT_DTYPE_F32,
+			 .rows = 5,
+			 .columns = 7,
+			 .rank = 2 };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	lot_draw(&l, &r);
+	lot_put(&l, "", of[_i].config);
+	ck_assert_msg(!open_with("lora", &c, &e), "%s", e.msg);
+	check(&l, c, "m.proj.weight", (float)of[_i].scale);
+	ckpt_close(c);
+	lot_release(&l);
+}
+END_TEST
+
+START_TEST(names_may_be_behind_a_prefix)
+{
+	struct rng r = rng_new();
+	struct lot l = { .w_dtype = CKPT_DTYPE_BF16,
+			 .dtype = CKPT_DTYPE_BF16,
+			 .rows = 5,
+			 .columns = 7,
+			 .rank = 2 };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	lot_draw(&l, &r);
+	lot_put(&l, "module.model.", "\"r\":2,\"lora_alpha\":2");
+	ck_assert_msg(!open_with("lora", &c, &e), "%s", e.msg);
+	check(&l, c, "module.model.m.proj.weight", 1);
+	ckpt_close(c);
+	lot_release(&l);
+}
+END_TEST
+
+/* One after the other, each rounded; and what a tensor is replaced by comes first. */
+START_TEST(adapters_and_overlays_follow_each_other)
+{
+	char base[4200], over[4200], one[4200], two[4300];
+	const char *const overlays[] = { over, NULL }, *const adapters[] = { one, two, NULL };
+	struct ckpt_opts o = { .index = ":memory:", .overlay = overlays, .lora = adapters };
+	struct rng r = rng_new();
+	struct lot l = { .w_dtype = CKPT_DTYPE_BF16,
+			 .dtype = CKPT_DTYPE_F32,
+			 .rows = 11,
+			 .columns = 70,
+			 .rank = 3 };
+	struct weights_tensor put = { "m.proj.weight", CKPT_DTYPE_BF16, 2, { 11, 70 }, NULL };
+	uint8_t *other = draw(&r, CKPT_DTYPE_BF16, 770), once[2];
+	struct ckpt_totals before, after;
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	(void)snprintf(base, sizeof(base), "%s/base", dir);
+	(void)snprintf(over, sizeof(over), "%s/over", dir);
+	(void)snprintf(one, sizeof(one), "%s/lora", dir);
+	(void)snprintf(two, sizeof(two), "%s/lora:-0.5", dir);
+	lot_draw(&l, &r);
+	lot_put(&l, "", "\"r\":3,\"lora_alpha\":3");
+	put.bytes = other;
+	weights_put(dir_fd, "over", &put, 1);
+	ck_assert_msg(!open_typed(base, &o, &c, &e), "%s", e.msg);
+	for (uint64_t i = 0; i < 11; i++)
+		for (uint64_t j = 0; j < 70; j++) { /* what the first adapter leaves, as a weight */
+			naive(&l, 1, other, i, j, once);
+			memcpy(l.w + 2 * (i * 70 + j), once, 2);
+		}
+	check(&l, c, "m.proj.weight", -0.5F);
+	ckpt_totals(c, &before);
+	ck_assert_uint_eq(before.tensors, 1);
+	ckpt_close(c);
+	o.lora = NULL;
+	ck_assert(!open_typed(base, &o, &c, &e));
+	ckpt_totals(c, &after);
+	ck_assert_str_ne(before.identity, after.identity);
+	ckpt_close(c);
+	free(other);
+	lot_release(&l);
+}
+END_TEST
+
+START_TEST(what_is_saved_besides_replaces)
+{
+	const float norm[] = { 1, 2, 3 }, head[] = { 5, 6, 7, 8 };
+	const uint16_t narrow[] = { 0x3f80, 0x4000, 0x4040 };
+	const struct weights_tensor base[] = {
+		{ "model.embed.weight", CKPT_DTYPE_F32, 2, { 2, 2 }, NULL },
+		{ "model.norm.weight", CKPT_DTYPE_BF16, 1, { 3 }, NULL },
+	};
+	const struct weights_tensor t[] = {
+		{ "base_model.model.model.embed.base_layer.weight",
+		  CKPT_DTYPE_F32,
+		  2,
+		  { 2, 2 },
+		  head },
+		{ "base_model.model.model.norm.weight", CKPT_DTYPE_F32, 1, { 3 }, norm },
+	};
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+	uint8_t got[16];
+
+	weights_put(dir_fd, "base", base, 2);
+	weights_put_as(dir_fd, "lora", "adapter_model.safetensors", t, 2);
+	weights_put_text(
+		dir_fd, "lora", "adapter_config.json",
+		"{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":1,\"modules_to_save\":[\"norm\"]}");
+	ck_assert_msg(!open_with("lora", &c, &e), "%s", e.msg);
+	ck_assert(!weights_read(c, "model.embed.weight", got, 16, 0, &e));
+	ck_assert(!memcmp(got, head, 16));
+	ck_assert(!weights_read(c, "model.norm.weight", got, 6, 0, &e)); /* in the base's dtype */
+	ck_assert(!memcmp(got, narrow, 6));
+	ckpt_close(c);
+}
+END_TEST
+
+/* ---- refusals ---- */
+
+START_LOOP_TEST(a_configuration_that_is_not_understood_is_refused, 30)
+{
+	static const struct {
+		const char *config, *says;
+	} of[] = {
+		{ "\"r\":-2,\"lora_alpha\":1", "r is -2, which is not a rank" },
+		{ "\"r\":0,\"lora_alpha\":1", "r is 0" },
+		{ "\"r\":2.5,\"lora_alpha\":1", "r is 2.5" },
+		{ "\"r\":1e300,\"lora_alpha\":1", "r is 1e+300" },
+		{ "\"r\":20000,\"lora_alpha\":1", "not a rank from 1 to 16384" },
+		{ "\"r\":NaN,\"lora_alpha\":1", "r is nan" },
+		{ "\"r\":\"2\",\"lora_alpha\":1", "r is missing, or is not a number" },
+		{ "\"lora_alpha\":1", "r is missing" },
+		{ "\"r\":2", "lora_alpha is missing" },
+		{ "\"r\":2,\"lora_alpha\":Infinity", "lora_alpha is missing, or is not a number" },
+		{ "\"r\":2,\"lora_alpha\":1e39", "is not finite" },
+		{ "\"r\":3,\"lora_alpha\":1", "and rank 3: they do not fit" },
+		{ "\"r\":2,\"lora_alpha\":1,\"use_dora\":true", "use_dora: DoRA" },
+		{ "\"r\":2,\"lora_alpha\":1,\"lora_bias\":true", "lora_bias" },
+		{ "\"r\":2,\"lora_alpha\":1,\"alora_invocation_tokens\":[1]", "activated LoRA" },
+		{ "\"r\":2,\"lora_alpha\":1,\"layer_replication\":[[0,1]]", "layer_replication" },
+		{ "\"r\":2,\"lora_alpha\":1,\"target_parameters\":[\"x\"]", "target_parameters" },
+		{ "\"r\":2,\"lora_alpha\":1,\"init_lora_weights\":\"pissa_niter_4\"",
+		  "is pissa_niter_4" },
+		{ "\"r\":2,\"lora_alpha\":1,\"use_rslora\":1", "use_rslora is neither" },
+		{ "\"r\":2,\"lora_alpha\":1,\"fan_in_fan_out\":\"yes\"",
+		  "fan_in_fan_out is neither" },
+		{ "\"r\":2,\"lora_alpha\":1,\"fan_in_fan_out\":true",
+		  "with fan_in_fan_out: they do" },
+		{ "\"r\":2,\"lora_alpha\":1,\"rank_pattern\":[]", "rank_pattern is not an object" },
+		{ "\"r\":2,\"lora_alpha\":1,\"rank_pattern\":{\"(a|b)\":2}", "regular expression" },
+		{ "\"r\":2,\"lora_alpha\":1,\"rank_pattern\":{\"\":2}", "regular expression" },
+		{ "\"r\":2,\"lora_alpha\":1,\"rank_pattern\":{\"a\\\\\":2}", "regular expression" },
+		{ "\"r\":2,\"lora_alpha\":1,\"rank_pattern\":{\"proj\":0}",
+		  "in rank_pattern is 0" },
+		{ "\"r\":2,\"lora_alpha\":1,\"alpha_pattern\":{\"proj\":[]}", "has no number" },
+		{ "\"r\":2,\"lora_alpha\":1,\"alpha_pattern\":{\"proj\":1e39}", "is not finite" },
+		{ "\"r\":2,\"lora_alpha\":1,", "line 1" },
+		{ "\"peft_type\":\"IA3\",\"r\":2,\"lora_alpha\":1", "IA3" },
+	};
+	struct rng r = rng_new();
+	struct lot l = { .w_dtype = CKPT_DTYPE_F32,
+			 .dtype = CKPT_DTYPE_F32,
+			 .rows = 5,
+			 .columns = 7,
+			 .rank = 2 };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	lot_draw(&l, &r);
+	lot_put(&l, "", of[_i].config);
+	if (strstr(of[_i].config, "IA3"))
+		weights_put_text(dir_fd, "lora", "adapter_config.json",
+				 "{\"peft_type\":\"IA3\",\"r\":2}");
+	ck_assert_int_lt(open_with("lora", &c, &e), 0);
+	ck_assert_msg(strstr(e.msg, "option 'lora'") && strstr(e.msg, of[_i].says), "%s", e.msg);
+	lot_release(&l);
+}
+END_TEST
+
+START_LOOP_TEST(a_tensor_that_fits_nothing_is_refused, 10)
+{
+	static const char *const a = "base_model.model.m.proj.lora_A.weight",
+				 *const b = "base_model.model.m.proj.lora_B.weight";
+	const struct {
+		struct weights_tensor t[2];
+		size_t n;
+		const char *says;
+	} of[] = {
+		{ { { a, CKPT_DTYPE_F32, 2, { 2, 7 }, NULL } },
+		  1,
+		  "has no 'base_model.model.m.proj.lora_B" },
+		{ { { b, CKPT_DTYPE_F32, 2, { 5, 2 }, NULL } },
+		  1,
+		  "has no 'base_model.model.m.proj.lora_A" },
+		{ { { a, CKPT_DTYPE_F32, 2, { 2, 8 }, NULL },
+		    { b, CKPT_DTYPE_F32, 2, { 5, 2 }, NULL } },
+		  2,
+		  "they do not fit" },
+		{ { { a, CKPT_DTYPE_F32, 2, { 2, 7 }, NULL },
+		    { b, CKPT_DTYPE_F32, 2, { 2, 5 }, NULL } },
+		  2,
+		  "they do not fit" },
+		{ { { a, CKPT_DTYPE_F32, 3, { 2, 7, 1 }, NULL },
+		    { b, CKPT_DTYPE_F32, 2, { 5, 2 }, NULL } },
+		  2,
+		  "they do not fit" },
+		{ { { a, CKPT_DTYPE_I32, 2, { 2, 7 }, NULL },
+		    { b, CKPT_DTYPE_F32, 2, { 5, 2 }, NULL } },
+		  2,
+		  "they do not fit" },
+		{ { { "model.m.proj.lora_A.weight", CKPT_DTYPE_F32, 2, { 2, 7 }, NULL } },
+		  1,
+		  "is not below base_model.model" },
+		{ { { "base_model.model.m.proj.lora_magnitude_vector",
+		      CKPT_DTYPE_F32,
+		      1,
+		      { 5 },
+		      NULL } },
+		  1,
+		  "kind of adapter" },
+		{ { { "base_model.model.m.more.weight", CKPT_DTYPE_F32, 1, { 5 }, NULL } },
+		  1,
+		  "changes 'm.more.weight', and the checkpoint stores no" },
+		{ { { "base_model.model.m.proj.weight", CKPT_DTYPE_F32, 1, { 5 }, NULL } },
+		  1,
+		  "has shape (5,) in" },
+	};
+	struct rng r = rng_new();
+	struct lot l = { .w_dtype = CKPT_DTYPE_F32,
+			 .dtype = CKPT_DTYPE_F32,
+			 .rows = 5,
+			 .columns = 7,
+			 .rank = 2 };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	lot_draw(&l, &r);
+	lot_put(&l, "", "\"r\":2,\"lora_alpha\":1");
+	weights_put_as(dir_fd, "lora", "adapter_model.safetensors", of[_i].t, of[_i].n);
+	ck_assert_int_lt(open_with("lora", &c, &e), 0);
+	ck_assert_msg(strstr(e.msg, "option 'lora'") && strstr(e.msg, of[_i].says), "%s", e.msg);
+	lot_release(&l);
+}
+END_TEST
+
+START_TEST(an_overlay_must_fit)
+{
+	char base[4200], over[4200];
+	const char *const overlays[] = { over, NULL };
+	struct ckpt_opts o = { .index = ":memory:", .overlay = overlays };
+	const struct weights_tensor w = { "w", CKPT_DTYPE_F32, 1, { 3 }, NULL };
+	struct weights_tensor other = { "v", CKPT_DTYPE_F32, 1, { 3 }, NULL };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	(void)snprintf(base, sizeof(base), "%s/base", dir);
+	(void)snprintf(over, sizeof(over), "%s/over", dir);
+	weights_put(dir_fd, "base", &w, 1);
+	weights_put(dir_fd, "over", &other, 1);
+	ck_assert_int_eq(open_typed(base, &o, &c, &e), -EINVAL);
+	ck_assert_msg(strstr(e.msg, "has a tensor 'v', and the checkpoint has none"), "%s", e.msg);
+	other = (struct weights_tensor){ "w", CKPT_DTYPE_F32, 1, { 4 }, NULL };
+	weights_put(dir_fd, "over", &other, 1);
+	ck_assert_int_eq(open_typed(base, &o, &c, &e), -EINVAL);
+	ck_assert_msg(strstr(e.msg, "has shape (4,) in"), "%s", e.msg);
+}
+END_TEST
+
+START_TEST(configurations_have_a_bound)
+{
+	struct rng r = rng_new();
+	struct lot l = { .w_dtype = CKPT_DTYPE_F32,
+			 .dtype = CKPT_DTYPE_F32,
+			 .rows = 5,
+			 .columns = 7,
+			 .rank = 2 };
+	autofree char *text = malloc(5 * BIG + 1);
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	REQUIRE(text);
+	lot_draw(&l, &r);
+	lot_put(&l, "", "\"r\":2,\"lora_alpha\":1");
+	memset(text, '[', 5 * BIG);
+	text[5 * BIG] = 0;
+	weights_put_text(dir_fd, "lora", "adapter_config.json", text);
+	ck_assert_int_eq(open_with("lora", &c, &e), -EFBIG);
+	text[BIG] = 0;
+	weights_put_text(dir_fd, "lora", "adapter_config.json", text);
+	ck_assert_int_lt(open_with("lora", &c, &e), 0);
+	lot_release(&l);
+}
+END_TEST
+
+/* ---- faults ---- */
+
+START_TEST(whatever_fails_is_an_error_or_has_the_right_bytes)
+{
+	struct rng r = rng_new();
+	struct lot l = { .w_dtype = CKPT_DTYPE_F32,
+			 .dtype = CKPT_DTYPE_BF16,
+			 .rows = 2,
+			 .columns = 3,
+			 .rank = 2,
+			 .turned = true };
+	struct ckpt_err e;
+	uint8_t got[24], want[24];
+
+	lot_draw(&l, &r);
+	lot_put(&l, "", "\"r\":2,\"lora_alpha\":4");
+	for (uint64_t i = 0; i < 6; i++)
+		naive(&l, 2, l.w, i / 3, i % 3, want + 4 * i);
+	FAULT_LOOP_SOME(FAULT_ANY, 1)
+	{
+		struct ckpt *c = NULL;
+		int rc;
+
+		e = (struct ckpt_err){ 0 };
+		rc = open_with("lora", &c, &e);
+		if (!rc)
+			rc = weights_read(c, "m.proj.weight", got, sizeof(got), 0, &e);
+		fault_off();
+		ck_assert(!rc || (e.code == -rc && *e.msg));
+		ck_assert(rc || !memcmp(got, want, sizeof(got)));
+		ckpt_close(c);
+	}
+	lot_release(&l);
+}
+END_TEST
+
+SUITE(lora, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints that are averaged, and adapters that are merged, by torch.
+
+    merge.py make SEED DIR     DIR/CASE/ckpt (and more), DIR/CASE/options, DIR/CASE/expected/NAME
+    merge.py check DIR GOT     compares GOT/CASE/NAME with these; all NaNs are equal
+
+Averages are compared bit by bit where torch has AVX2, without which it does not fuse. What PEFT computes
+(peft/tuners/lora/layer.py: get_delta_weight and merge, on a CPU, with the adapter in float32) is compared bit by bit with
+sums in the order of the rank, and with torch.mm within one step of the dtype for all but a few elements.
+"""
+import json
+import math
+import os
+import random
+import sys
+
+import torch
+from safetensors.torch import save_file
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+
+
+def floats(*shape, dtype=torch.float32):
+    x = torch.randn(shape) * torch.exp2(torch.randint(-12, 4, shape).float())
+    pick = torch.rand(shape)
+    x[pick < 0.02] = -0.0
+    x[pick > 0.98] = 1e-42
+    x[pick > 0.995] = float("nan")
+    x[pick > 0.997] = float("inf")
+    return x.to(dtype)
+
+
+def shape_of(rng):
+    return rng.choice([(7, 1031), (300, 33), (1, 5), (129, 640), (513, 300)])
+
+
+def put(path, tensors, name="model.safetensors"):
+    os.makedirs(path, exist_ok=True)
+    save_file({n: t.contiguous() for n, t in tensors.items()}, os.path.join(path, name))
+
+
+def expect(root, tensors):
+    os.makedirs(os.path.join(root, "expected"))
+    for name, t in tensors.items():
+        with open(os.path.join(root, "expected", name), "wb") as f:
+            f.write(t.contiguous().view(torch.uint8).numpy().tobytes())
+        with open(os.path.join(root, f"{name}.dtype"), "w") as f:
+            f.write(str(t.dtype).removeprefix("torch."))
+
+
+def options(root, where, words):
+    with open(os.path.join(root, "options"), "w") as f:
+        f.write(f"{where}\n{words}\n")
+
+
+def average(root, rng, n, weights, words):
+    """Megatron's weighted_merge.py: acc.add_(x.float(), alpha=w), then to the dtype."""
+    kinds = {f"w{i}": (shape_of(rng), d) for i, d in enumerate(DTYPES + [torch.float64])}
+    steps = []
+    for i in range(n):
+        steps.append({k: floats(*s, dtype=torch.float32).to(d) for k, (s, d) in kinds.items()})
+        steps[-1]["count"] = torch.tensor([i, 7])
+        put(os.path.join(root, f"ckpt/step-{i + 1}000"), steps[-1])
+    merged = {"count": steps[-1]["count"]}
+    for k, (shape, dtype) in kinds.items():
+        acc = torch.zeros(shape, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+        for step, weight in zip(steps, weights):
+            acc.add_(step[k].to(acc.dtype), alpha=weight)
+        merged[k] = acc.to(dtype)
+    options(root, "ckpt", f"average={words}")
+    expect(root, merged)
+
+
+def averages(root, rng):
+    w = [rng.uniform(-1, 1) for _ in range(4)]
+    average(f"{root}/avg-weights", rng, 4, w, "\\,".join(f"step-{i + 1}000:{x!r}" for i, x in enumerate(w)))
+    average(f"{root}/avg-thirds", rng, 3, [1 / 3] * 3, "last:3")
+    average(f"{root}/avg-ema", rng, 5, [0.9**4] + [0.9 ** (4 - i) * (1 - 0.9) for i in range(1, 5)], "ema:0.9:last:5")
+
+
+def in_order(b, a):
+    """b @ a with the products added one after another, as the generic BLAS does."""
+    acc = torch.zeros(b.shape[0], a.shape[1])
+    for k in range(a.shape[0]):
+        acc = acc + b[:, k : k + 1] * a[k : k + 1, :]
+    return acc
+
+
+def adapter(root, rng, number):
+    rslora, turned, scale = number % 2, number % 3 == 1, rng.choice([1, 0.5, -2])
+    base, lora, exact, blas = {}, {}, {}, {}
+    config = {"peft_type": "LORA", "r": 16, "lora_alpha": rng.randint(1, 64), "use_rslora": bool(rslora),
+              "fan_in_fan_out": bool(turned), "rank_pattern": {"m1.proj": 3}, "alpha_pattern": {"m1.proj": 5},
+              "modules_to_save": ["norm"], "init_lora_weights": True, "use_dora": False, "bias": "none"}
+    for i, dtype in enumerate(DTYPES * 2):
+        embeds, (m, n) = i == 4, shape_of(rng)
+        r = 3 if i == 1 else 16
+        w = floats(m, n, dtype=dtype).nan_to_num(1, 2, 3)
+        rows, columns = (n, m) if turned or embeds else (m, n)
+        a, b = (torch.randn(s).to(rng.choice(DTYPES)) for s in ((r, columns), (rows, r)))
+        s = config["lora_alpha"] if i != 1 else 5
+        s = s / math.sqrt(r) if rslora else s / r
+        base[f"m{i}.proj.weight"] = w
+        kinds = ("lora_embedding_A", "lora_embedding_B") if embeds else ("lora_A.weight", "lora_B.weight")
+        for kind, x in zip(kinds, (a, b)):
+            lora[f"base_model.model.m{i}.proj.{kind}"] = x
+        for to, product in ((exact, in_order), (blas, torch.mm)):
+            delta = product(b.float(), a.float())
+            delta = (delta.T if turned or embeds else delta) * (s * scale)
+            to[f"m{i}.proj.weight"] = w.clone().add_(delta)
+    base["norm.weight"], base["other"] = floats(64, dtype=torch.bfloat16), floats(9)
+    lora["base_model.model.norm.weight"] = torch.randn(64)
+    exact["norm.weight"], exact["other"] = lora["base_model.model.norm.weight"].to(torch.bfloat16), base["other"]
+    put(f"{root}/ckpt", base)
+    put(f"{root}/lora", lora, "adapter_model.safetensors")
+    with open(f"{root}/lora/adapter_config.json", "w") as f:
+        json.dump(config, f)
+    for name, x in blas.items():
+        steps = (x.view(torch.int16 if x.dtype != torch.float32 else torch.int32).long() -
+                 exact[name].view(torch.int16 if x.dtype != torch.float32 else torch.int32).long()).abs()
+        far = (steps > 1).sum().item()
+        print(f"{root} {name} {x.dtype}: torch.mm differs in {(steps > 0).sum().item()} of {steps.numel()}, "
+              f"by more than a step in {far}")
+        if x.dtype != torch.float32 and far > steps.numel() / 100:
+            sys.exit(f"{name}: {far} elements are more than one step apart")
+    options(root, "ckpt", f"lora=@/lora:{scale}")
+    expect(root, exact)
+
+
+def make(seed, root):
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    averages(root, rng)
+    for i in range(6):
+        adapter(f"{root}/lora-{i}", rng, i)
+
+
+def check(root, got):
+    good = bad = 0
+    fused = "avx2" in torch.backends.cpu.get_cpu_capability().lower() or \
+        "avx512" in torch.backends.cpu.get_cpu_capability().lower()
+    for case in sorted(os.listdir(root)):
+        if case.startswith("avg") and not fused:
+            print(f"{case}: not compared, torch does not fuse on this CPU")
+            continue
+        for name in sorted(os.listdir(f"{root}/{case}/expected")):
+            with open(f"{root}/{case}/{name}.dtype") as f:
+                dtype = getattr(torch, f.read())
+            want, have = (torch.frombuffer(bytearray(open(p, "rb").read()), dtype=dtype) for p in
+                          (f"{root}/{case}/expected/{name}", f"{got}/{case}/{name}"))
+            same = want.shape == have.shape
+            if same:
+                nans = want.isnan() & have.isnan() if dtype.is_floating_point else torch.zeros_like(want, dtype=bool)
+                bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+                wrong = ((want.view(bits) != have.view(bits)) & ~nans).sum().item()
+                same = wrong == 0
+            good, bad = good + same, bad + (not same)
+            if not same:
+                print(f"FAIL: {case} {name}: {wrong} of {want.numel()} elements")
+    print(f"{good} passed, {bad} failed")
+    return bad
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "make":
+        make(int(sys.argv[2]), sys.argv[3])
+    else:
+        sys.exit(1 if check(sys.argv[2], sys.argv[3]) else 0)
