@@ -13,7 +13,7 @@
 #include "codec/cast.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
-#include "read/average.h"
+#include "read/weighted_sum.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -379,10 +379,10 @@ static int describe(struct averager *a, const struct catalog_tensor *t, uint32_t
 	size_t n = a->eng->average.n;
 	struct arena *mem = &a->eng->computed.mem;
 	struct derived_input *inputs = arena_array(mem, n, sizeof(*inputs));
-	const struct average how = { .dtype = (enum ckpt_dtype)t->dtype,
-				     .n_dims = t->n_dims,
-				     .n = n,
-				     .weights = a->weights };
+	const struct weighted_sum how = { .dtype = (enum ckpt_dtype)t->dtype,
+					  .n_dims = t->n_dims,
+					  .n = n,
+					  .weights = a->weights };
 	void *kept = arena_dup(mem, &how, sizeof(how));
 	int rc = inputs && kept ? 0 : err_nomem(a->e);
 
@@ -400,7 +400,7 @@ static int describe(struct averager *a, const struct catalog_tensor *t, uint32_t
 				      .dtype = (enum ckpt_dtype)t->dtype,
 				      .n_dims = t->n_dims,
 				      .shape = t->shape,
-				      .run = average_run,
+				      .run = weighted_sum_run,
 				      .how = kept,
 				      .inputs = inputs,
 				      .n_inputs = n };

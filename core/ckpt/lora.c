@@ -13,7 +13,7 @@
 #include "ckpt/overlay.h"
 #include "codec/cast.h"
 #include "index/catalog_query.h"
-#include "read/lora.h"
+#include "read/low_rank.h"
 #include "source/place.h"
 #include "source/source.h"
 
@@ -266,8 +266,8 @@ static int describe(struct adapter *a, const struct change *c, uint32_t number,
 	const struct catalog_tensor *ta = &t[c->a], *tb = &t[c->b];
 	struct arena *mem = &a->eng->computed.mem;
 	struct derived_input *in = arena_array(mem, 3, sizeof(*in));
-	struct lora how = { .dtype = (enum ckpt_dtype)w->dtype,
-			    .turned = c->embeds || a->config.turned };
+	struct low_rank how = { .dtype = (enum ckpt_dtype)w->dtype,
+				.turned = c->embeds || a->config.turned };
 	void *kept;
 	double scale;
 	int rc = lora_config_of(&a->config, c->name, c->len - strlen(weight), &how.rank, &scale,
@@ -303,7 +303,7 @@ static int describe(struct adapter *a, const struct change *c, uint32_t number,
 				      .dtype = how.dtype,
 				      .n_dims = 2,
 				      .shape = w->shape,
-				      .run = lora_run,
+				      .run = low_rank_run,
 				      .how = kept,
 				      .inputs = in,
 				      .n_inputs = 3 };

@@ -74,7 +74,7 @@ static void offer_value(struct line *l, const struct option_word *w, size_t fron
 
 	if (!strcmp(of, "FILE") || !strcmp(of, "PATH") || !strcmp(w->name, "recipe"))
 		ask("files", l, front_len);
-	else if (!strcmp(of, "DIR"))
+	else if (!strcmp(of, "DIR") || !strncmp(of, "DIR[", 4))
 		ask("dirs", l, front_len);
 	if (!strcmp(w->name, "recipe"))
 		offer_recipes(l, front_len);

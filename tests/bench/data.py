@@ -205,6 +205,22 @@ class Data:
 
         return self.made(f"{name} in one file", make)
 
+    def adapter(self, name, rank):
+        """A LoRA adapter for all weights of that model, as PEFT saves it."""
+        def make(path):
+            shapes = {}
+            for weight, shape in model_shapes(MODELS[name][0] * self.size).items():
+                if len(shape) == 2 and "embed" not in weight:
+                    at = "base_model.model." + weight.removesuffix(".weight")
+                    shapes[f"{at}.lora_A.weight"] = (rank, shape[1])
+                    shapes[f"{at}.lora_B.weight"] = (shape[0], rank)
+            os.mkdir(path)
+            write_safetensors(f"{path}/adapter_model.safetensors", shapes)
+            with open(f"{path}/adapter_config.json", "w") as f:
+                json.dump({"peft_type": "LORA", "r": rank, "lora_alpha": rank}, f)
+
+        return self.made(f"adapter of rank {rank} for {name}", make)
+
     def model(self, name):
         """The same model as a DCP checkpoint whose ranks have it sharded along the first dimension."""
         def make(path):

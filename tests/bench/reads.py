@@ -183,6 +183,32 @@ def read_cast(bench, ckpt, group, name, jobs):
                       (Target(0.8, 1.0),) if jobs == 1 else (), prepare=lambda: bench.warm(raw))
 
 
+def merge(bench, made, group, chosen):
+    """Bytes of bfloat16 read per second: the average of four checkpoints, a weight with an adapter."""
+    name = "average of 4, cat"
+    if chosen(name):
+        ckpt = made.safetensors("model of 1 GiB")
+        read_merged(bench, ckpt, group, name, "--average=" + ",".join([f"{ckpt}:0.25"] * 4))
+    name = "LoRA of rank 16, cat"
+    if chosen(name):
+        read_merged(bench, made.safetensors("model of 1 GiB"), group, name,
+                    f"--lora={made.adapter('model of 1 GiB', 16)}")
+
+
+def read_merged(bench, ckpt, group, name, option):
+    raw = data.sources(ckpt)
+    bench.fresh(raw)
+    with bench.mount(ckpt, option) as merged, bench.mount(ckpt) as plain:
+        def cat(server):
+            file = f"{server.mnt}/{FILES['hf']}"
+            bench.forget([file])
+            return bench.reader("cat", [file], daemon=server)
+
+        bench.measure(group, name, {"ckptfs": lambda: cat(merged), "one checkpoint": lambda: cat(plain),
+                                    "raw": lambda: bench.reader("cat", raw)},
+                      (), prepare=lambda: bench.warm(raw))
+
+
 def zstd(bench, made, group, chosen):
     """The baseline is `zstd -dc` of the same items; all but a kilobyte of its output is elements."""
     for source, name in ("zstd frames", "frames of 256 KiB, cat"), ("zstd", "one frame, cat"):

@@ -51,6 +51,7 @@ values_of() {
     recipe=*) echo ":files $(ckptfs help recipes | sed -nE 's/^  ([^ ]+) .*/\1/p' | xargs)" ;;
     index=*) echo ":files :memory:" ;;
     *=FILE) echo :files ;;
+    *=PATH) echo :files ;;
     *=DIR) echo :dirs ;;
     *) echo "$said" ;;
   esac

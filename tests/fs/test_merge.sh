@@ -139,8 +139,8 @@ test_each_checkpoint_of_a_run_gets_the_adapter() {
   mv base over run
   aged run
   mount_at m run -o lora=adapter:0.5
-  mount_at half half
-  same_tree m/base half
+  mount_at half-m half
+  same_tree m/base half-m
   [[ -s m/over/tensors/model.norm.weight ]]
 }
 

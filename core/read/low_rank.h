@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lora - a weight W and the product of two small matrices that was trained on top of it (Hu et al.
+ * low_rank - a weight W and the product of two small matrices that was trained on top of it (Hu et al.
  * 2021), as a derived tensor.
  *
  *	plain		W is M x N: W + scale * (B A)
@@ -17,8 +17,8 @@
  *
  * Threads: see derived.h.
  */
-#ifndef READ_LORA_H
-#define READ_LORA_H
+#ifndef READ_LOW_RANK_H
+#define READ_LOW_RANK_H
 
 #include "read/derived.h"
 
@@ -26,14 +26,14 @@
 
 enum { LORA_MAX_RANK = 16384 };
 
-struct lora {
+struct low_rank {
 	enum ckpt_dtype dtype; /* of W and of the result: what cast_run can make */
 	uint32_t rank;
 	float scale;
 	bool turned;
 };
 
-/* For derived.run; how is a struct lora. */
-derived_fn lora_run;
+/* For derived.run; how is a struct low_rank. */
+derived_fn low_rank_run;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * average - a weighted sum of the same tensor of several checkpoints, as a derived tensor.
+ * weighted_sum - a weighted sum of the same tensor of several checkpoints, as a derived tensor.
  *
  * In the order of the inputs, from +0: acc = fma(weight, x, acc) in float32, with the weight rounded
  * to float32 once; then acc is rounded to the dtype of the result, to nearest, ties to even (see
@@ -17,19 +17,19 @@
  *
  * Threads: see derived.h.
  */
-#ifndef READ_AVERAGE_H
-#define READ_AVERAGE_H
+#ifndef READ_WEIGHTED_SUM_H
+#define READ_WEIGHTED_SUM_H
 
 #include "read/derived.h"
 
-struct average {
+struct weighted_sum {
 	enum ckpt_dtype dtype; /* of the result: float64, or what cast_run can make */
 	uint8_t n_dims;
 	size_t n;
 	const double *weights; /* n, one for each input */
 };
 
-/* For derived.run; how is a struct average. */
-derived_fn average_run;
+/* For derived.run; how is a struct weighted_sum. */
+derived_fn weighted_sum_run;
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/lora.h"
+#include "read/low_rank.h"
 
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -14,7 +14,7 @@ enum { MOST = 1 << 20 };
 
 /* A box of W is computed in tiles, whose rows and columns of the factors fit MOST. */
 struct tiles {
-	const struct lora *l;
+	const struct low_rank *l;
 	const struct derived_in *in;
 	uint64_t rows, columns; /* of a tile, at most */
 	uint8_t *raw;		/* a factor's part as it is stored */
@@ -121,10 +121,10 @@ static int run_tiles(const struct tiles *t, const uint64_t *off, const uint64_t 
 	return rc;
 }
 
-int lora_run(const void *how, const struct derived_in *in, const uint64_t *off, const uint64_t *len,
-	     void *out, struct ckpt_err *e)
+int low_rank_run(const void *how, const struct derived_in *in, const uint64_t *off,
+		 const uint64_t *len, void *out, struct ckpt_err *e)
 {
-	const struct lora *l = how;
+	const struct low_rank *l = how;
 	uint64_t most = max_u64(MOST / l->rank, 1);
 	struct tiles t = {
 		.l = l, .in = in, .rows = min_u64(len[0], most), .columns = min_u64(len[1], most)

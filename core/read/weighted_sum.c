@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/average.h"
+#include "read/weighted_sum.h"
 
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -49,10 +49,10 @@ static void add_f64(double *acc, enum ckpt_dtype from, const uint8_t *raw, doubl
 	}
 }
 
-int average_run(const void *how, const struct derived_in *in, const uint64_t *off,
-		const uint64_t *len, void *out, struct ckpt_err *e)
+int weighted_sum_run(const void *how, const struct derived_in *in, const uint64_t *off,
+		     const uint64_t *len, void *out, struct ckpt_err *e)
 {
-	const struct average *a = how;
+	const struct weighted_sum *a = how;
 	bool wide = a->dtype == CKPT_DTYPE_F64;
 	autofree uint8_t *raw = NULL, *acc = NULL;
 	uint64_t n = 1;
