@@ -190,15 +190,15 @@ static int find_prefix(struct adapter *a, const char *weights)
 	t = catalog_tensors(a->eng->catalog, &n);
 	for (size_t i = 0; i < n && tries < MAX_PREFIXES; i++) {
 		size_t before = t[i].fqn_len - first->len;
-		const struct change * not ;
+		const struct change *gone;
 
 		if (t[i].fqn_len < first->len || (before && t[i].fqn[before - 1] != '.') ||
 		    memcmp(t[i].fqn + before, first->name, first->len) != 0)
 			continue;
 		tries++;
-		not = missing(a, t[i].fqn, before);
-		lacks = not ? not : lacks;
-		if (not )
+		gone = missing(a, t[i].fqn, before);
+		lacks = gone ? gone : lacks;
+		if (gone)
 			continue;
 		/* Without any, or what the user says, before others. */
 		if (!before || (weights && strlen(weights) + 1 == before &&

@@ -555,7 +555,8 @@ int run_next(struct ckpt_run *r, unsigned *slot, struct run_about *ret)
 /* The same for an option that may be there several times. */
 static int own_list(struct ckpt_run *r, const struct ckpt_option *x, struct ckpt_err *e)
 {
-	const char *const **at = ckpt_opts_at(&r->opts, x), **list;
+	const char *const **at = ckpt_opts_at(&r->opts, x);
+	const char **list;
 	size_t n = 0;
 
 	while (*at && (*at)[n])
