@@ -86,8 +86,7 @@ static void add(enum ckpt_dtype dtype, const float *delta, uint8_t *w, uint64_t 
 		size_t k = (size_t)min_u64(n - at, SOME);
 
 		cast_run(dtype, CKPT_DTYPE_F32, w + at * size, x, k);
-		for (size_t i = 0; i < k; i++)
-			x[i] += delta[at + i];
+		blend_add(x, delta + at, 1, k); /* once rounded: the product is exact */
 		cast_run(CKPT_DTYPE_F32, dtype, x, w + at * size, k);
 	}
 }
