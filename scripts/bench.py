@@ -41,7 +41,7 @@ import remote  # noqa: E402
 
 GROUPS = {group: reads.reads for group in reads.READS}
 GROUPS |= {f.__name__: f for f in (
-    reads.cast, reads.merge, reads.zstd, programs.ls, programs.mount, programs.convert, programs.reshard,
+    reads.cast, reads.dequantise, reads.merge, reads.zstd, programs.ls, programs.mount, programs.convert, programs.reshard,
     programs.index, programs.deepspeed, programs.plan, programs.values, remote.remote)}
 ROOM, SPARE = 40, 2 << 30
 

@@ -44,12 +44,14 @@ static int load_absmax(const struct dequant_flat *q, const struct derived_in *in
 		rc = read_line(in, FLAT_ABSMAX, first, n, codes, e);
 	if (!rc)
 		rc = read_line(in, FLAT_NESTED_ABSMAX, from, count, nested, e);
-	for (uint64_t i = 0; !rc && i < n; i++) {
+	if (rc)
+		return rc;
+	for (uint64_t i = 0; i < n; i++) {
 		float product = map[codes[i]] * nested[(first + i) / q->nested_block - from];
 
 		ret[i] = product + q->offset;
 	}
-	return rc;
+	return 0;
 }
 
 /* Elements [first, first + n) of the flattened weight. */
@@ -71,15 +73,16 @@ static int run(const struct dequant_flat *q, const struct derived_in *in, uint64
 		rc = read_line(in, FLAT_CODES, byte, bytes, codes, e);
 	if (!rc)
 		rc = load_absmax(q, in, block, n_blocks, absmax, e);
-	for (uint64_t i = 0; !rc && i < n; i++) {
+	if (rc)
+		return rc;
+	for (uint64_t i = 0; i < n; i++) {
 		uint64_t at = first + i;
 		uint8_t two = codes[at / 2 - byte];
 
 		y[i] = map[at & 1 ? two & 15 : two >> 4] * absmax[at / q->block - block];
 	}
-	if (!rc)
-		cast_run(CKPT_DTYPE_F32, q->dtype, y, out, n);
-	return rc;
+	cast_run(CKPT_DTYPE_F32, q->dtype, y, out, n);
+	return 0;
 }
 
 /* Boxes are parts of whole rows (derived.h), so their elements are neighbours. */

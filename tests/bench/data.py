@@ -193,6 +193,32 @@ class Data:
 
         return self.made(name, make)
 
+    def float8(self):
+        """A tensor "w" of float8 codes, with scales for blocks of 128 x 128, which has self.size bytes as bfloat16;
+        and the same number of bytes stored as bfloat16, "plain"."""
+        columns = 4096
+        rows = max(self.size // (columns * 2) // 128, 1) * 128
+        grid = (rows // 128, columns // 128)
+
+        def make(path):
+            os.makedirs(path)
+            n, scales = rows * columns, grid[0] * grid[1] * 4
+            header = {"w": {"dtype": "F8_E4M3", "shape": (rows, columns), "data_offsets": [0, n]},
+                      "w_scale_inv": {"dtype": "F32", "shape": grid, "data_offsets": [n, n + scales]},
+                      "plain": {"dtype": "BF16", "shape": (rows, columns),
+                                "data_offsets": [n + scales, 3 * n + scales]}}
+            text = json.dumps(header).encode()
+            text += b" " * (-len(text) % 8)
+            codes = bytes(c if c & 0x7F != 0x7F else 0 for c in random.Random(1).randbytes(columns * 128))
+            with open(f"{path}/model.safetensors", "wb") as f:
+                f.write(len(text).to_bytes(8, "little") + text)
+                for _ in range(grid[0]):
+                    f.write(codes)
+                f.write(bytes(weights(scales, "float32", 2)))
+                f.write(weights(2 * n, "bfloat16", 3))
+
+        return self.made("float8", make)
+
     def safetensors(self, name):
         """A model as one safetensors file, identical to the one that the mount shows."""
         def make(path):

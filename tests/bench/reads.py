@@ -209,6 +209,31 @@ def read_merged(bench, ckpt, group, name, option):
                       (), prepare=lambda: bench.warm(raw))
 
 
+def dequantise(bench, made, group, chosen):
+    """Bytes of bfloat16 read per second: computed from codes and scales, and stored."""
+    for jobs in 1, 4:
+        name = "float8 blocks to bfloat16, cat" + (f", {jobs} processes" if jobs > 1 else "")
+        if chosen(name):
+            read_dequantised(bench, made.float8(), group, name, jobs)
+
+
+def read_dequantised(bench, ckpt, group, name, jobs):
+    raw = data.sources(ckpt)
+    bench.fresh(raw)
+    with bench.mount(ckpt) as plain:
+        def cat(server, tensor):
+            file = f"{server.mnt}/tensors/{tensor}"
+            bench.forget([file])
+            return bench.reader("cat", [file], jobs=jobs, daemon=server)
+
+        def ours():
+            with bench.mount(ckpt, "--dequantize=bf16") as server:  # a new one, which has computed nothing
+                return cat(server, "w")
+
+        bench.measure(group, name, {"ckptfs": ours, "stored as bfloat16": lambda: cat(plain, "plain")},
+                      (Target(0.5),) if jobs == 1 else (), prepare=lambda: bench.warm(raw))
+
+
 def zstd(bench, made, group, chosen):
     """The baseline is `zstd -dc` of the same items; all but a kilobyte of its output is elements."""
     for source, name in ("zstd frames", "frames of 256 KiB, cat"), ("zstd", "one frame, cat"):
