@@ -287,9 +287,10 @@ static int s3_begin(void *store, const char *path, char **ret_id, bool *ret_doub
 		    const atomic_bool *cancel, struct ckpt_err *e)
 {
 	struct buf body CLEANUP(buf_release) = BUF_INIT(BODY_MAX);
-	struct ask a = {
-		.s = s3_of(store), .query = "uploads=", .o = { .method = "POST", .type = binary }
-	};
+	struct ask a = { .s = s3_of(store),
+			 .query = "uploads=",
+			 .once = true,
+			 .o = { .method = "POST", .type = binary } };
 	autofree char *id = NULL;
 	int rc = ask(&a, path, &(struct ask_how){ .cancel = cancel }, &body, e);
 
