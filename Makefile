@@ -236,8 +236,30 @@ $(BUILD)/libexecdir: FORCE
 $(BUILD)/tests.list: FORCE
 	$(call keep,$(TEST) $(FETCH) $(LINK) $(FETCH_LIBS))
 
--include $(patsubst %.o,%.d,$(call obj,$(CORE) $(FETCH) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/fetch/*.c tests/mpi/*.c tests/fs/*.c tests/net/*.c \
+-include $(patsubst %.o,%.d,$(call obj,scripts/python/static_stderr.c $(CORE) $(FETCH) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/fetch/*.c tests/mpi/*.c tests/fs/*.c tests/net/*.c \
 	tests/bench/*.c)))
+
+# A wheel for pip: the package, libckpt and the program, which need nothing but the C library of the machine that built
+# them or a newer one. What is linked statically has no names that other libraries in a process could take for theirs.
+WHEEL_DIR  := $(BUILD)/wheel
+# Debian's pkg-config does not name the codecs of libblosc.a, one of which is C++.
+WHEEL_LIBS  = -L$(WHEEL_DIR) -Wl,-Bstatic,--start-group $(if $(1),$(shell $(PKG_CONFIG) --libs fuse3 libseccomp)) \
+	$(shell $(PKG_CONFIG) --libs $(CORE_PKGS)) -llz4 -lsnappy -lstdc++ -Wl,--end-group,-Bdynamic -static-libgcc -lm
+WHEEL_LINK := -s -Wl,--exclude-libs,ALL
+
+$(WHEEL_DIR)/libblosc.a: $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(V_)$(OBJCOPY) --redefine-sym stderr=ckptfs_static_stderr $$($(CC) -print-file-name=libblosc.a) $@
+$(WHEEL_DIR)/$(SONAME): $(call obj,$(CORE) scripts/python/static_stderr.c) $(WHEEL_DIR)/libblosc.a
+	$(V_)$(CC) -shared -Wl,-soname,$(SONAME),-Bsymbolic $(CFLAGS_) $(CFLAGS) $(LINKLIB_$(VARIANT)) $(WHEEL_LINK) $(LDFLAGS) \
+	  -o $@ $(filter %.o,$^) $(call WHEEL_LIBS)
+$(WHEEL_DIR)/ckptfs: $(call obj,$(FS) scripts/python/static_stderr.c) $(BUILD)/libcore.a $(WHEEL_DIR)/libblosc.a
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WHEEL_LINK) $(LDFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libcore.a \
+	  $(call WHEEL_LIBS,program)
+wheel: $(BUILD)/wheel.done
+$(BUILD)/wheel.done: $(WHEEL_DIR)/$(SONAME) $(WHEEL_DIR)/ckptfs $(PYTHON_PACKAGE) $(wildcard scripts/python/*.*)
+	@/usr/bin/python3 -B scripts/python/wheel.py $(WHEEL_DIR)/$(SONAME) $(WHEEL_DIR)/ckptfs build
+	@touch $@
 
 install: all install-lib $(if $(WITH_FS),install-program) $(if $(FETCH_PROGRAM),install-fetch)
 
@@ -304,7 +326,7 @@ demo:
 	@scripts/demo.sh
 
 check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads $(BUILD)/tests/proxy $(BUILD)/tests/dir-fetch \
-	$(BUILD)/tests/quick_python \
+	$(BUILD)/tests/quick_python $(if $(filter build/release,$(BUILD)),wheel) \
 	$(patsubst %,$(BUILD)/fuzz/%,$(FUZZ)) $(patsubst %,$(BUILD)/tests/%,$(FSPROGS))
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 # check-full runs the long loops of fault and property tests, too.
@@ -372,7 +394,7 @@ clean:
 help:
 	@echo 'all install uninstall clean     program, library, man pages (PREFIX, DESTDIR)'
 	@echo '                                LIB_ONLY=1: libckpt alone; REMOTE=0: no object stores; MPI=1: with Open MPI; CROSS_COMPILE=PREFIX'
-	@echo 'dist deb                        a tar of the sources; Debian packages, in build/'
+	@echo 'dist deb wheel                  a tar of the sources; Debian packages; a wheel for pip, in build/'
 	@echo 'demo                            mount a real checkpoint and look around'
 	@echo 'setup                           install the Debian packages that a build needs (root)'
 	@echo 'check check-full                all tests; with the long loops of fault and property tests'
@@ -386,7 +408,7 @@ help:
 
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping
-.PHONY: all compile lib program install install-lib install-program install-fetch uninstall setup dist deb demo check check-full \
+.PHONY: all compile lib program install install-lib install-program install-fetch uninstall setup dist deb wheel demo check check-full \
 	check-programs check-asan check-tsan check-valgrind \
 	check-torch fuzz soak bench layers lint analyze format clean help FORCE
 .DELETE_ON_ERROR:

@@ -15,7 +15,7 @@ set -euo pipefail
 
 SUITE=forky
 PACKAGES="python3-torch python3-numpy python3-zstandard python3-safetensors python3-transformers
-  llama.cpp-tools python3-gguf python3-zarr python3-ml-dtypes python3-compressed-tensors"
+  llama.cpp-tools python3-gguf python3-zarr python3-ml-dtypes python3-compressed-tensors python3-pip-whl"
 STAMP=var/lib/ckptfs-ready # inside the chroot: the packages installed last
 
 die() { echo "chroot.sh: $*" >&2; exit 1; }

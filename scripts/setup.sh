@@ -1,5 +1,5 @@
 #!/bin/sh
-# setup.sh build|test|deb - install the Debian packages that are needed to build, to test, or to make packages.
+# setup.sh build|test|deb|wheel - install the Debian packages that are needed to build, to test, or to make packages.
 # setup.sh names - print the names of the packages that a build needs.
 #
 # MPI=1 in the environment: include the packages for a build with MPI. CHECK_FULL=1: those for a full run of the tests.
@@ -15,7 +15,9 @@ set -u
 packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev zlib1g-dev libblosc-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev \
   libcurl4-openssl-dev libexpat1-dev"
 case ${1:-build} in
-  test) packages="$packages check libjansson-dev attr rsync sqlite3 python3 python3-numpy bash-completion zsh fish g++ jq mandoc procps e2fsprogs chromium" ;;
+  test) packages="$packages liblz4-dev libsnappy-dev python3-venv check libjansson-dev attr rsync sqlite3 python3 python3-numpy bash-completion zsh fish g++ jq mandoc procps e2fsprogs chromium" ;;
+  # The codecs that libblosc.a needs, where libblosc.so finds them itself.
+  wheel) packages="$packages liblz4-dev libsnappy-dev g++ python3" ;;
   deb) packages="$packages build-essential debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;
 esac
 # Real servers for the suites that only a full run has (tests/net/servers.sh).

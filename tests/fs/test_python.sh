@@ -4,7 +4,7 @@
 LIMIT=${LIMIT:-120}
 . "${0%/*}/lib.sh"
 long="each_fixture_is_what_the_commands_show threads_may_read_and_close a_series_is_that_of_stat \
-  it_finds_what_is_installed structures_are_those_of_the_header"
+  it_finds_what_is_installed a_wheel_is_all_that_is_needed structures_are_those_of_the_header"
 
 TOP=$(realpath "$HERE/../..")
 BUILD=$(dirname "$CKPTFS")
@@ -117,6 +117,45 @@ test_it_finds_what_is_installed() {
   sed -i 's/^__version__ = .*/__version__ = "0.0.0"/' ckptfs/_libckpt.py
   PYTHONPATH=$T status_of 1 py -c 'import ckptfs; ckptfs.open("x")'
   grep -q 'ImportError: .* is for 0.0.0' err
+}
+
+# As pip installs the wheel, without a network, in an environment of its own, with nothing of the sources or of this build
+# in reach. tests/torch/python.sh does the same with the Python and the C library of a newer Debian.
+test_a_wheel_is_all_that_is_needed() {
+  local bin=$T/env/bin wheel unzipped name hash size
+  [[ $BUILD == */build/release ]] || return 0 # of which the wheel is
+  wheel=$(echo "$TOP"/build/ckptfs-*.whl)
+  # What RECORD says of each file; nothing has a name that another library could take for its own, and no other library
+  # but the C library is asked for.
+  unzipped=$T/unzipped
+  python3 -m zipfile -e "$wheel" "$unzipped"
+  (cd "$unzipped" && find . -type f -printf '%P\n' | sort) >have
+  cut -d, -f1 "$unzipped"/*.dist-info/RECORD | sort | diff - have
+  while IFS=, read -r name hash size; do
+    [[ -n $hash ]] || continue
+    is "$size" "$(stat -c %s "$unzipped/$name")"
+    is "${hash#sha256=}" "$(openssl dgst -sha256 -binary "$unzipped/$name" | base64 | tr '+/' '-_' | tr -d =)"
+  done <"$unzipped"/*.dist-info/RECORD
+  is "" "$(nm -D --defined-only "$unzipped"/ckptfs/libckpt.so.* | grep -v ' T ckpt_' || true)"
+  is "ld-linux libc libm" "$(for name in "$unzipped"/ckptfs/libckpt.so.* "$unzipped"/*.data/scripts/ckptfs; do
+    readelf -d "$name" | sed -nE 's/.*NEEDED.*\[(ld-linux|lib[a-z]+).*/\1/p'
+  done | sort -u | paste -sd' ')"
+  /usr/bin/python3 -m venv --system-site-packages env
+  HOME=$T "$bin/pip" install --quiet --no-index --no-cache-dir --disable-pip-version-check "$wheel"
+  py() { env -u CKPTFS_LIBRARY -u PYTHONPATH CKPTFS="$bin/ckptfs" PYTHONDONTWRITEBYTECODE=1 "$bin/python" "$@"; }
+  is "$("$CKPTFS" --version)" "$("$bin/ckptfs" --version)"
+  is "$T/env/lib" "$(py -c 'import ckptfs
+ckptfs._libckpt._library()
+print([x.split()[-1] for x in open("/proc/self/maps") if "libckpt" in x][0])' | sed 's|/python.*||')"
+  check listing "$(zoo)"
+  check errors "$(zoo)"
+  check state_dict "$(big)/ckpt"
+  # Blosc's codecs, too.
+  is "$("$CKPTFS" sum "$DATA/mcore_zarr/ckpt")" "$("$bin/ckptfs" sum "$DATA/mcore_zarr/ckpt")"
+  mkdir mnt
+  "$bin/ckptfs" mount "$DATA/plain/ckpt" mnt
+  is "$("$CKPTFS" cat "$DATA/plain/ckpt" .ckptfs/info.json | head -c 20)" "$(head -c 20 mnt/.ckptfs/info.json)"
+  "$bin/ckptfs" umount mnt
 }
 
 # What a copy of the module finds in the directories above it is loaded only where that is its source tree, or where

@@ -25,5 +25,21 @@ check() {
 check python_check.py /mnt/data /mnt/out
 check dcp_reader.py check /mnt/data /mnt/out
 
+# The wheel, installed by a newer Debian's pip without a network: the same checks, without this build's library.
+cp build/ckptfs-*.whl "$tmp/"
+# shellcheck disable=SC2016 # expanded by the inner shell
+if in_chroot sh -ec 'PYTHONPATH=$(echo /usr/share/python-wheels/pip-*.whl) \
+  python3 -m pip install --no-index --no-cache-dir --disable-pip-version-check --target /mnt/out/site /mnt/out/ckptfs-*.whl
+  /mnt/out/site/bin/ckptfs --version; ls /mnt/out/site/ckptfs/libckpt.so.*' >"$tmp/pip" 2>&1; then
+  pass
+  mkdir "$tmp/wheel"
+  counted "wheel" timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" --bind "$PWD/tests/data:/mnt/data" \
+    --bind "$tmp:/mnt/out" -- env PYTHONPATH=/mnt/out/site XDG_CACHE_HOME=/mnt/out/cache \
+    python3 /mnt/tests/python_check.py /mnt/data /mnt/out/wheel all_types safetensors_interface
+else
+  fail "pip install"
+  cat "$tmp/pip"
+fi
+
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
