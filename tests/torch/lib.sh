@@ -80,6 +80,17 @@ in_chroot() {
   timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" --bind "$tmp:/mnt/out" -- "$@"
 }
 
+# with_package SCRIPT ARG...: counts what it does in the chroot with the Python package and this build's library, and with
+# tests/data at /mnt/data.
+with_package() {
+  mkdir -p "$tmp/lib"
+  cp "$(dirname "$ckptfs")"/libckpt.so.* "$tmp/lib/"
+  counted "$1" timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" \
+    --bind "$PWD/tests/data:/mnt/data" --bind "$PWD/scripts/python:/mnt/scripts" --bind "$tmp:/mnt/out" -- \
+    env LD_LIBRARY_PATH=/mnt/out/lib PYTHONPATH=/mnt/scripts XDG_CACHE_HOME=/mnt/out/cache \
+    python3 "/mnt/tests/$1" "${@:2}"
+}
+
 # compare_cases SCRIPT: what it saves, a directory CASE/ for each, is mounted and compared.
 compare_cases() {
   local script=$1 case name mnt=$tmp/mnt

@@ -3,7 +3,7 @@
 #
 # The Python package and real PyTorch: every type that torch has, as torch loads it; and a model of
 # transformers that gets its weights out of what Megatron-core saved, without Megatron-core; the same interface as
-# safetensors; torch.distributed.checkpoint with its reader, on four ranks. Must be root, for the chroot that PyTorch lives in (scripts/chroot.sh).
+# safetensors; the loader for vLLM; the wheel. Must be root, for the chroot that PyTorch lives in (scripts/chroot.sh).
 #
 # $CKPTFS is the program, default build/release/ckptfs; its library lies beside it.
 set -euo pipefail
@@ -12,18 +12,7 @@ cd "$(dirname "$0")/../.."
 # shellcheck source=lib.sh
 . tests/torch/lib.sh
 
-# The library.
-mkdir "$tmp/lib"
-cp "$(dirname "$ckptfs")"/libckpt.so.* "$tmp/lib/"
-
-check() {
-  counted "$1" timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" \
-    --bind "$PWD/tests/data:/mnt/data" --bind "$PWD/scripts/python:/mnt/scripts" --bind "$tmp:/mnt/out" -- \
-    env LD_LIBRARY_PATH=/mnt/out/lib PYTHONPATH=/mnt/scripts XDG_CACHE_HOME=/mnt/out/cache \
-    python3 "/mnt/tests/$1" "${@:2}"
-}
-check python_check.py /mnt/data /mnt/out
-check dcp_reader.py check /mnt/data /mnt/out
+with_package python_check.py /mnt/data /mnt/out
 
 # The wheel, installed by a newer Debian's pip without a network: the same checks, without this build's library.
 cp build/ckptfs-*.whl "$tmp/"
