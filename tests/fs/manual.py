@@ -20,7 +20,7 @@ import sys
 
 def mdoc_blocks(text):
     """The literal blocks of a page, as they are printed."""
-    for block in re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed$|^\.Dl (\$ .*)$", text, re.S | re.M):
+    for block in re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed$|^\.Dl (\$ [^\n]*)$", text, re.S | re.M):
         lines = "".join(block).splitlines()
         yield [re.sub(r"\\(&|e|\(dq)", lambda m: {"&": "", "e": "\\", "(dq": '"'}[m[1]], s) for s in lines]
 

@@ -22,6 +22,7 @@ open("data/model.norm.weight", "wb").write(norm)'
   make_dcp world/run/step-2000 $args optim.state.exp_avg 13x24 2x1 optim.step -:int64 -
   rm -rf data world/run/*.bin
   aged world/run
+  ckptfs cat world/run/step-1000 gguf/model.gguf --assets=world/hf-config --gguf_dtype=q4_k_m >world/model-q4_k_m.gguf
   cp -r "$DATA/mcore_gpt_dense/ckpt" world/iter_0001000
   chmod -R u+w world/iter_0001000
   python3 -c 'import json, sys
