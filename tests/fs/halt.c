@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A library to be loaded before others, which makes a program send itself a signal in the middle of its work, so that
- * no test has to be quick enough. HALT="MIN MAX N SIGNAL": in front of its Nth pwrite() of MIN to MAX bytes.
+ * no test has to be quick enough. HALT="MIN MAX N SIGNAL": in front of its Nth write() or pwrite() of MIN to MAX
+ * bytes.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -12,7 +13,7 @@
 
 static atomic_ullong calls;
 
-ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
+static void count(size_t bytes)
 {
 	unsigned long long min, max, n;
 	const char *how = getenv("HALT");
@@ -22,5 +23,16 @@ ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
 		abort();
 	if (bytes >= min && bytes <= max && ++calls == n)
 		(void)kill(getpid(), number);
+}
+
+ssize_t write(int fd, const void *data, size_t bytes)
+{
+	count(bytes);
+	return syscall(SYS_write, fd, data, bytes);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
+{
+	count(bytes);
 	return syscall(SYS_pwrite64, fd, data, bytes, at);
 }

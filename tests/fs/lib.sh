@@ -82,7 +82,7 @@ once() {
 }
 
 make_halt() { ${CC:-cc} -O1 -shared -fPIC -o halt.so "$HERE/halt.c"; }
-# ckptfs that sends itself a signal in front of a pwrite(): halted "MIN MAX N SIGNAL" ARG..., see halt.c
+# ckptfs that sends itself a signal in front of a write: halted "MIN MAX N SIGNAL" ARG..., see halt.c
 halted() {
   local how=$1
   shift
