@@ -132,9 +132,9 @@ void gguf_gemma_put(const struct gguf_config *c, struct gguf_keys *k)
 	gguf_u32(k, ".attention.key_length", (uint32_t)c->a.head_dim);
 	gguf_u32(k, ".attention.value_length", (uint32_t)c->a.head_dim);
 	gguf_u32(k, ".attention.sliding_window", (uint32_t)c->window);
-	if (c->attention_cap)
+	if (c->attention_cap != 0)
 		gguf_f32(k, ".attn_logit_softcapping", c->attention_cap);
-	if (c->head_cap)
+	if (c->head_cap != 0)
 		gguf_f32(k, ".final_logit_softcapping", c->head_cap);
 	if (c->a.kind == KIND_GEMMA2)
 		return;

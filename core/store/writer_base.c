@@ -56,20 +56,23 @@ static void free_place(struct place_options *o)
 	*o = (struct place_options){ 0 };
 }
 
-static bool copy_string(const char **s)
+/* Afterwards *s is a copy or NULL, so that all may be freed. */
+static void copy_string(const char **s, bool *ok)
 {
-	*s = *s ? strdup(*s) : NULL;
-	return *s;
+	if (*s && !(*s = strdup(*s)))
+		*ok = false;
 }
 
 int writer_place(struct ckpt_storage_writer *w, const struct staging_how *how, struct ckpt_err *e)
 {
 	struct writer_base *b = w->self;
 	struct place_options o = *how->place;
-	bool ok = (!o.endpoint | copy_string(&o.endpoint)) & (!o.region | copy_string(&o.region)) &
-		  (!o.profile | copy_string(&o.profile)) &
-		  (!o.cache_dir | copy_string(&o.cache_dir));
+	bool ok = true;
 
+	copy_string(&o.endpoint, &ok);
+	copy_string(&o.region, &ok);
+	copy_string(&o.profile, &ok);
+	copy_string(&o.cache_dir, &ok);
 	if (!ok) {
 		free_place(&o);
 		return err_nomem(e);
