@@ -57,7 +57,7 @@ FETCH_PKGS := $(if $(WITH_FETCH),libcurl expat)
 PKGS      := $(FS_PKGS) $(FETCH_PKGS) $(CORE_PKGS)
 
 # A build installs nothing: it names what is missing. These targets need no library.
-NO_BUILD  := clean help setup dist deb layers lint format uninstall demo fuzz \
+NO_BUILD  := clean help setup dist deb wheel layers lint format uninstall demo fuzz \
 	check check-full check-asan check-tsan check-valgrind
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(NO_BUILD),$(MAKECMDGOALS)),all),)
 MISSING   := $(shell $(PKG_CONFIG) --version >/dev/null 2>&1 || echo '$(PKG_CONFIG)'; \
@@ -256,7 +256,9 @@ $(WHEEL_DIR)/$(SONAME): $(call obj,$(CORE) scripts/python/static_stderr.c) $(WHE
 $(WHEEL_DIR)/ckptfs: $(call obj,$(FS) scripts/python/static_stderr.c) $(BUILD)/libcore.a $(WHEEL_DIR)/libblosc.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WHEEL_LINK) $(LDFLAGS) -o $@ $(filter %.o,$^) $(BUILD)/libcore.a \
 	  $(call WHEEL_LIBS,program)
-wheel: $(BUILD)/wheel.done
+wheel:
+	@scripts/setup.sh wheel
+	@$(MAKE) --no-print-directory $(BUILD)/wheel.done
 $(BUILD)/wheel.done: $(WHEEL_DIR)/$(SONAME) $(WHEEL_DIR)/ckptfs $(PYTHON_PACKAGE) $(wildcard scripts/python/*.*)
 	@/usr/bin/python3 -B scripts/python/wheel.py $(WHEEL_DIR)/$(SONAME) $(WHEEL_DIR)/ckptfs build
 	@touch $@
@@ -326,7 +328,7 @@ demo:
 	@scripts/demo.sh
 
 check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads $(BUILD)/tests/proxy $(BUILD)/tests/dir-fetch \
-	$(BUILD)/tests/quick_python $(if $(filter build/release,$(BUILD)),wheel) \
+	$(BUILD)/tests/quick_python $(if $(filter build/release,$(BUILD)),$(BUILD)/wheel.done) \
 	$(patsubst %,$(BUILD)/fuzz/%,$(FUZZ)) $(patsubst %,$(BUILD)/tests/%,$(FSPROGS))
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 # check-full runs the long loops of fault and property tests, too.
@@ -349,6 +351,7 @@ check-valgrind:
 	@scripts/valgrind.sh build/valgrind/tests/unit $(SUITES)
 check-torch: all
 	@MPI=$(WITH_MPI) scripts/setup.sh test
+	@$(MAKE) --no-print-directory wheel
 	@tests/torch/run.sh
 	@tests/torch/reshard.sh
 	@tests/torch/clients.sh
@@ -360,6 +363,7 @@ check-torch: all
 	@tests/torch/kinds.sh
 	@tests/torch/megatron_ranks.sh
 	@tests/torch/python.sh
+	@tests/torch/dcp_reader.sh
 	@tests/torch/zarr.sh
 	@tests/torch/dequant.sh
 	@tests/torch/gguf_source.sh

@@ -20,6 +20,7 @@
 #ifndef CKPTFS_LIBEXECDIR
 #define CKPTFS_LIBEXECDIR "/usr/local/libexec/ckptfs"
 #endif
+#define PACKAGED "/usr/libexec/ckptfs/ckptfs-fetch"
 
 enum {
 	ASK_S = 5, /* of silence, then it is asked whether it is there */
@@ -80,8 +81,12 @@ static int find_program(char **ret, struct ckpt_err *e)
 		return 0;
 	self[n] = 0;
 	(void)snprintf(strrchr(self, '/') + 1, sizeof("ckptfs-fetch"), "ckptfs-fetch");
-	if (access(self, X_OK))
-		return 0;
+	if (access(self, X_OK)) {
+		/* Where the Debian package has it: a wheel's libckpt is not installed by that. */
+		if (access(PACKAGED, X_OK))
+			return 0;
+		(void)snprintf(self, sizeof(self), "%s", PACKAGED);
+	}
 	free(*ret);
 	*ret = strdup(self);
 	return *ret ? 0 : err_nomem(e);

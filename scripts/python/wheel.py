@@ -37,6 +37,23 @@ def entry_points(groups):
                    for group, points in groups.items())
 
 
+# Debian's packages of what is linked statically.
+STATIC = ("libblosc-dev libdeflate-dev libfuse3-dev liblz4-dev libseccomp-dev libsnappy-dev libsqlite3-dev libxxhash-dev "
+          "libzstd-dev nettle-dev zlib1g-dev g++").split()
+
+
+def licences():
+    """Our licence, and the copyright files of the libraries that are in the wheel, which ask for that."""
+    found = {"LICENSE": (HERE.parents[1] / "LICENSE").read_bytes()}
+    for package in STATIC:
+        path = pathlib.Path("/usr/share/doc", package, "copyright")
+        if path.exists():
+            found[f"{package}.copyright"] = path.read_bytes()
+        else:
+            print(f"wheel.py: there is no {path}: the wheel lacks a licence and is not for others", file=sys.stderr)
+    return found
+
+
 def main(library, program, directory):
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
     version = re.search(r'^__version__ = "(.*)"$', (HERE / "ckptfs/_libckpt.py").read_text(), re.M)[1]
@@ -50,6 +67,7 @@ def main(library, program, directory):
              "WHEEL": f"Wheel-Version: 1.0\nGenerator: ckptfs\nRoot-Is-Purelib: false\nTag: {tag}\n",
              "entry_points.txt": entry_points(project["entry-points"])}
     files.update({f"{name}.dist-info/{key}": text.encode() for key, text in about.items()})
+    files.update({f"{name}.dist-info/licenses/{key}": data for key, data in licences().items()})
     record = "".join(f"{path},{digest(data)},{len(data)}\n" for path, data in files.items())
     files[f"{name}.dist-info/RECORD"] = f"{record}{name}.dist-info/RECORD,,\n".encode()
     wheel = pathlib.Path(directory) / f"{name}-{tag}.whl"

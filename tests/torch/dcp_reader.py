@@ -174,6 +174,19 @@ def check_objects_and_errors(data, out):
     assert "open '/no/where'" in raised(dcp.load, {"w": torch.zeros(6)}, storage_reader=StorageReader("/no/where"))
     assert StorageReader.validate_checkpoint_id(path) and not StorageReader.validate_checkpoint_id("/no/where")
     assert "there is no path" in raised(dcp.load, {"w": torch.zeros(6)}, storage_reader=StorageReader())
+    # What is not a file of torch.save's: JSON, and the pickles of HyperParallel.
+    single = out / f"values-{dist.get_rank()}.pt"
+    torch.save({"w": torch.arange(6.0), "step": 7, "when": {"epoch": 2.5}}, single)
+    with ckptfs.open(single, index=":memory:") as ck:
+        names = list(ck.objects)
+    for weights_only in True, False:
+        mine = dict.fromkeys(names, 0)
+        dcp.load(mine, storage_reader=StorageReader(single, index=":memory:", weights_only=weights_only))
+        assert mine and all(mine.values()), mine
+    for weights_only in True, False:
+        mine = {"epoch": None}
+        dcp.load(mine, storage_reader=StorageReader(data / "hp_a_collective/ckpt", weights_only=weights_only))
+        assert mine["epoch"] is not None
     # A nested state dict without a template, as dcp_to_torch_save has it.
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
     nested = _load_state_dict_from_keys(storage_reader=StorageReader(

@@ -330,6 +330,9 @@ def check_dlpack():
         state = ck.state_dict()
         assert list(state) == list(ck) and all(same_tensor(state[name], ck.torch(name)) for name in ck)
         assert next(iter(ck.state_dict(device="meta").values())).device.type == "meta"
+        with torch.device("meta"):  # where torch makes what is not told where: no memory of the CPU to read into
+            inside = ck.torch("float32"), ck.state_dict()["float32"]
+        assert all(same_tensor(t, ck.torch("float32")) for t in inside)
         try:
             ckptfs._load._new_torch(type("T", (ckptfs.Tensor,), {"__init__": lambda self: vars(self).update(
                 dtype="float3", shape=(), itemsize=1, name="x")})())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._checkpoint import Checkpoint, Tensors
 from ._libckpt import Option
-from ._tensor import Index, Tensor
+from ._tensor import _resolve, Index, Tensor
 
 if TYPE_CHECKING:
     import numpy
@@ -98,7 +98,7 @@ def fill(wanted: Iterable[tuple[Tensor, Any]], threads: int = 0) -> None:
 def _new_torch(t: Tensor) -> _torch.Tensor:
     import torch
 
-    out = torch.empty(t.shape, dtype=t.torch_dtype())
+    out = torch.empty(t.shape, dtype=t.torch_dtype(), device="cpu")  # whatever the default is
     _want_huge_pages(out.data_ptr(), t.nbytes)
     return out
 
@@ -168,7 +168,20 @@ class SafeSlice:
             return "F4"
         return _SAFETENSORS.get(self._tensor.dtype, self._tensor.dtype)
 
+    def _packed(self, index: Index) -> Index:
+        """Of elements of half a byte: the index of the bytes that they are in."""
+        wanted = _resolve(index, self.get_shape())
+        first, step, count, stays = wanted[-1]
+        if not stays or step != 1 or first % 2 or count % 2:
+            raise ValueError(f"tensor '{self._tensor.name}' has two elements in a byte: along its last dimension a slice "
+                             "begins and ends at even elements and has no step")
+        wanted[-1] = first // 2, 1, count // 2, True
+        return tuple(slice(at, end if (end := at + by * n) >= 0 else None, by) if stays else at
+                     for at, by, n, stays in wanted)
+
     def __getitem__(self, index: Index) -> Any:
+        if self.get_dtype() == "F4":
+            index = self._packed(index)
         if self._framework == "np":
             return self._tensor[index]
         return _moved(self._tensor.torch(index), self._device)

@@ -168,7 +168,7 @@ class Tensor:
 
         wanted = _resolve(index, self.shape)
         shape = [count for _, _, count, stays in wanted if stays]
-        out = torch.empty(shape, dtype=self.torch_dtype())
+        out = torch.empty(shape, dtype=self.torch_dtype(), device="cpu")  # whatever the default is
         self._read(wanted, out.data_ptr(), [s * self.itemsize for s in out.stride()])
         return out
 

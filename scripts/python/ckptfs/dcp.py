@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from typing import Any, Optional, Union
 
 import torch
@@ -30,6 +31,8 @@ from ._libckpt import Error, Option
 from ._load import read_boxes
 
 __all__ = ["StorageReader"]
+
+_MAGIC = (0x1950a86a20f9469cfc6c).to_bytes(10, "little")  # what torch.save begins a file with that is no archive
 
 
 class StorageReader(_StorageReader):
@@ -74,13 +77,19 @@ class StorageReader(_StorageReader):
         entries: dict[str, Any] = {}
         for name in tensors:
             t = tensors.tensor(name)
+            try:
+                dtype = t.torch_dtype()
+            except TypeError as e:  # it cannot be loaded, and the others can
+                warnings.warn(f"left out: {e}", stacklevel=2)
+                continue
             # Which ranks saved which parts is the library's affair: to torch it is one chunk.
             entries[name] = TensorStorageMetadata(
-                TensorProperties(dtype=t.torch_dtype()), torch.Size(t.shape),
+                TensorProperties(dtype=dtype), torch.Size(t.shape),
                 [ChunkStorageMetadata(torch.Size([0] * t.ndim), torch.Size(t.shape))])
         for name in () if self._model else ck.objects:
             entries.setdefault(name, BytesStorageMetadata())
-        return Metadata(entries, planner_data={name: (name,) for name in entries} if self._model else ck.paths(),
+        paths = {} if self._model else ck.paths()
+        return Metadata(entries, planner_data={name: paths.get(name, (name,)) for name in entries},
                         storage_meta=StorageMeta(checkpoint_id=os.fspath(self._path)))
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -109,7 +118,7 @@ class StorageReader(_StorageReader):
                                  f"{list(target.shape)}")
             room = target
             if target.device.type != "cpu" or target.dtype != t.torch_dtype():
-                room = torch.empty(target.shape, dtype=t.torch_dtype())
+                room = torch.empty(target.shape, dtype=t.torch_dtype(), device="cpu")
             wanted.append((t, room, tuple(slice(o, o + n) for o, n in zip(item.storage_offsets, item.lengths))))
             after.append((item, target, room))
         threads = self._threads or max(len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1), 1)
@@ -124,8 +133,13 @@ class StorageReader(_StorageReader):
 
     def _bytes_of(self, found: Object) -> io.BytesIO:
         """What the planner passes to torch.load(weights_only=False)."""
-        if not self._weights_only:
-            return io.BytesIO(found)
+        # Objects of DCP and Megatron-core are files of torch.save's, those of HyperParallel pickles; others are JSON.
+        pickled = found.startswith((b"PK\3\4", b"\x80"))
+        if pickled and not self._weights_only:
+            import pickle  # nothing else here executes one
+
+            of_torch = found.startswith(b"PK") or _MAGIC in found[:32]
+            return io.BytesIO(found) if of_torch else _saved(pickle.loads(found))
         try:
             torch.load(io.BytesIO(found), weights_only=True)
             return io.BytesIO(found)
@@ -133,12 +147,9 @@ class StorageReader(_StorageReader):
             why = e
         value = found.value
         if _has_class(value):
-            raise Error(f"object '{found.name}' of '{self._path}' is not of Python's own types: pass weights_only=False "
-                        "if you trust who saved it") from why
-        again = io.BytesIO()
-        torch.save(value, again)
-        again.seek(0)
-        return again
+            raise Error(f"object '{found.name}' of '{self._path}' is not of Python's own types"
+                        + (": pass weights_only=False if you trust who saved it" if pickled else "")) from why
+        return _saved(value)
 
     @property
     def checkpoint_id(self) -> Union[str, os.PathLike, None]:
@@ -151,6 +162,13 @@ class StorageReader(_StorageReader):
             return True
         except OSError:
             return False
+
+
+def _saved(value: Any) -> io.BytesIO:
+    out = io.BytesIO()
+    torch.save(value, out)
+    out.seek(0)
+    return out
 
 
 def _has_class(value: Any) -> bool:

@@ -40,11 +40,15 @@ def from_pretrained(model_class: Any, path: Union[str, os.PathLike], *, recipe: 
     """
     words = {"recipe": recipe, "dequantize": dequantize, "assets": assets, **(options or {})}
     with Checkpoint(path, words) as ck:
-        if config is None:
-            about = json.loads(ck.read("hf/config.json"))
-            config = transformers.CONFIG_MAPPING[about.get("model_type")].from_dict(about)
         if not len(ck.model):
             raise Error(f"checkpoint '{path}' has no model: {ck.verdicts()['hf'].text}")
+        if config is None:
+            about = json.loads(ck.read("hf/config.json"))
+            kind = about.get("model_type")
+            if kind not in transformers.CONFIG_MAPPING:
+                raise Error(f"config.json of '{path}': transformers {transformers.__version__} has no model_type {kind!r}; "
+                            "pass config=")
+            config = transformers.CONFIG_MAPPING[kind].from_dict(about)
         state = ck.model.state_dict(threads=threads)
         generation = _generation(ck)
     if hasattr(model_class, "_model_mapping"):  # an AutoModel, which asks for a directory to look into
@@ -53,7 +57,8 @@ def from_pretrained(model_class: Any, path: Union[str, os.PathLike], *, recipe: 
     model, found = model_class.from_pretrained(None, config=config, state_dict=state, output_loading_info=True, **named)
     lacks, odd = sorted(found["missing_keys"]), found["mismatched_keys"]
     if strict and (lacks or odd):
-        shown = ", ".join([f"'{name}'" for name in lacks] + [f"'{name[0]}' in another shape" for name in odd][:3])
+        names = [f"'{name}'" for name in lacks] + [f"'{name[0]}' in the model's shape" for name in odd]
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         raise Error(f"checkpoint '{path}' has not all weights of {type(model).__name__}: it lacks {shown}; "
                     "`ckptfs info` tells more, and strict=False gives them random values")
     if generation is not None and model.can_generate():
