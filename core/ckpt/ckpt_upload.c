@@ -48,7 +48,7 @@ static int split(const char *address, bool is_file, char **ret_parent, char **re
 		 struct ckpt_err *e)
 {
 	autofree char *parent = strdup(address);
-	char *from = parent ? strstr(parent, "://") : NULL, *slash;
+	char *from = parent ? strstr(parent, "://") : NULL, *slash, shown[200];
 
 	if (!parent)
 		return err_nomem(e);
@@ -56,7 +56,7 @@ static int split(const char *address, bool is_file, char **ret_parent, char **re
 	if (is_file) {
 		if (!slash || !slash[1])
 			return err_set(e, EINVAL, "'%s' does not name a file: add its name",
-				       address);
+				       text_show_address(address, shown, sizeof(shown)));
 		*ret_name = strdup(slash + 1);
 		if (!*ret_name)
 			return err_nomem(e);
@@ -74,11 +74,12 @@ int ckpt_upload_begin(const char *address, bool is_file, const char *const opts[
 	struct place_options place;
 	struct ckpt_opts o = { 0 };
 	autofree char *parent = NULL;
-	char left[64];
+	char left[64], shown[200];
 	int rc = u ? 0 : err_nomem(e);
 
 	if (!rc && !text_is_address(address))
-		rc = err_set(e, EINVAL, "'%s' is not an address", address);
+		rc = err_set(e, EINVAL, "'%s' is not an address",
+			     text_show_address(address, shown, sizeof(shown)));
 	if (!rc && opts)
 		rc = ckpt_opts_parse(opts, NULL, 0, &a, &o, e);
 	if (!rc)

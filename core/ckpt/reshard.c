@@ -467,6 +467,7 @@ static int check_dest(const struct resharding *s, struct ckpt_err *e)
 {
 	struct ckpt_storage_writer writer CLEANUP(ckpt_storage_writer_free) = { 0 };
 	struct ckpt_save_opts opts = save_opts(s);
+	char shown[200];
 	int rc = 0;
 
 	if (s->r->comm && s->r->comm->size > 1 && text_is_address(s->dest))
@@ -474,7 +475,7 @@ static int check_dest(const struct resharding *s, struct ckpt_err *e)
 			e, ENOTSUP,
 			"'%s': ranks that are processes of their own cannot write to an object "
 			"store together: start one process",
-			s->dest);
+			text_show_address(s->dest, shown, sizeof(shown)));
 	if (!rc)
 		rc = open_writer(s, &opts, &writer, e);
 	return rc ? rc : ckpt_storage_writer_validate_checkpoint_id(&writer, s->dest, e);

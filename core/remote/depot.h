@@ -22,9 +22,9 @@
  * bounded in total. On a file system that several machines share, such as NFS, each machine has a
  * directory of its own in DIR.
  *
- * Private to core/remote. Threads: one, which none of its functions lets wait for another process.
- * Except for depot_prepare, which may, from any thread; and for hold_write and hold_done, which may
- * be called from any, by one at a time for each hold. Eviction is done by a thread of its own.
+ * Private to core/remote. Threads: one, and no function makes it wait for another process, with two
+ * exceptions. depot_prepare may wait, and any thread may call it. hold_write and hold_done may be
+ * called from any thread, by one at a time for each hold. A thread of its own evicts.
  */
 #ifndef REMOTE_DEPOT_H
 #define REMOTE_DEPOT_H

@@ -398,7 +398,9 @@ static void note_byte(struct transfer *t)
 	if (t->first_ns)
 		return;
 	t->first_ns = t->last_ns;
-	note_latency(t->net, t->first_ns - t->began_ns);
+	/* A request with a body is answered when that has been sent. */
+	if (!t->m.read && !t->m.body.len)
+		note_latency(t->net, t->first_ns - t->began_ns);
 }
 
 static size_t on_field(char *p, size_t size, size_t n, void *arg)

@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/vec.h"
 
@@ -283,7 +284,8 @@ struct crew {
 	int (*each)(struct uploads *u, struct object *x, struct ckpt_err *e);
 	struct object **v;
 	size_t n;
-	bool goes_on; /* after an error */
+	bool goes_on;	   /* after an error */
+	uint64_t until_ns; /* it goes on, once one has failed, until then */
 	pthread_mutex_t lock;
 	size_t next, failed;
 	struct ckpt_err why; /* of the first that failed */
@@ -299,6 +301,10 @@ static void *crew_work(void *arg)
 
 		{
 			SCOPED_LOCK(&c->lock);
+			if (c->goes_on && c->failed && clock_ns() > c->until_ns) {
+				c->failed += c->n - c->next;
+				c->next = c->n;
+			}
 			if (c->next < c->n && (c->goes_on || !c->failed))
 				x = c->v[c->next++];
 		}
@@ -425,14 +431,13 @@ static int show(struct uploads *u, struct object *x, struct ckpt_err *e)
 		x->state = VISIBLE;
 		return 0;
 	}
-	if (rc != -EIO && rc != -ETIMEDOUT && rc != -ENOENT && rc != -EEXIST)
-		return rc;
+	/* Whatever the last request's error is, one before it may have been carried out. */
 	found = find(u, x);
 	if (found == FOUND_OURS) {
 		x->state = VISIBLE;
 		return 0;
 	}
-	if (found == FOUND_UNKNOWN)
+	if (found == FOUND_UNKNOWN && rc != -EACCES)
 		x->state = UNKNOWN;
 	if (rc == -EEXIST)
 		return err_set(e, EEXIST, "'%s' has been made meanwhile by somebody else", x->path);
@@ -467,8 +472,9 @@ static int remove_names(struct uploads *u, enum uploads_names which, struct ckpt
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < l->n; i++) {
-		u->removed_old = true;
 		rc = u->ops->remove(u->store, l->v[i], e);
+		/* After another error it is still there. */
+		u->removed_old |= !rc || rc == -EIO || rc == -ETIMEDOUT;
 		if (rc)
 			(void)err_wrap(e, "remove '%s'", l->v[i]);
 	}
@@ -547,12 +553,15 @@ void uploads_stop(struct uploads *u)
 
 static int undo(struct uploads *u, struct object *x, struct ckpt_err *e)
 {
+	enum found found = x->state == UNKNOWN ? find(u, x) : FOUND_NONE;
 	int rc = 0;
 
-	if (x->state == VISIBLE || (x->state == UNKNOWN && find(u, x) == FOUND_OURS))
+	if (x->state == VISIBLE || found == FOUND_OURS)
 		rc = u->ops->remove(u->store, x->path, e);
 	else if (x->id)
 		rc = u->ops->abort(u->store, x->path, x->id, e);
+	if (!rc && found == FOUND_UNKNOWN)
+		rc = err_set(e, EIO, "it may have appeared");
 	if (!rc && x->state != HELD && x->state != FRESH)
 		x->state = GONE;
 	if (x->doubtful && sweep(u, x, e) && !rc)
@@ -564,7 +573,10 @@ static int undo(struct uploads *u, struct object *x, struct ckpt_err *e)
 
 void uploads_undo(struct uploads *u, struct buf *left)
 {
-	struct crew c = { .u = u, .each = undo, .goes_on = true };
+	struct crew c = { .u = u,
+			  .each = undo,
+			  .goes_on = true,
+			  .until_ns = clock_ns() + UPLOAD_UNDO_ALL_MS * CLOCK_MS };
 	struct object **v;
 	struct ckpt_err e = { 0 };
 	size_t failed = 0, shown = 0;

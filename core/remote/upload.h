@@ -45,6 +45,8 @@ enum {
 	UPLOAD_HELD = 64 << 20, /* bytes; the default of options.held */
 	UPLOAD_AT_ONCE = 16,	/* requests of a commit or an undo */
 	UPLOAD_UNDO_MS = 10000, /* an abort or a removal is tried again for so long */
+	/* If one could not be undone by then, no other is begun: the network may be gone. */
+	UPLOAD_UNDO_ALL_MS = 30000,
 };
 
 /* What a request sends. */

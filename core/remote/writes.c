@@ -18,7 +18,7 @@
 
 enum {
 	SESSIONS_MAX = 1024,
-	HASTE_MS = 700, /* an answer that somebody waits for with a key pressed */
+	HASTE_MS = 700, /* somebody has pressed Ctrl-C and waits for the answer */
 	CLOSE_S = 60,	/* undoing what a killed process has left ends after so long */
 };
 

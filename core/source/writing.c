@@ -43,6 +43,7 @@ struct writing {
 	char *address;
 	uint64_t session;
 	bool begun;
+	bool in_commit; /* we have stopped waiting for it */
 	bool (*stop)(void *arg);
 	void *stop_arg;
 	_Atomic uint32_t files;
@@ -410,8 +411,11 @@ int writing_part(struct writing *w, uint32_t file, const char *path, uint64_t si
 	uint64_t len = min_u64(each, size - off);
 	autofree char *buf = malloc(PIECE);
 	autoclose int fd = -1;
-	int rc = buf ? part_fd(&fd, e) : err_nomem(e);
+	int rc;
 
+	if (number != 1 && (!number || off >= size))
+		return err_set(e, EINVAL, "'%s': a part %u that is not possible", path, number);
+	rc = buf ? part_fd(&fd, e) : err_nomem(e);
 	for (uint64_t at = 0, n; !rc && at < len; at += n) {
 		n = min_u64(PIECE, len - at);
 		rc = read(arg, off + at, buf, (size_t)n, e);
@@ -485,9 +489,13 @@ int writing_commit(struct writing *w, struct ckpt_err *e)
 	x->fd = -1;
 	x->head = (struct wire_head){ .kind = WIRE_COMMIT, .n = { w->session } };
 	rc = enqueue(w, x, e);
-	if (rc)
+	if (rc) {
 		item_free(x);
-	return rc ? rc : writing_flush(w, e);
+		return rc;
+	}
+	rc = writing_flush(w, e);
+	w->in_commit = rc == -ECANCELED;
+	return rc;
 }
 
 static void end_session(struct writing *w, bool hasty, char *left, size_t cap)
@@ -517,6 +525,10 @@ void writing_close(struct writing *w, char *left, size_t cap)
 	}
 	if (w->begun)
 		end_session(w, hasty, left, cap);
+	if (w->in_commit)
+		(void)snprintf(
+			left, cap,
+			"its last step had begun, and is finished: look whether it is there");
 	if (!hasty) {
 		SCOPED_LOCK(&w->lock);
 		while (w->senders)

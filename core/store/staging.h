@@ -107,8 +107,8 @@ int staging_put(struct staging *s, const char *name, const void *data, size_t le
 int staging_dir(struct staging *s, const char *name, struct ckpt_err *e);
 /* Syncs the names of all files in it to disk. */
 int staging_sync_dir(struct staging *s, const char *name, struct ckpt_err *e);
-/* Syncs the names of all files so far, except in directories, to disk. Every rank calls it when it has written its files.
- * */
+/* Syncs the names of all files so far, except in directories, to disk. Every rank calls it when it
+ * has written its files. */
 int staging_sync(struct staging *s, struct ckpt_err *e);
 
 /*

@@ -88,7 +88,8 @@ static void begun(void)
 /* ckptfs-fetch sees that this process has ended. */
 static void begun_far(void)
 {
-	interrupt_say("ckptfs: export: interrupted; its uploads are being aborted\n");
+	interrupt_say(
+		"ckptfs: export: interrupted; its uploads are aborted, unless all has been sent\n");
 }
 
 /* ---- the command ---- */

@@ -70,10 +70,10 @@ test_commands_take_addresses() {
 test_python_takes_addresses() {
   reach
   put s3 "$(fixture plain)/ckpt" python
-  /usr/bin/python3 - "$address" "$(fixture plain)/ckpt" "$HERE/../../scripts" "${CKPTFS%/*}" <<'X'
+  /usr/bin/python3 - "$address" "$(fixture plain)/ckpt" "$HERE/../../scripts/python" "${CKPTFS%/*}" <<'X'
 import os, sys, glob
 sys.path.insert(0, sys.argv[3])
-os.environ["CKPTFS_LIB"] = glob.glob(sys.argv[4] + "/libckpt.so*")[0]
+os.environ["CKPTFS_LIBRARY"] = glob.glob(sys.argv[4] + "/libckpt.so*")[0]
 os.environ["CKPTFS_FETCH"] = sys.argv[4] + "/ckptfs-fetch"
 import ckptfs
 with ckptfs.open(sys.argv[1], dtype="fp32") as a, ckptfs.open(sys.argv[2], dtype="fp32") as b:
@@ -129,16 +129,17 @@ test_a_second_mount_fetches_no_data() {
   wait_until jq -e '.network | .bytes > 18000000 and .requests > 3 and .latency_us > 0' m/.ckptfs/stats.json
 }
 
+# ls_takes N: at most so many requests; more if one takes a second, for then another is sent
+ls_takes() {
+  ask S3_PROXY from=0 >/dev/null
+  ckptfs ls "$address" >/dev/null && (($(counted S3_PROXY requests) <= $1))
+}
 # A listing and the metadata; then a listing.
 test_an_index_takes_two_requests() {
   reach proxy
   put s3 "$(big)/ckpt" few
-  ask S3_PROXY from=0 >/dev/null
-  ckptfs ls "$address" >/dev/null
-  (($(counted S3_PROXY requests) <= 3)) || fail "$(ask S3_PROXY)"
-  ask S3_PROXY from=0 >/dev/null
-  ckptfs ls "$address" >/dev/null
-  (($(counted S3_PROXY requests) <= 1)) || fail "$(ask S3_PROXY)"
+  ls_takes 3 || fail "$(ask S3_PROXY)"
+  try_rounds ls_takes 1 || fail "$(ask S3_PROXY)"
 }
 
 test_without_a_cache_nothing_is_kept() {
