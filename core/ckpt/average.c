@@ -332,6 +332,14 @@ static bool is_small_float(const struct catalog_tensor *t)
 	return !is_real(t) && !strncmp(name, "float", 5);
 }
 
+/* Integers that are codes of weights: their scales would be averaged, and they would not. */
+static bool is_codes(const struct averager *a, const struct catalog_tensor *t)
+{
+	if (a->eng->format == &format_gguf)
+		return t->dtype == CKPT_DTYPE_U8; /* blocks: see gguf_types.h */
+	return dequantise_is_codes(a->eng->catalog, t);
+}
+
 /* The tensor of source i that belongs to t, which is the base's. */
 static int find(const struct averager *a, size_t i, const struct catalog_tensor *t, uint32_t *ret)
 {
@@ -416,7 +424,7 @@ static int derive_all(struct averager *a)
 	int rc = v && hide ? 0 : err_nomem(a->e);
 
 	for (uint32_t k = 0; !rc && k < n; k++) {
-		bool small = is_small_float(&t[k]);
+		bool small = is_small_float(&t[k]) || is_codes(a, &t[k]);
 
 		if ((!small && !is_real(&t[k])) || !takes_part(a, &t[k]))
 			continue;
@@ -460,6 +468,13 @@ int average_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_er
 			return err_wrap(e, "option 'average'");
 		of[i] = other;
 		weights[i] = p->v[i].weight;
+		if (other == eng)
+			continue;
+		/* Absolute: see ckpt_opts_words. */
+		free(p->v[i].path);
+		p->v[i].path = strdup(other->c->root);
+		if (!p->v[i].path)
+			return err_nomem(e);
 	}
 	return rc ? rc : derive_all(&a);
 }

@@ -9,10 +9,12 @@
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/run.h"
 #include "ckpt/run_tree.h"
+#include "index/catalog_query.h"
 #include "source/place.h"
 #include "tree/view.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,6 +166,8 @@ int ckpt_open_run(const char *path, const struct ckpt_opts *given, struct ckpt *
 		rc = c->file ? 1
 			     : format_probe(c->place, NULL, &c->engine->format,
 					    &c->engine->metadata, e);
+	if (rc == -ENOTUNIQ && c->engine->format == &format_gguf)
+		rc = 0; /* as in open_any */
 	if (rc > 0 && !c->file && c->engine->format->names_one &&
 	    format_is_below(&c->engine->metadata))
 		rc = 0;
@@ -227,8 +231,9 @@ static int open_average(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_e
 {
 	const struct place_options how = ckpt_opts_place(o);
 	struct ckpt_opts one = *o;
-	autofree char *base = NULL;
+	autofree char *base = NULL, *run = NULL;
 	int rc = enter_versions(c, e);
+	size_t len;
 
 	if (!rc)
 		rc = average_of_run(c->place, c->root, o, &c->engine->average, &base, e);
@@ -236,14 +241,18 @@ static int open_average(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_e
 		return rc;
 	name_list_release(&c->engine->metadata);
 	free(c->dir);
-	free(c->root);
 	place_free(c->place);
+	run = c->root;
 	c->dir = c->root = NULL;
 	c->place = NULL;
 	c->file = NULL;
 	one.runs = false;
 	rc = open_root(c, base, &one, &how, e);
-	return rc ? err_wrap(e, "option 'average'") : open_any(c, &one, e);
+	if (rc)
+		return err_wrap(e, "option 'average'");
+	len = strlen(run);
+	c->elsewhere = strncmp(c->root, run, len) != 0 || c->root[len] != '/';
+	return open_any(c, &one, e);
 }
 
 static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
@@ -280,10 +289,26 @@ static int open_several(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_e
 	return rc ? rc : n > 1 ? open_run(c, o, e) : 1;
 }
 
+/* Several GGUF files beside the checkpoints of a run are what was made of them. */
+static int open_beside(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	const struct ckpt_err two = *e;
+	int rc;
+
+	name_list_release(&c->engine->metadata);
+	rc = open_run(c, o, e);
+	if (rc <= 0)
+		return rc;
+	*e = two;
+	return -two.code;
+}
+
 static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	int rc = format_probe(c->place, c->file, &c->engine->format, &c->engine->metadata, e);
 
+	if (rc == -ENOTUNIQ && !c->file && c->engine->format == &format_gguf)
+		return open_beside(c, o, e);
 	if (rc > 0 && (o->runs || (o->average && !c->engine->average.n)) && !c->file &&
 	    c->engine->format->names_one && format_is_below(&c->engine->metadata)) {
 		rc = open_several(c, o, e);
@@ -308,14 +333,41 @@ const char *ckpt_beyond(const struct ckpt *c)
 	return place_beyond(c->place);
 }
 
-int ckpt_others(const struct ckpt *c, int (*each)(void *arg, const char *path), void *arg)
+/* A file that was named may be one of several: an index, or a part. They are opened when they are read. */
+static int tell_files(const struct ckpt *c, int (*each)(void *arg, const char *path), void *arg)
 {
+	const struct stored_file *s;
+	size_t n = 0;
 	int rc = 0;
 
+	s = c->file ? catalog_sources(c->engine->catalog, &n) : NULL;
+	for (size_t i = 0; !rc && i < n; i++) {
+		autofree char *path = NULL;
+
+		if (s[i].bytes)
+			continue;
+		if (asprintf(&path, "%s/%s", c->dir, s[i].path) < 0) {
+			path = NULL;
+			return -ENOMEM;
+		}
+		if (strcmp(path, c->root) != 0)
+			rc = each(arg, path);
+	}
+	return rc;
+}
+
+int ckpt_others(const struct ckpt *c, int (*each)(void *arg, const char *path), void *arg)
+{
+	int rc = c->engine && c->elsewhere ? each(arg, c->root) : 0;
+
+	if (!rc && c->engine)
+		rc = tell_files(c, each, arg);
 	for (size_t i = 0; !rc && c->engine && i < c->engine->others.n; i++) {
 		const struct ckpt *one = c->engine->others.v[i];
 
 		rc = each(arg, one->root);
+		if (!rc)
+			rc = tell_files(one, each, arg);
 		if (!rc && ckpt_beyond(one))
 			rc = each(arg, ckpt_beyond(one));
 	}

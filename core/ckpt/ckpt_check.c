@@ -82,7 +82,7 @@ static void check_files(struct run *r)
 		 * trigger this too.
 		 */
 		if (place_look(r->eng->c->place, s[i].path, &seen, &e) > 0 &&
-		    seen.mtime_ns > r->eng->mtime_ns) {
+		    seen.mtime_ns > r->eng->metadata_ns) {
 			(void)err_set(
 				&e, EIO,
 				"data file '%s' is newer than the metadata: overwritten by an "

@@ -59,6 +59,7 @@ struct ckpt {
 	const char *const *options; /* see ckpt_opts_words; of a run, those of its tree */
 	struct ckpt_totals totals;  /* for a run: 0 where it has nothing */
 	bool in_run;		    /* it is shown in a run's tree */
+	bool elsewhere;		    /* it is the base of an average, and not below the run */
 };
 
 /* A checkpoint that can be read. */
@@ -85,7 +86,8 @@ struct engine {
 	struct computed computed;
 	struct view *view;
 	struct fetch *fetch;
-	uint64_t mtime_ns;
+	uint64_t mtime_ns;    /* the latest of its metadata, and of what it is computed from */
+	uint64_t metadata_ns; /* the latest of its metadata */
 	char identity[67];
 	/*
 	 * Per tensor or object: 1 + the number of the data file that keeps it from being opened, or

@@ -28,40 +28,59 @@ static void hide_others(struct deq_finder *f)
 				f->hide[i] = true;
 }
 
-/* Codes of a form that is not known here would be shown beside weights, and nothing would say that
- * they are codes: the configuration that did is cut out. */
-static int refuse_others(const struct deq_finder *f)
+/* Scales have the name of their codes with `end` replaced by `by`. */
+struct sign {
+	const char *end, *by;
+};
+
+/* What says that t holds codes; NULL: nothing does. */
+static const struct sign *sign_of(const struct deq_finder *f, const struct catalog_tensor *t)
 {
-	static const struct {
-		const char *end, *by;
-	} signs[] = {
+	static const struct sign signs[] = {
 		{ "", deq_scale_inv },	  { "", deq_scale },	   { "_packed", deq_scale },
 		{ "_blocks", "_scales" }, { ".weight", ".scale" }, { ".qweight", ".scales" },
 		{ ".weight", ".SCB" },	  { "", ".absmax" },
 	};
+	enum ckpt_dtype dtype = (enum ckpt_dtype)t->dtype;
 
+	if (cast_possible(dtype, CKPT_DTYPE_F32) || dtype == CKPT_DTYPE_BOOL ||
+	    dtype_info(dtype)->size > 4)
+		return NULL;
+	for (size_t k = 0; k < ARRAY_LEN(signs); k++)
+		if ((!*signs[k].end || deq_ends(t, signs[k].end)) &&
+		    deq_sibling(f, t, signs[k].end, signs[k].by) >= 0)
+			return &signs[k];
+	return NULL;
+}
+
+bool dequantise_is_codes(const struct catalog *c, const struct catalog_tensor *t)
+{
+	struct deq_finder f = { .t = NULL };
+
+	f.t = catalog_tensors(c, &f.n_tensors);
+	return sign_of(&f, t);
+}
+
+/* Codes of a form that is not known here would be shown beside weights, and nothing would say that
+ * they are codes: the configuration that did is cut out. */
+static int refuse_others(const struct deq_finder *f)
+{
 	for (size_t i = 0; i < f->n_tensors; i++) {
 		const struct catalog_tensor *t = &f->t[i];
-		enum ckpt_dtype dtype = (enum ckpt_dtype)t->dtype;
+		const struct sign *sign;
 
 		if (deq_ends(t, ".pre_quant_scale"))
 			return err_set(f->e, ERR_UNSUPPORTED,
 				       "option 'dequantize': '%.120s' is to be multiplied into "
 				       "activations, which is not known here",
 				       SHOWN(t));
-		if (f->hide[i] || cast_possible(dtype, CKPT_DTYPE_F32) ||
-		    dtype == CKPT_DTYPE_BOOL || dtype_info(dtype)->size > 4)
-			continue;
-		for (size_t k = 0; k < ARRAY_LEN(signs); k++)
-			if ((!*signs[k].end || deq_ends(t, signs[k].end)) &&
-			    deq_sibling(f, t, signs[k].end, signs[k].by) >= 0)
-				return err_set(
-					f->e, ERR_UNSUPPORTED,
-					"option 'dequantize': '%.120s' (%s, shape %s) holds codes "
-					"of a form that is not known: there is also '%.120s%s'",
-					SHOWN(t), DTYPE_TEXT(t), SHAPE_TEXT(t),
-					FQN_TEXT(t->fqn, t->fqn_len - strlen(signs[k].end)),
-					signs[k].by);
+		sign = f->hide[i] ? NULL : sign_of(f, t);
+		if (sign)
+			return err_set(f->e, ERR_UNSUPPORTED,
+				       "option 'dequantize': '%.120s' (%s, shape %s) holds codes "
+				       "of a form that is not known: there is also '%.120s%s'",
+				       SHOWN(t), DTYPE_TEXT(t), SHAPE_TEXT(t),
+				       FQN_TEXT(t->fqn, t->fqn_len - strlen(sign->end)), sign->by);
 	}
 	return 0;
 }

@@ -20,7 +20,10 @@
 #include "model/dtype.h"
 #include "read/derived.h"
 
+#include <stdbool.h>
+
 struct catalog;
+struct catalog_tensor;
 struct ckpt_err;
 
 /* Reads the first len bytes of tensor number i of the catalog, as it is before it changes; the tensor
@@ -47,5 +50,8 @@ void dequantised_release(struct dequantised *d);
 
 /* Members of config.json that say how weights are quantised. */
 extern const char *const dequantise_keys[2];
+
+/* Does a shown tensor hold codes: are there scales that belong to it? */
+bool dequantise_is_codes(const struct catalog *c, const struct catalog_tensor *t);
 
 #endif

@@ -130,6 +130,7 @@ static void identify(struct engine *eng)
 		others_digest(eng, &d);
 		files = d.low;
 	}
+	eng->metadata_ns = eng->mtime_ns;
 	eng->mtime_ns = max_u64(eng->mtime_ns, others_mtime(eng));
 	(void)snprintf(eng->identity, sizeof(eng->identity), "%s-%016llx-%016llx",
 		       catalog_seal(eng->catalog), (unsigned long long)eng->mtime_ns,
@@ -207,7 +208,9 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 				    .where = o->index,
 				    .rebuild = o->rebuild_index,
 				    .scan = { o->progress, o->progress_arg } };
-	struct fetch_opts fetch = { .cache_bytes = o->cache ? o->cache : ENGINE_CACHE,
+	struct fetch_opts fetch = { .cache_bytes = o->share   ? o->share
+						   : o->cache ? o->cache
+							      : ENGINE_CACHE,
 				    .map_bytes = o->maps ? o->maps : ENGINE_MAPS,
 				    .renew = renew_catalog,
 				    .renew_arg = eng };

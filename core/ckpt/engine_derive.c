@@ -95,8 +95,14 @@ static int dequantise_all(struct engine *eng, const struct ckpt_opts *o, struct 
 
 	if (rc || !o->dequantize)
 		return rc;
-	if (eng->format == &format_gguf)
-		return dequantise_gguf(eng->catalog, (enum ckpt_dtype)dtype, &eng->dequantised, e);
+	if (eng->format == &format_gguf) {
+		rc = dequantise_gguf(eng->catalog, (enum ckpt_dtype)dtype, &eng->dequantised, e);
+		if (!rc && !eng->dequantised.n && o->warn)
+			o->warn(o->warn_arg,
+				"option 'dequantize' does nothing: no tensor of the GGUF is stored "
+				"in blocks");
+		return rc;
+	}
 	rc = assets_text(&eng->assets, "config.json", MAX_CONFIG, &text, &len, &number, e);
 	if (!rc && text && jdoc_parse_copy(&config, text, len, JDOC_BIG | JDOC_PYTHON, e))
 		rc = err_wrap(e, "'%.200s', line %zu", eng->assets.v[number].path, config.line);

@@ -150,19 +150,27 @@ void lora_config_release(struct lora_config *c)
 	jdoc_release(&c->doc);
 }
 
-/* Does all of s match p, which is_pattern has accepted? */
-static bool matches(const char *p, size_t n, const char *s, size_t len)
+/* How many characters match p, which is_pattern has accepted. */
+static size_t width_of(const char *p, size_t n)
 {
-	size_t k = 0;
+	size_t width = 0;
 
-	for (size_t i = 0; i < n; i++, k++) {
+	for (size_t i = 0; i < n; i++, width++)
+		i += p[i] == '\\';
+	return width;
+}
+
+/* Does s, which is as long as that, match p? */
+static bool matches(const char *p, size_t n, const char *s)
+{
+	for (size_t i = 0; i < n; i++, s++) {
 		bool any = p[i] == '.';
 
 		i += p[i] == '\\';
-		if (k == len || (!any && p[i] != s[k]))
+		if (!any && p[i] != *s)
 			return false;
 	}
-	return k == len;
+	return true;
 }
 
 /* The number of the first pattern that the name ends in, at its beginning or behind a dot. */
@@ -173,16 +181,12 @@ static void look_up(struct jval patterns, const char *s, size_t len, double *ret
 	while (jiter_next(&i)) {
 		bool whole = *i.key == '^';
 		const char *p = i.key + whole;
-		size_t n = i.key_len - whole;
+		size_t n = i.key_len - whole, width = width_of(p, n), at = len - width;
 
-		for (size_t at = 0; at < len; at++) {
-			if (at && (whole || s[at - 1] != '.'))
-				continue;
-			if (!matches(p, n, s + at, len - at))
-				continue;
-			(void)jval_number(i.v, ret);
-			return;
-		}
+		if (width > len || (at && (whole || s[at - 1] != '.')) || !matches(p, n, s + at))
+			continue;
+		(void)jval_number(i.v, ret);
+		return;
 	}
 }
 

@@ -28,6 +28,7 @@ int others_open(struct engine *eng, const char *path, const struct ckpt_opts *o,
 				   .anonymous = o->anonymous,
 				   .cache_dir = o->cache_dir,
 				   .cache_size = o->cache_size,
+				   .cache = o->cache, /* so that one ckptfs-fetch reads all */
 				   .retry = o->retry,
 				   .map_files = o->map_files };
 	struct others *x = &eng->others;
@@ -36,7 +37,7 @@ int others_open(struct engine *eng, const char *path, const struct ckpt_opts *o,
 	/* A path belongs to one index, which is the first checkpoint's. */
 	if (o->index && !strcmp(o->index, ":memory:"))
 		plain.index = o->index;
-	plain.cache = max_u64((o->cache ? o->cache : ENGINE_CACHE) / max_u64(share, 1), MIN_CACHE);
+	plain.share = max_u64((o->cache ? o->cache : ENGINE_CACHE) / max_u64(share, 1), MIN_CACHE);
 	plain.maps = max_u64((o->maps ? o->maps : ENGINE_MAPS) / max_u64(share, 1), MIN_MAPS);
 	if (!VEC_ROOM_WITHIN(x->v, x->cap, x->n + 1, OTHERS_MAX))
 		return x->n == OTHERS_MAX

@@ -167,7 +167,7 @@ static int check_settled(const struct engine *eng, struct ckpt_err *e)
 	uint64_t newest = files_newest_ns(eng->files), now = clock_wall_ns();
 	uint64_t age = max_u64(now, newest) - min_u64(now, newest);
 
-	if (newest <= eng->mtime_ns || age > SETTLE_SECONDS * CLOCK_SECOND || is_whole_copy(eng))
+	if (newest <= eng->metadata_ns || age > SETTLE_SECONDS * CLOCK_SECOND || is_whole_copy(eng))
 		return 0;
 	return err_set(e, EAGAIN,
 		       "checkpoint '%s': its data is newer than its metadata, and was written less "
@@ -323,6 +323,12 @@ int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ck
 	return rc;
 }
 
+static void rest(struct engine *eng)
+{
+	blockcache_clear(fetch_blocks(eng->fetch));
+	files_trim(eng->files, IDLE_FDS);
+}
+
 void run_done(struct ckpt_run *r, struct run_child *k)
 {
 	struct run_child *end = NULL;
@@ -334,8 +340,9 @@ void run_done(struct ckpt_run *r, struct run_child *k)
 		last = k->users == 1 && k->ckpt;
 	}
 	if (last) { /* the cache is only useful while files are open */
-		blockcache_clear(fetch_blocks(k->ckpt->engine->fetch));
-		files_trim(k->ckpt->engine->files, IDLE_FDS);
+		rest(k->ckpt->engine);
+		for (size_t i = 0; i < k->ckpt->engine->others.n; i++)
+			rest(k->ckpt->engine->others.v[i]->engine);
 	}
 	{
 		SCOPED_LOCK(&r->lock);

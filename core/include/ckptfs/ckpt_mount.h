@@ -144,9 +144,11 @@ CKPT_API int ckpt_assets(struct ckpt *c, int (*each)(void *arg, const struct ckp
  */
 CKPT_API const char *ckpt_beyond(const struct ckpt *c);
 /*
- * Calls `each` for the absolute path or address of every other checkpoint that tensors of this one
- * are computed from (average=), and for the directories that links of those may lead to, until it
- * returns something else than 0, which is returned. A run has none.
+ * Calls `each` for every path, absolute, or address that reading this checkpoint also needs: those of
+ * other checkpoints that its tensors are computed or taken from (average=, overlay=, lora=); the
+ * directories that links of those may lead to; its own, if it is the base of an average and lies
+ * outside the run that was named; and all files of a checkpoint that was named by one of them. Goes
+ * on until `each` returns something else than 0, which is returned. A run has none.
  */
 CKPT_API int ckpt_others(const struct ckpt *c, int (*each)(void *arg, const char *path), void *arg);
 /*
