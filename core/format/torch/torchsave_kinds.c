@@ -93,6 +93,8 @@ static void begin_text(struct walk *w, const struct pk_value *class)
 		buf_str(&name, ".");
 		buf_add(&name, class->g->name->data, class->g->name->len);
 		buf_json_str(&w->text, name.data ? name.data : "", name.len);
+		if (name.err)
+			w->text.err = name.err;
 		buf_release(&name);
 	} else {
 		buf_str(&w->text, "\"torch.Tensor\"");
