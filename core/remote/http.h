@@ -94,7 +94,7 @@ struct http_how {
 	bool urgent;	   /* see store_get */
 	unsigned retry_ms; /* 0: the network's */
 	unsigned connect_ms, stall_ms;
-	/* Set once the server has answered anything. Until then a name that does not resolve and a
+	/* Set once the server has sent the head of an answer. Until then a name that does not resolve and a
 	 * refused connection are tried for 3 s only: it may be a typing error. NULL: set already. */
 	_Atomic bool *answered;
 	uint64_t upload; /* bytes that each request sends, and so more time */

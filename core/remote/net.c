@@ -379,8 +379,6 @@ static void judge(struct transfer *t)
 	(void)curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
 	a.status = (unsigned)status;
 	t->judged = true;
-	if (c->how.answered)
-		atomic_store(c->how.answered, true);
 	t->verdict = c->ops->judge(c->arg, c->got, &a, &t->e);
 	if (status == 503 || status == 429)
 		note_trouble(t->net, clock_ns());
@@ -416,6 +414,8 @@ static size_t on_field(char *p, size_t size, size_t n, void *arg)
 		len--;
 	if (!len) {
 		t->head_over = true;
+		if (t->call->how.answered) /* even if no body comes */
+			atomic_store(t->call->how.answered, true);
 		return size * n;
 	}
 	if (t->head_over) { /* another head, behind "100 Continue" */
