@@ -49,6 +49,7 @@ struct uploads {
 	struct uploads_options o;
 	atomic_bool stopped;
 	bool committed, removed_old;
+	bool kept; /* what is visible stays: the commit point may be, too */
 	pthread_mutex_t lock;
 	pthread_cond_t change;
 	struct object **v; /* by number; NULL: none */
@@ -551,7 +552,7 @@ void uploads_stop(struct uploads *u)
 	u->stopped = true;
 }
 
-static int undo(struct uploads *u, struct object *x, struct ckpt_err *e)
+static int withdraw(struct uploads *u, struct object *x, struct ckpt_err *e)
 {
 	enum found found = x->state == UNKNOWN ? find(u, x) : FOUND_NONE;
 	int rc = 0;
@@ -564,11 +565,43 @@ static int undo(struct uploads *u, struct object *x, struct ckpt_err *e)
 		rc = err_set(e, EIO, "it may have appeared");
 	if (!rc && x->state != HELD && x->state != FRESH)
 		x->state = GONE;
+	return rc;
+}
+
+static int undo(struct uploads *u, struct object *x, struct ckpt_err *e)
+{
+	int rc = x->state == VISIBLE && u->kept ? 0 : withdraw(u, x, e);
+
 	if (x->doubtful && sweep(u, x, e) && !rc)
 		rc = -e->code;
 	if (rc)
 		x->doubtful = true; /* to be named */
 	return rc;
+}
+
+/* The object that makes all the others a checkpoint; NULL: none so far. */
+static struct object *commit_point(const struct uploads *u)
+{
+	const struct names *last = &u->names[UPLOADS_COMES_LAST];
+
+	return last->n ? find_object(u, last->v[last->n - 1]) : NULL;
+}
+
+/* Undone before all others: as long as it may be visible, so must be what belongs to it. */
+static void undo_point(struct uploads *u, struct object *x, struct crew *c, struct buf *left)
+{
+	c->v[c->n++] = x;
+	c->next = 1;
+	c->failed = undo(u, x, &c->why) ? 1 : 0;
+	u->kept = x->state == VISIBLE || x->state == UNKNOWN;
+	if (!u->kept)
+		return;
+	buf_printf(left,
+		   "the checkpoint may be complete and visible: '%.100s' could not be removed "
+		   "(%.120s), so the other files were kept",
+		   x->path, c->why.msg);
+	c->failed = 0;
+	x->doubtful = false; /* it has been named */
 }
 
 void uploads_undo(struct uploads *u, struct buf *left)
@@ -577,7 +610,7 @@ void uploads_undo(struct uploads *u, struct buf *left)
 			  .each = undo,
 			  .goes_on = true,
 			  .until_ns = clock_ns() + UPLOAD_UNDO_ALL_MS * CLOCK_MS };
-	struct object **v;
+	struct object **v, *point;
 	struct ckpt_err e = { 0 };
 	size_t failed = 0, shown = 0;
 
@@ -589,12 +622,17 @@ void uploads_undo(struct uploads *u, struct buf *left)
 	}
 	v = u->committed ? NULL : calloc(u->n + 1, sizeof(*v));
 	c.v = v;
+	point = commit_point(u);
+	if (v && point)
+		undo_point(u, point, &c, left);
 	for (size_t i = 0; v && i < u->n; i++)
-		if (u->v[i])
+		if (u->v[i] && u->v[i] != point)
 			v[c.n++] = u->v[i];
 	if (v)
 		failed = for_all(&c, &e);
 	if (failed) {
+		if (left->len)
+			buf_str(left, "; ");
 		buf_printf(left, "%zu upload%s could not be removed (%.120s):", failed,
 			   failed == 1 ? "" : "s", e.msg);
 		for (size_t i = 0; i < c.n && shown < 3; i++)

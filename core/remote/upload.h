@@ -18,7 +18,8 @@
  * The commit: old objects that must not be seen beside the new ones are removed
  * (UPLOADS_REMOVED_FIRST); the new ones appear, several at a time; old ones that are left are
  * removed (UPLOADS_REMOVED); those named by UPLOADS_COMES_LAST appear one after another. If a step
- * fails, what has appeared is removed again. A request whose answer is lost is decided by looking
+ * fails, what has appeared is removed again: the last of UPLOADS_COMES_LAST, the commit point, before
+ * all others, which stay if it may still be visible, so that no part of a checkpoint is. A request whose answer is lost is decided by looking
  * at the object: its ETag is that of the MD5 of the parts, or it is not ours.
  *
  * Private to core/remote.

@@ -30,22 +30,23 @@ static struct {
 	pthread_mutex_t lock;
 	struct thing objects[MAX], uploads[MAX];
 	unsigned calls, ids;
-	unsigned fails;	    /* this call fails, from 1; 0: none */
-	bool after, always; /* after its effect; and all that follow */
+	unsigned fails;	 /* this call is the first of the script, from 1; 0: none */
+	const char *how; /* for each call: '.': works, 'b': fails before its effect, 'a': after it;
+			    the last stands for all that follow */
 	char log[4096];
 } store = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* 0; 1: fails now; 2: fails after its effect. */
 static int call(const char *what, const char *path)
 {
-	size_t n = strlen(store.log);
+	size_t n = strlen(store.log), at;
 
 	store.calls++;
 	(void)snprintf(store.log + n, sizeof(store.log) - n, "%s %s\n", what, path);
-	if (!store.fails || store.calls < store.fails ||
-	    (!store.always && store.calls > store.fails))
+	if (!store.fails || store.calls < store.fails)
 		return 0;
-	return store.after ? 2 : 1;
+	at = min_u64(store.calls - store.fails, strlen(store.how) - 1);
+	return store.how[at] == '.' ? 0 : store.how[at] == 'b' ? 1 : 2;
 }
 
 static int broken(struct ckpt_err *e)
@@ -249,7 +250,6 @@ static void reset(void)
 	memset(store.objects, 0, sizeof(store.objects));
 	memset(store.uploads, 0, sizeof(store.uploads));
 	store.calls = store.fails = store.ids = 0;
-	store.after = store.always = false;
 	store.log[0] = 0;
 }
 
@@ -428,7 +428,7 @@ START_LOOP_TEST(a_call_that_fails_leaves_all_or_nothing, 40)
 
 	reset();
 	store.fails = (unsigned)_i / 2 + 1;
-	store.after = _i % 2;
+	store.how = _i % 2 ? "a." : "b.";
 	u = begin(true, 4);
 	rc = write_all(u, &e);
 	uploads_undo(u, &left);
@@ -455,15 +455,64 @@ START_LOOP_TEST(a_store_that_fails_from_some_call_on_shows_no_checkpoint, 40)
 
 	reset();
 	store.fails = (unsigned)_i / 2 + 1;
-	store.after = _i % 2;
-	store.always = true;
+	store.how = _i % 2 ? "a" : "b";
 	u = begin(true, 4);
 	rc = write_all(u, &e);
 	uploads_undo(u, &left);
-	if (!rc)
+	if (!rc || find(store.objects, ".metadata", NULL))
 		check_all_there();
-	else if (count(store.objects) || count(store.uploads))
+	if (rc && (count(store.objects) || count(store.uploads)))
 		ck_assert_ptr_nonnull(strstr(left.data ? left.data : "", "could not be removed"));
+	uploads_free(u);
+}
+END_TEST
+
+/* What happens from the request on that makes the commit point visible: that one, a look, and the
+ * undo's look and removal. */
+static const struct {
+	const char *how, *why; /* why: of what is left; NULL: nothing is */
+	bool visible;
+} points[] = {
+	{ "aa.", NULL, false },			  /* it was there, and is removed */
+	{ "bb.", NULL, false },			  /* it was not */
+	{ "a", "it may have appeared", true },	  /* never known */
+	{ "aab.", "it may have appeared", true }, /* although a removal would work */
+	{ "aa.b.", "a call fails", true },	  /* there, and cannot be removed */
+	{ "b", "it may have appeared", false },	  /* not there, which nobody knows */
+};
+
+START_LOOP_TEST(while_the_commit_point_may_be_visible_the_rest_stays, ARRAY_LEN(points))
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+	char wanted[256];
+
+	reset();
+	store.fails = 9;
+	store.how = points[_i].how;
+	u = begin(true, 4);
+	ck_assert_int_eq(write_all(u, &e), -EIO);
+	ck_assert_ptr_nonnull(strstr(store.log, "put .metadata\nlook .metadata\n"));
+	uploads_undo(u, &left);
+	ck_assert_uint_eq(count(store.uploads), 0);
+	if (points[_i].why) {
+		ck_assert_uint_eq(count(store.objects), points[_i].visible ? 4 : 3);
+		(void)snprintf(
+			wanted, sizeof(wanted),
+			"the checkpoint may be complete and visible: '.metadata' could not be "
+			"removed (%s), so the other files were kept",
+			points[_i].why);
+		ck_assert_str_eq(left.data, wanted);
+		ck_assert_ptr_null(strstr(store.log, "remove a"));
+	} else {
+		ck_assert_uint_eq(count(store.objects), 0);
+		ck_assert_uint_eq(left.len, 0);
+	}
+	/* Before all others. */
+	if (points[_i].how[0] == 'a' && !points[_i].why)
+		ck_assert_ptr_nonnull(strstr(store.log, "look .metadata\nlook .metadata\n"
+							"remove .metadata\nremove "));
 	uploads_free(u);
 }
 END_TEST
