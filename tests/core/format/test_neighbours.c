@@ -117,7 +117,8 @@ static const struct {
 	{ "model.pt", "<!DOCTYPE html>", 15, ENOENT, "is a web page, as servers send" },
 	{ "a", "\x1f\x8b\b", 3, ENOENT, "'a' is an archive; unpack it" },
 	{ "b", "\x28\xb5\x2f\xfd", 4, ENOENT, "'b' is an archive" },
-	{ "c", "GGU", 3, ENOENT, "not a checkpoint: 'c' is neither safetensors nor GGUF nor by torch.save" },
+	{ "c", "GGU", 3, ENOENT,
+	  "not a checkpoint: 'c' is neither safetensors nor GGUF nor by torch.save" },
 };
 
 START_LOOP_TEST(files_are_recognised_by_their_names_and_beginnings,
