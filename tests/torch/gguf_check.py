@@ -263,8 +263,9 @@ class Job:
 
     def probabilities(self, server, tok):
         """Of every token after every token of a text."""
-        model = transformers.AutoModelForCausalLM.from_pretrained(f"{self.model}/hf",
-                                                                  dtype=torch.float32).eval()
+        # SDPA leaves out Gemma 2's soft cap of attention scores.
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            f"{self.model}/hf", dtype=torch.float32, attn_implementation="eager").eval()
         vocab, bound = model.config.vocab_size, BOUND[self.kind]
         if model.config.model_type.startswith("gemma"):  # ggml's GELU is a table of float16
             bound = max(bound, 0.05)
