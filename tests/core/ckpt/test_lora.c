@@ -61,6 +61,11 @@ struct lot {
 	uint8_t *w, *a, *b;
 };
 
+/* What a test uses that is about something else than sizes. */
+static const struct lot small = {
+	.w_dtype = CKPT_DTYPE_F32, .dtype = CKPT_DTYPE_F32, .rows = 5, .columns = 7, .rank = 2
+};
+
 static void lot_draw(struct lot *l, struct rng *r)
 {
 	uint64_t m = l->turned ? l->columns : l->rows, n = l->turned ? l->rows : l->columns;
@@ -243,11 +248,7 @@ START_LOOP_TEST(patterns_decide_rank_and_alpha, 6)
 		{ "\"r\":2,\"lora_alpha\":8,\"alpha_pattern\":{},\"rank_pattern\":null", 4 },
 	};
 	struct rng r = rng_new();
-	struct lot l = { .w_dtype = CKPT_DTYPE_F32,
-			 .dtype = CKPT_DTYPE_F32,
-			 .rows = 5,
-			 .columns = 7,
-			 .rank = 2 };
+	struct lot l = small;
 	struct ckpt_err e = { 0 };
 	struct ckpt *c;
 
@@ -405,11 +406,7 @@ START_LOOP_TEST(a_configuration_that_is_not_understood_is_refused, 30)
 		{ "\"peft_type\":\"IA3\",\"r\":2,\"lora_alpha\":1", "IA3" },
 	};
 	struct rng r = rng_new();
-	struct lot l = { .w_dtype = CKPT_DTYPE_F32,
-			 .dtype = CKPT_DTYPE_F32,
-			 .rows = 5,
-			 .columns = 7,
-			 .rank = 2 };
+	struct lot l = small;
 	struct ckpt_err e = { 0 };
 	struct ckpt *c;
 
@@ -473,11 +470,7 @@ START_LOOP_TEST(a_tensor_that_fits_nothing_is_refused, 10)
 		  "has shape (5,) in" },
 	};
 	struct rng r = rng_new();
-	struct lot l = { .w_dtype = CKPT_DTYPE_F32,
-			 .dtype = CKPT_DTYPE_F32,
-			 .rows = 5,
-			 .columns = 7,
-			 .rank = 2 };
+	struct lot l = small;
 	struct ckpt_err e = { 0 };
 	struct ckpt *c;
 
@@ -516,11 +509,7 @@ END_TEST
 START_TEST(configurations_have_a_bound)
 {
 	struct rng r = rng_new();
-	struct lot l = { .w_dtype = CKPT_DTYPE_F32,
-			 .dtype = CKPT_DTYPE_F32,
-			 .rows = 5,
-			 .columns = 7,
-			 .rank = 2 };
+	struct lot l = small;
 	autofree char *text = malloc(5 * BIG + 1);
 	struct ckpt_err e = { 0 };
 	struct ckpt *c;
