@@ -77,9 +77,9 @@ if [[ -x $build/tests/quick_python && ${MOUNTS:-} != none ]]; then
 fi
 
 # Suites that take long start first.
-slow="remote report live_faults view diff_report reshard mount hf python library export sandbox commands damage gguf run \
-  verdict passthrough check completion save_run derived staging log blockcache faults comm helpers security reads ranks stats \
-  stat catalog torchsave ckpt_fault memory"
+slow="faults remote remote_write report live_faults view diff_report reshard mount hf python library export sandbox commands \
+  damage gguf run verdict passthrough check completion save_run derived staging log blockcache comm helpers security reads \
+  ranks stats stat catalog torchsave ckpt_fault memory"
 
 # wanted NAMES NAME: whether a list of names contains this one; an empty list contains all
 wanted() { [[ -z $1 || " $1 " == *" $2 "* ]]; }
@@ -103,7 +103,7 @@ list_jobs() {
 
 # Prints the output of a suite in one piece when it has ended.
 run_job() {
-  local kind=$1 name=$2 log=$scratch/log/$1-$2 rc=0 bad
+  local kind=$1 name=$2 log=$scratch/log/$1-$2 rc=0 bad start=$EPOCHSECONDS
   case $kind in
     unit)
       # In memory a hole has no pages, even when it has been read.
@@ -120,6 +120,7 @@ run_job() {
   if ((rc && !(${bad:-0}))) && ! grep -q '^FAILED ' "$log"; then
     echo "FAILED  $kind $name: exit status $rc" >>"$log"
   fi
+  echo "time: $kind $name: $((EPOCHSECONDS - start)) s" >>"$log" # for `slow` above
   flock "$scratch/log" cat "$log"
 }
 export -f run_job

@@ -53,7 +53,7 @@ enum { OUT_MAX = 1 << 22 }; /* bytes of all files of a tree */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { ROUNDS = 15, ROUNDS_FULL = 60 };
 #else
-enum { ROUNDS = 6, ROUNDS_FULL = 250 };
+enum { ROUNDS = 6, ROUNDS_FULL = 120 };
 #endif
 
 /* BLOCKS: a GGUF, dequantised. The last one also has assets, a model with gguf/. */
