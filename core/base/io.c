@@ -11,6 +11,7 @@
 #include <linux/openat2.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -256,6 +257,27 @@ int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e)
 	return errno ? err_sys(e, errno, "list the directory") : 0;
 }
 
+int io_close_from(int first)
+{
+	const struct dirent *entry;
+	struct ckpt_err ignored;
+	int rc;
+
+	if (!syscall(SYS_close_range, first, ~0u, 0))
+		return 0;
+	/* Linux before 5.9 */
+	DIR *d CLEANUP(io_close_dir) = io_open_dir(AT_FDCWD, "/proc/self/fd", 0);
+	if (!d)
+		return -errno;
+	while ((rc = io_next_entry(d, &entry, &ignored)) > 0) {
+		int fd = (int)strtol(entry->d_name, NULL, 10);
+
+		if (fd >= first && fd != dirfd(d))
+			(void)close(fd);
+	}
+	return rc;
+}
+
 static int remove_within(int dirfd, const char *name, unsigned depth, struct ckpt_err *e);
 
 /* Number of entries removed, or a negative errno. */
@@ -331,7 +353,7 @@ bool io_keeps_inodes(int fd)
 {
 	struct statfs st;
 
-	return fstatfs(fd, &st) || st.f_type != FUSE_SUPER_MAGIC;
+	return fstatfs(fd, &st) || st.f_type != IO_FUSE;
 }
 
 bool io_is_stacked(int fd)
@@ -361,10 +383,10 @@ bool io_is_remote(int fd)
 	static const uint32_t kinds[] = {
 		NFS_SUPER_MAGIC,
 		SMB_SUPER_MAGIC,
-		CIFS_SUPER_MAGIC,
-		SMB2_SUPER_MAGIC,
-		CEPH_SUPER_MAGIC,
-		FUSE_SUPER_MAGIC,
+		0xff534d42 /* CIFS */,
+		0xfe534d42 /* SMB 2 */,
+		0x00c36400 /* Ceph */,
+		IO_FUSE,
 		V9FS_MAGIC,
 		AFS_SUPER_MAGIC,
 		0x0bd00bd0 /* Lustre */,

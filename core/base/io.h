@@ -14,6 +14,16 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+
+/* Not in the headers of Debian 11. */
+#ifndef SYS_openat2
+#define SYS_openat2 437 /* Linux 5.6 */
+#endif
+#ifndef SYS_close_range
+#define SYS_close_range 436 /* Linux 5.9 */
+#endif
+enum { IO_FUSE = 0x65735546 }; /* type of a FUSE file system, in statfs(2) */
 
 struct buf;
 struct ckpt_err;
@@ -58,6 +68,9 @@ CLEANUP_POINTER(io_close_dir, DIR, closedir)
 /* The next entry except "." and "..": 1 and *ret; 0 at the end; or a negative errno with a
  * sentence. */
 int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e);
+
+/* Closes this descriptor and all larger ones, for a process with one thread. 0 or -errno. */
+int io_close_from(int first);
 
 /*
  * Removes the entry with that name in dirfd, a directory with everything in it; links are not

@@ -50,7 +50,9 @@
 			item_->link.prev; \
 	} while (0)
 
+/* The cast is for gcc 10, where the item of a constant list would be constant. */
 #define LIST_EACH(item, list) \
-	for (__auto_type item = (list)->first; (item); (item) = (item)->link.next)
+	for (__auto_type item = (__typeof__(&*(list)->first))(list)->first; (item); \
+	     (item) = (item)->link.next)
 
 #endif

@@ -449,7 +449,8 @@ const char *text_dims(const uint64_t *v, size_t n, char style, char *out, size_t
 
 bool text_is_address(const char *s)
 {
-	static const char *const schemes[] = { "s3://", "gs://", "https://", "http://", "hf://" };
+	static const char *const schemes[] = { "s3://",	  "gs://", "https://",
+					       "http://", "hf://", "file://" };
 
 	for (size_t i = 0; i < ARRAY_LEN(schemes); i++)
 		if (!strncmp(s, schemes[i], strlen(schemes[i])))
@@ -490,7 +491,8 @@ bool text_has_user(const char *s)
 const char *text_show_address(const char *s, char *buf, size_t cap)
 {
 	const char *p = behind_scheme(s), *host = p ? behind_user(p) : NULL;
-	bool keys = !strncmp(s, "s3://", 5) || !strncmp(s, "gs://", 5) || !strncmp(s, "hf://", 5);
+	bool keys = !strncmp(s, "s3://", 5) || !strncmp(s, "gs://", 5) || !strncmp(s, "hf://", 5) ||
+		    !strncmp(s, "file://", 7);
 	size_t n = p ? (size_t)(p - s) : 0;
 
 	host = host ? host : s + n;

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /*
@@ -330,6 +331,22 @@ START_TEST(what_is_read_ends_with_a_nul)
 	ck_assert_int_eq(io_read_file(path, &b, &e), 0);
 	ck_assert_uint_eq(b.len, 9);
 	ck_assert_str_eq((const char *)b.data, "hf_secret");
+}
+END_TEST
+
+START_TEST(descriptors_from_one_on_are_closed)
+{
+	int first = dup(ckpt), second = dup(ckpt), status;
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(io_close_from(second) || fcntl(first, F_GETFD) < 0 ||
+		      fcntl(second, F_GETFD) >= 0);
+	ck_assert_int_lt(first, second);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	(void)close(first);
+	(void)close(second);
 }
 END_TEST
 
