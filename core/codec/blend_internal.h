@@ -6,8 +6,9 @@
 
 #include "codec/blend.h"
 
-void blend_add_portable(float *acc, const float *x, float weight, size_t n);
-void blend_add_f64_portable(double *acc, const double *x, double weight, size_t n);
-void blend_product_portable(const struct blend_product *p, float *out);
+void blend_add_portable(float *acc, enum ckpt_dtype dtype, const void *x, float weight, size_t n);
+void blend_add_f64_portable(double *acc, enum ckpt_dtype dtype, const void *x, double weight,
+			    size_t n);
+void blend_product_portable(const struct blend_product *p, void *w);
 
 #endif

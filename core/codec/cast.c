@@ -7,47 +7,18 @@
  */
 #include "codec/cast.h"
 
-#include "base/bytes.h"
 #include "codec/cast_internal.h"
 #include "codec/floats.h"
 
-#include <endian.h>
 #include <stdint.h>
-#include <string.h>
-
-/* Element i, as float32. */
-INLINE uint32_t load(enum ckpt_dtype from, const uint8_t *src, size_t i)
-{
-	switch (from) {
-	case CKPT_DTYPE_F64:
-		return f64_to_f32(load_le64(src + 8 * i));
-	case CKPT_DTYPE_F16:
-		return f16_to_f32(load_le16(src + 2 * i));
-	case CKPT_DTYPE_BF16:
-		return (uint32_t)load_le16(src + 2 * i) << 16;
-	default:
-		return load_le32(src + 4 * i);
-	}
-}
 
 INLINE void loop(enum ckpt_dtype from, enum ckpt_dtype to, const uint8_t *restrict src,
 		 uint8_t *restrict dst, size_t n)
 {
-	uint16_t nan = from == CKPT_DTYPE_F16 ? 0x7fc0 : 0xffff; /* the bfloat16 NaN */
+	uint16_t nan = from == CKPT_DTYPE_F16 ? 0x7fc0 : BF16_NAN;
 
-	for (size_t i = 0; i < n; i++) {
-		uint32_t u = load(from, src, i);
-
-		if (to == CKPT_DTYPE_F32) {
-			u = htole32(u);
-			memcpy(dst + 4 * i, &u, 4);
-		} else {
-			uint16_t h =
-				htole16(to == CKPT_DTYPE_F16 ? f32_to_f16(u) : f32_to_bf16(u, nan));
-
-			memcpy(dst + 2 * i, &h, 2);
-		}
-	}
+	for (size_t i = 0; i < n; i++)
+		store_f32_as(to, load_as_f32(from, src, i), dst, i, nan);
 }
 
 INLINE void run_from(enum ckpt_dtype from, enum ckpt_dtype to, const void *src, void *dst, size_t n)

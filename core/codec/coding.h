@@ -24,8 +24,20 @@ enum codec {
 
 enum { CODING_MAX = 8 }; /* codecs */
 
-/* No codecs: the bytes are computed from other items, any range alone. coding_parse never returns it. */
-#define CODING_COMPUTED UINT32_MAX
+/* No codecs: the bytes are computed from other items, any range alone, in blocks of 1 << shift bytes,
+ * shift < 32. coding_parse never returns it. */
+#define CODING_COMPUTED(shift) (UINT32_MAX - 31 + (shift))
+
+static inline bool coding_is_computed(uint32_t coding)
+{
+	return coding >= CODING_COMPUTED(0);
+}
+
+/* Of a computed item. */
+static inline unsigned coding_shift(uint32_t coding)
+{
+	return coding - CODING_COMPUTED(0);
+}
 
 /*
  * Parses the names in the chunk index, in the order in which the codecs were applied: "",

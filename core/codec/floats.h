@@ -6,6 +6,10 @@
 #ifndef CODEC_FLOATS_H
 #define CODEC_FLOATS_H
 
+#include "base/bytes.h"
+#include "model/dtype.h"
+
+#include <endian.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -34,13 +38,18 @@ INLINE uint32_t bits_of_f32(float f)
 	return u;
 }
 
-/* x86-64 and AArch64 keep a NaN's sign and upper payload bits here, and make it quiet. */
-INLINE uint32_t f64_to_f32(uint64_t u)
+INLINE double f64_of_bits(uint64_t u)
 {
 	double d;
 
 	memcpy(&d, &u, sizeof(d));
-	return bits_of_f32((float)d);
+	return d;
+}
+
+/* x86-64 and AArch64 keep a NaN's sign and upper payload bits here, and make it quiet. */
+INLINE uint32_t f64_to_f32(uint64_t u)
+{
+	return bits_of_f32((float)f64_of_bits(u));
 }
 
 INLINE uint32_t f16_to_f32(uint16_t h)
@@ -75,5 +84,36 @@ INLINE uint16_t f32_to_bf16(uint32_t u, uint16_t nan)
 
 	return (uint16_t)pick((int32_t)(u & 0x7fffffff) > 0x7f800000, nan, r);
 }
+
+/* Element i of float64, float32, float16 or bfloat16, as float32. */
+INLINE uint32_t load_as_f32(enum ckpt_dtype from, const uint8_t *src, size_t i)
+{
+	switch (from) {
+	case CKPT_DTYPE_F64:
+		return f64_to_f32(load_le64(src + 8 * i));
+	case CKPT_DTYPE_F16:
+		return f16_to_f32(load_le16(src + 2 * i));
+	case CKPT_DTYPE_BF16:
+		return (uint32_t)load_le16(src + 2 * i) << 16;
+	default:
+		return load_le32(src + 4 * i);
+	}
+}
+
+/* Makes element i of float32, float16 or bfloat16. nan: bfloat16's. */
+INLINE void store_f32_as(enum ckpt_dtype to, uint32_t u, uint8_t *dst, size_t i, uint16_t nan)
+{
+	if (to == CKPT_DTYPE_F32) {
+		u = htole32(u);
+		memcpy(dst + 4 * i, &u, 4);
+	} else {
+		uint16_t h = htole16(to == CKPT_DTYPE_F16 ? f32_to_f16(u) : f32_to_bf16(u, nan));
+
+		memcpy(dst + 2 * i, &h, 2);
+	}
+}
+
+/* The NaN in which a float32 that is none ends as bfloat16: torch's. */
+#define BF16_NAN 0xffff
 
 #endif

@@ -106,7 +106,7 @@ static void set_sign(double v, bool plus, char **at)
 /* "-12.5", "3."; at most `precision` digits after the point. */
 static void positional(double v, enum precision p, int precision, bool plus, char out[static WORD])
 {
-	char digits[DIGITS], *at = out;
+	char digits[DIGITS], *at = out, *end = out + WORD;
 	int exp, n, behind;
 
 	set_sign(v, plus, &at);
@@ -124,13 +124,13 @@ static void positional(double v, enum precision p, int precision, bool plus, cha
 		return;
 	}
 	if (exp < 0) {
-		at += sprintf(at, "0.%.*s%s", -exp - 1, "00000000000000000000", digits);
+		(void)snprintf(at, (size_t)(end - at), "0.%.*s%s", -exp - 1, "00000000000000000000",
+			       digits);
 	} else {
 		for (int i = 0; i <= exp; i++)
 			*at++ = i < n ? digits[i] : '0';
-		at += sprintf(at, ".%s", n > exp + 1 ? digits + exp + 1 : "");
+		(void)snprintf(at, (size_t)(end - at), ".%s", n > exp + 1 ? digits + exp + 1 : "");
 	}
-	*at = 0;
 }
 
 /*
@@ -152,14 +152,14 @@ static void scientific(double v, enum precision p, int precision, bool keep, int
 	} else { /* all requested digits, which may be more than are needed */
 		(void)snprintf(text, sizeof(text), "%#.*e", precision, v);
 		e = strchr(text, 'e');
-		exp = atoi(e + 1);
+		exp = (int)strtol(e + 1, NULL, 10);
 		*e = 0;
 	}
 	if (!keep)
 		trim(text);
 	at = stpcpy(at, text);
-	(void)sprintf(at, exp_digits > 2 ? "e%c%03d" : "e%c%02d", exp < 0 ? '-' : '+',
-		      abs(exp) % 1000);
+	(void)snprintf(at, (size_t)(out + WORD - at), exp_digits > 2 ? "e%c%03d" : "e%c%02d",
+		       exp < 0 ? '-' : '+', abs(exp) % 1000);
 }
 
 /* ---- the common format of an array's numbers, which aligns them in columns ---- */
@@ -299,9 +299,10 @@ static void integer_text(const struct text *t, const uint8_t *p, char out[static
 
 static void bits_text(const uint8_t *p, size_t size, char out[static WORD])
 {
-	out += sprintf(out, "0x");
+	size_t at = (size_t)snprintf(out, WORD, "0x");
+
 	while (size--)
-		out += sprintf(out, "%02x", p[size]);
+		at += (size_t)snprintf(out + at, WORD - at, "%02x", p[size]);
 }
 
 static void element_text(struct text *t, char out[static 2 * WORD])

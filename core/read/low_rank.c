@@ -9,8 +9,7 @@
 
 #include <stdlib.h>
 
-/* Elements of each factor that are in memory at once. */
-enum { MOST = 1 << 20 };
+enum { MOST = 1 << 20 }; /* elements of each factor that are in memory at once */
 
 /* A box of W is computed in tiles, whose rows and columns of the factors fit MOST. */
 struct tiles {
@@ -20,7 +19,6 @@ struct tiles {
 	uint8_t *raw;		/* a factor's part as it is stored */
 	float *left, *right;	/* rows x rank, rank x columns */
 	float *moved;		/* a factor's part before it is transposed */
-	float *delta;		/* rows x columns */
 };
 
 /* Reads the part [first, first + n) of dimension `dim` of a factor, all of the other dimension. */
@@ -75,23 +73,7 @@ static int load_right(const struct tiles *t, uint64_t first, uint64_t n, struct 
 	return rc;
 }
 
-/* Adds n elements of the product to those of W. */
-static void add(enum ckpt_dtype dtype, const float *delta, uint8_t *w, uint64_t n)
-{
-	enum { SOME = 1024 };
-	size_t size = dtype_info(dtype)->size;
-	float x[SOME];
-
-	for (uint64_t at = 0; at < n; at += SOME) {
-		size_t k = (size_t)min_u64(n - at, SOME);
-
-		cast_run(dtype, CKPT_DTYPE_F32, w + at * size, x, k);
-		blend_add(x, delta + at, 1, k); /* once rounded: the product is exact */
-		cast_run(CKPT_DTYPE_F32, dtype, x, w + at * size, k);
-	}
-}
-
-/* w: the box of W, which is columns wide. */
+/* w: the box of W, which is len[1] wide. */
 static int run_tiles(const struct tiles *t, const uint64_t *off, const uint64_t *len, uint8_t *w,
 		     struct ckpt_err *e)
 {
@@ -100,7 +82,9 @@ static int run_tiles(const struct tiles *t, const uint64_t *off, const uint64_t 
 				   .b = t->left,
 				   .rank = t->l->rank,
 				   .b_stride = t->l->rank,
-				   .scale = t->l->scale };
+				   .w_stride = len[1],
+				   .scale = t->l->scale,
+				   .dtype = t->l->dtype };
 	int rc = 0;
 
 	for (uint64_t j = 0; !rc && j < len[1]; j += t->columns) {
@@ -109,12 +93,8 @@ static int run_tiles(const struct tiles *t, const uint64_t *off, const uint64_t 
 		for (uint64_t i = 0; !rc && i < len[0]; i += t->rows) {
 			p.rows = (size_t)min_u64(len[0] - i, t->rows);
 			rc = load_left(t, off[0] + i, p.rows, e);
-			if (rc)
-				break;
-			blend_product(&p, t->delta);
-			for (uint64_t k = 0; k < p.rows; k++)
-				add(t->l->dtype, t->delta + k * p.columns,
-				    w + ((i + k) * len[1] + j) * size, p.columns);
+			if (!rc)
+				blend_product(&p, w + (i * len[1] + j) * size);
 		}
 	}
 	return rc;
@@ -133,15 +113,13 @@ int low_rank_run(const void *how, const struct derived_in *in, const uint64_t *o
 	autofree float *left = malloc(t.rows * l->rank * sizeof(float));
 	autofree float *right = malloc(t.columns * l->rank * sizeof(float));
 	autofree float *moved = malloc(l->turned ? part * sizeof(float) : 1);
-	autofree float *delta = malloc(t.rows * t.columns * sizeof(float));
 
-	if (!raw || !left || !right || !moved || !delta)
+	if (!raw || !left || !right || !moved)
 		return err_nomem(e);
 	t.raw = raw;
 	t.left = left;
 	t.right = right;
 	t.moved = moved;
-	t.delta = delta;
 	if (derived_read(in, 0, off, len, out, e))
 		return -e->code;
 	return run_tiles(&t, off, len, out, e);

@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "codec/blend.h"
 #include "codec/blend_internal.h"
+#include "codec/cast_internal.h"
 #include "rng.h"
 #include "suites.h"
 
@@ -44,39 +45,65 @@ static void check_f32(const float *got, const float *want, size_t n)
 			      (double)want[i]);
 }
 
+static const enum ckpt_dtype DTYPES[] = { CKPT_DTYPE_F32, CKPT_DTYPE_F16, CKPT_DTYPE_BF16,
+					  CKPT_DTYPE_F64 };
+
+/* x as an element of that dtype, at an odd address, and as it is then. */
+static float stored_as(enum ckpt_dtype dtype, float x, uint8_t *to)
+{
+	double wide = (double)x;
+
+	if (dtype == CKPT_DTYPE_F64)
+		memcpy(to, &wide, sizeof(wide));
+	else
+		cast_run_portable(CKPT_DTYPE_F32, dtype, &x, to, 1);
+	cast_run_portable(dtype, CKPT_DTYPE_F32, to, &x, 1);
+	return x;
+}
+
 START_LOOP_TEST(a_sum_is_fused_and_the_same_on_every_cpu, 200)
 {
 	struct rng r = { rng_new().state + (uint64_t)_i };
-	float x[MOST], acc[2][MOST], want[MOST], weight = draw(&r);
-	size_t n = rng_below(&r, MOST + 1);
+	enum ckpt_dtype dtype = DTYPES[_i % ARRAY_LEN(DTYPES)];
+	float acc[2][MOST], want[MOST], weight = draw(&r);
+	size_t n = rng_below(&r, MOST + 1), size = dtype_info(dtype)->size;
+	uint8_t x[MOST * sizeof(double) + 1];
 
 	for (size_t i = 0; i < MOST; i++) {
-		x[i] = draw(&r);
+		float one = stored_as(dtype, draw(&r), x + 1 + i * size);
+
 		acc[0][i] = acc[1][i] = want[i] = draw(&r);
+		if (i < n)
+			want[i] = fmaf(weight, one, want[i]);
 	}
-	for (size_t i = 0; i < n; i++)
-		want[i] = fmaf(weight, x[i], want[i]);
-	blend_add(acc[0], x, weight, n);
-	blend_add_portable(acc[1], x, weight, n);
+	blend_add(acc[0], dtype, x + 1, weight, n);
+	blend_add_portable(acc[1], dtype, x + 1, weight, n);
 	check_f32(acc[0], want, MOST); /* and nothing behind them has changed */
 	check_f32(acc[1], want, MOST);
 }
 END_TEST
 
-START_LOOP_TEST(a_sum_of_doubles_is_fused, 50)
+START_LOOP_TEST(a_sum_of_doubles_is_fused, 80)
 {
 	struct rng r = { rng_new().state + (uint64_t)_i };
-	double x[MOST], acc[2][MOST], want[MOST], weight = (double)draw(&r) / 3;
-	size_t n = rng_below(&r, MOST + 1);
+	enum ckpt_dtype dtype = DTYPES[_i % ARRAY_LEN(DTYPES)];
+	double acc[2][MOST], want[MOST], weight = (double)draw(&r) / 3;
+	size_t n = rng_below(&r, MOST + 1), size = dtype_info(dtype)->size;
+	uint8_t x[MOST * sizeof(double) + 1];
 
 	for (size_t i = 0; i < MOST; i++) {
-		x[i] = (double)draw(&r) / 7;
+		double one = (double)draw(&r) / 7;
+
 		acc[0][i] = acc[1][i] = want[i] = (double)draw(&r) / 11;
+		if (dtype == CKPT_DTYPE_F64)
+			memcpy(x + 1 + i * size, &one, sizeof(one));
+		else
+			one = (double)stored_as(dtype, (float)one, x + 1 + i * size);
+		if (i < n)
+			want[i] = fma(weight, one, want[i]);
 	}
-	for (size_t i = 0; i < n; i++)
-		want[i] = fma(weight, x[i], want[i]);
-	blend_add_f64(acc[0], x, weight, n);
-	blend_add_f64_portable(acc[1], x, weight, n);
+	blend_add_f64(acc[0], dtype, x + 1, weight, n);
+	blend_add_f64_portable(acc[1], dtype, x + 1, weight, n);
 	for (size_t k = 0; k < 2; k++)
 		for (size_t i = 0; i < MOST; i++)
 			ck_assert(isnan(want[i]) ? isnan(acc[k][i]) != 0
@@ -97,33 +124,59 @@ static float naive(const struct blend_product *p, size_t i, size_t j)
 	return one;
 }
 
+static void check_element(enum ckpt_dtype dtype, const uint8_t *got, const uint8_t *want)
+{
+	float x[2];
+
+	cast_run_portable(dtype, CKPT_DTYPE_F32, got, &x[0], 1);
+	cast_run_portable(dtype, CKPT_DTYPE_F32, want, &x[1], 1);
+	check_f32(&x[0], &x[1], 1);
+}
+
 START_LOOP_TEST(a_product_has_its_order_of_operations, 100)
 {
 	struct rng r = { rng_new().state + (uint64_t)_i };
 	struct blend_product p = { .rows = 1 + rng_below(&r, 7),
-				   .rank = rng_below(&r, 20),
+				   .rank = rng_below(&r, _i % 10 ? 20 : 300),
 				   .columns = 1 + rng_below(&r, 90),
-				   .scale = draw(&r) };
-	size_t n = p.rows * p.columns;
-	autofree float *a = NULL, *b = NULL, *out = calloc(3 * n, sizeof(*out));
+				   .scale = draw(&r),
+				   .dtype = DTYPES[_i % 3] };
+	size_t n, size = dtype_info(p.dtype)->size;
+	autofree float *a = NULL, *b = NULL;
+	autofree uint8_t *w = NULL, *want = NULL, *got = NULL;
 
 	p.a_stride = p.columns + rng_below(&r, 3);
 	p.b_stride = p.rank + rng_below(&r, 3);
+	p.w_stride = p.columns + rng_below(&r, 3);
+	n = p.rows * p.w_stride;
 	a = malloc((p.rank * p.a_stride + 1) * sizeof(*a));
 	b = malloc((p.rows * p.b_stride + 1) * sizeof(*b));
-	REQUIRE(a && b && out);
+	w = malloc(n * size + 1);
+	want = malloc(n * size + 1);
+	got = malloc(n * size + 1);
+	REQUIRE(a && b && w && want && got);
 	for (size_t i = 0; i < p.rank * p.a_stride; i++)
 		a[i] = draw(&r);
 	for (size_t i = 0; i < p.rows * p.b_stride; i++)
 		b[i] = draw(&r);
 	p.a = a;
 	p.b = b;
-	for (size_t i = 0; i < n; i++)
-		out[i] = naive(&p, i / p.columns, i % p.columns);
-	blend_product(&p, out + n);
-	blend_product_portable(&p, out + 2 * n);
-	check_f32(out + n, out, n);
-	check_f32(out + 2 * n, out, n);
+	for (size_t i = 0; i < n; i++) {
+		volatile float sum = stored_as(p.dtype, draw(&r), w + 1 + i * size);
+
+		if (i % p.w_stride < p.columns) { /* what is between the rows stays */
+			sum = sum + naive(&p, i / p.w_stride, i % p.w_stride);
+			(void)stored_as(p.dtype, sum, want + 1 + i * size);
+		} else {
+			memcpy(want + 1 + i * size, w + 1 + i * size, size);
+		}
+	}
+	for (int portable = 0; portable < 2; portable++) {
+		memcpy(got + 1, w + 1, n * size);
+		(portable ? blend_product_portable : blend_product)(&p, got + 1);
+		for (size_t i = 0; i < n; i++)
+			check_element(p.dtype, got + 1 + i * size, want + 1 + i * size);
+	}
 }
 END_TEST
 

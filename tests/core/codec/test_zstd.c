@@ -155,7 +155,7 @@ static const struct {
 	/* needs dictionary 1 */
 	{ "\x28\xb5\x2f\xfd\x01\x58\x01\x01\x00\x00", 10, "zstd: Dictionary mismatch" },
 	/* reserved block type */
-	{ "\x28\xb5\x2f\xfd\x00\x58\x07\x00\x00", 9, "zstd: Data corruption detected" },
+	{ "\x28\xb5\x2f\xfd\x00\x58\x07\x00\x00", 9, "zstd: " }, /* what, depends on its version */
 };
 
 START_LOOP_TEST(garbage_is_an_error_with_a_sentence, ARRAY_LEN(garbage))
@@ -165,7 +165,8 @@ START_LOOP_TEST(garbage_is_an_error_with_a_sentence, ARRAY_LEN(garbage))
 
 	ck_assert_int_eq(decode(garbage[_i].bytes, garbage[_i].n, 1, 100, out, 100, &e), -EBADMSG);
 	ck_assert_int_eq(e.code, EBADMSG);
-	ck_assert_str_eq(e.msg, garbage[_i].msg);
+	ck_assert_int_eq(strncmp(e.msg, garbage[_i].msg, strlen(garbage[_i].msg)), 0);
+	ck_assert_uint_gt(strlen(e.msg), strlen("zstd: "));
 }
 END_TEST
 
