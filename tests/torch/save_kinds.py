@@ -68,6 +68,11 @@ class Case:
                 self.tensor(f"{name}._local_tensor", t._local_tensor)
                 self.object(name, {"__class__": "torch.distributed.tensor.DTensor",
                                    "dtype": str(t.dtype)[6:], "shape": list(t.shape)})
+        elif isinstance(t, Float8Tensor):
+            self.object(name, {"__class__": "transformer_engine.Float8Tensor", "dtype": str(t.dtype)[6:],
+                               "shape": list(t.shape)})
+            self.tensor(f"{name}._data", t.qdata)
+            self.tensor(f"{name}._scale_inv", t.scale)
         elif isinstance(t, Wrapper):
             self.object(name, {"__class__": "__main__.Wrapper", "dtype": str(t.dtype)[6:],
                                "shape": list(t.shape), "block": t.block})
@@ -135,9 +140,40 @@ class Wrapper(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.detach.default:
-            return cls(args[0].qdata, args[0].scale, args[0].block)
+        if func is torch.ops.aten.is_pinned.default:
+            return False
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default, torch.ops.aten._to_copy.default):
+            return args[0].same()
         raise NotImplementedError(func)
+
+    def same(self):
+        return Wrapper(self.qdata, self.scale, self.block)
+
+
+def _make_float8_tensor_in_reduce_ex(data, fp8_dtype, scale_inv, dtype, shape):
+    return Float8Tensor(data, fp8_dtype, scale_inv)
+
+
+class Float8Tensor(Wrapper):
+    """As Transformer Engine's, which torch does not pickle as a wrapper; older ones are made by the method."""
+
+    @classmethod
+    def _make_in_reduce_ex(cls, data, fp8_dtype, scale_inv, dtype, shape):
+        return cls(data, fp8_dtype, scale_inv)
+
+    def __new__(cls, data, fp8_dtype, scale_inv, old=False):
+        return Wrapper.__new__(cls, data, scale_inv, None)
+
+    def __init__(self, data, fp8_dtype, scale_inv, old=False):
+        super().__init__(data, scale_inv, None)
+        self.old, self.fp8_dtype = old, fp8_dtype
+
+    def same(self):
+        return Float8Tensor(self.qdata, self.fp8_dtype, self.scale, self.old)
+
+    def __reduce_ex__(self, protocol):
+        make = Float8Tensor._make_in_reduce_ex if self.old else _make_float8_tensor_in_reduce_ex
+        return make, (self.qdata, self.fp8_dtype, self.scale, self.dtype, self.shape)
 
 
 def quantised():
@@ -202,6 +238,27 @@ def in_dcp(out):
     dcp.save({"model": state}, checkpoint_id=case.path)
     # It takes a view whose storage is larger for one to clone, and then saves all of it.
     case.state(state, "model.")
+    case.done()
+
+
+def wrapped_in_dcp(out):
+    """Metadata has what they stand for; what they are made of is in their items."""
+    case = Case(out, "dcp_wrapped")
+    codes, many = (torch.randint(-128, 128, shape).to(torch.int8) for shape in ((8, 12), (64, 96)))
+    state = {
+        "int8": Wrapper(codes, torch.rand(8, 1), [1, 12]),
+        "float8": Wrapper(many.view(torch.float8_e4m3fn), torch.rand(64, 3).bfloat16(), [1, 32]),
+        "small": Wrapper(torch.ones(2, 2).byte(), torch.rand(1), None),
+        "twice": Wrapper(Wrapper(codes.t().contiguous(), torch.rand(1), None), torch.rand(2), [2]),
+        "engine": Float8Tensor(codes.view(torch.uint8), 6, torch.rand(1)),
+        "older": Float8Tensor(codes.view(torch.uint8) + 1, 6, torch.rand(1), old=True),
+        "plain": torch.randn(8, 12), "view": torch.randn(50, 12)[3:5], "bias": torch.randn(3),
+        "taken": Wrapper(codes, torch.rand(2), None), "taken.scale": torch.randn(4),
+    }
+    dcp.save({"model": state}, checkpoint_id=case.path, no_dist=True)
+    case.state(state, "model.")
+    case.tensor("model.taken.scale", state["taken.scale"])
+    case.tensor("model.taken.scale@2", state["taken"].scale)
     case.done()
 
 
@@ -444,6 +501,7 @@ def main():
     case.state(loaded)
     case.done()
     in_dcp(out)
+    wrapped_in_dcp(out)
     ancient_dcp(out)
     modules(out)
     scripts(out)

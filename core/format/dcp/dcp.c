@@ -115,12 +115,20 @@ struct scanning {
 	struct catalog_writer *w;
 };
 
-static int quantised(void *arg, const struct dcp_records *r, const struct dcp_quantised *q,
+static int quantised(void *arg, const struct dcp_records *r, const struct dcp_inside *q,
 		     struct ckpt_err *e)
 {
 	const struct scanning *x = arg;
 
 	return dcp_report_quantiser(x->place, r, q, x->w, e);
+}
+
+static int wrapped(void *arg, const struct dcp_records *r, const struct dcp_inside *q,
+		   struct ckpt_err *e)
+{
+	const struct scanning *x = arg;
+
+	return dcp_report_wrapped(x->place, r, q, x->w, e);
 }
 
 int dcp_scan(struct place *place, char *const *names, size_t n, const struct scan_opts *opts,
@@ -129,6 +137,7 @@ int dcp_scan(struct place *place, char *const *names, size_t n, const struct sca
 	const char *slash = strrchr(names[0], '/');
 	struct scanning scanning = { place, w };
 	const struct dcp_join_opts join = { .quantised = quantised,
+					    .wrapped = wrapped,
 					    .arg = &scanning,
 					    .many = n > 1 || rank_of(names[0]) >= 0,
 					    .dir = names[0],

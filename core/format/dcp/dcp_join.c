@@ -20,6 +20,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/vec.h"
 #include "index/catalog_build.h"
 #include "index/catalog_path.h"
 #include "model/box.h"
@@ -57,6 +58,23 @@ struct join {
 	uint64_t *boxes;
 	struct chunk_loc *locs;
 	size_t cap_boxes, cap_locs;
+
+	/* Tensors made of others. */
+	bool found;
+	unsigned in_vain; /* items that were opened last and are what they seem to be */
+	uint32_t present; /* the entry that stands for the FQN */
+	bool can_wait;	  /* and it can be looked at later: */
+	uint32_t *later;
+	size_t n_later, cap_later;
+};
+
+enum {
+	/* What an archive of torch.save has besides elements, at most: its pickle and the ZIP's
+	 * headers. */
+	ARCHIVE_BYTES = 2048,
+	SMALL_BYTES = 16384, /* of which codes may take a quarter and a larger pickle the rest */
+	MAX_IN_VAIN = 16,
+	MAX_LATER = 10000, /* items opened because they are small */
 };
 
 /* Ensures that *p holds at least n elements of `size`; contents are not kept. */
@@ -354,20 +372,17 @@ static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_
 	return 0;
 }
 
-/* Quantisers are in the items; those of several chunks may differ. */
-static int join_quantised(struct join *j, const struct tensor_chunks *t, const uint32_t *ranks,
-			  struct ckpt_err *e)
+static int look_inside(struct join *j, const struct tensor_chunks *t, uint32_t rank,
+		       int (*look)(void *arg, const struct dcp_records *r,
+				   const struct dcp_inside *q, struct ckpt_err *e),
+		       struct ckpt_err *e)
 {
-	struct stored key = { .n_dims = (uint8_t)t->n_dims, .off = t->boxes };
-	const struct stored *s;
+	struct stored key = { .rank = rank, .n_dims = (uint8_t)t->n_dims, .off = t->boxes };
+	const struct stored *s = find_stored(j, &key);
 	autofree char *path = NULL;
-	struct dcp_quantised q = { t->fqn, t->fqn_len, t->path, NULL, t->locs };
+	struct dcp_inside q = { t->fqn, t->fqn_len, t->path, NULL, t->locs };
 	const struct pk_str *name;
 
-	if (t->count != 1 || t->dtype < CKPT_DTYPE_QI8 || t->dtype > CKPT_DTYPE_QU2X4)
-		return 0;
-	key.rank = ranks[0];
-	s = find_stored(j, &key);
 	if (!s)
 		return 0;
 	name = pk_string(j->r->strings, s->path);
@@ -378,7 +393,57 @@ static int join_quantised(struct join *j, const struct tensor_chunks *t, const u
 		memcpy(path, j->o->dir, j->o->dir_len);
 	memcpy(path + j->o->dir_len, name->data, name->len + 1u);
 	q.path = path;
-	return j->o->quantised(j->o->arg, j->r, &q, e);
+	return look(j->o->arg, j->r, &q, e);
+}
+
+/* Quantisers are in the items; those of several chunks may differ. */
+static bool is_quantised(const struct tensor_chunks *t)
+{
+	return t->count == 1 && t->dtype >= CKPT_DTYPE_QI8 && t->dtype <= CKPT_DTYPE_QU2X4;
+}
+
+/*
+ * Tensors that are made of others, such as torchao's, look like any other tensor in the metadata: of
+ * the elements that they stand for, and in one chunk. Their items have other sizes. Those of small
+ * tensors tell nothing: they are opened if there is such a tensor elsewhere. Where many large ones
+ * have other sizes for another reason, such as a storage of more elements, no more are opened.
+ */
+enum size { AS_IT_SEEMS, OTHER, SMALL };
+
+static enum size size_of(const struct tensor_chunks *t)
+{
+	uint64_t bytes;
+
+	if (t->count != 1 || is_quantised(t) || t->locs->file == CATALOG_NO_FILE ||
+	    !box_volume(t->n_dims, t->shape, &bytes) ||
+	    ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size))
+		return AS_IT_SEEMS;
+	if (t->locs->length < bytes || t->locs->length - bytes > ARCHIVE_BYTES)
+		return OTHER;
+	return bytes <= SMALL_BYTES ? SMALL : AS_IT_SEEMS;
+}
+
+/* 1 if the tensor has been reported, or is to be looked at later. */
+static int join_wrapped(struct join *j, const struct tensor_chunks *t, uint32_t rank,
+			struct ckpt_err *e)
+{
+	enum size size = size_of(t);
+	int rc;
+
+	if (size == AS_IT_SEEMS || (size == OTHER && j->in_vain == MAX_IN_VAIN) ||
+	    (size == SMALL && !j->can_wait && (!j->found || j->n_later > MAX_LATER)))
+		return 0;
+	if (size == SMALL && j->can_wait) {
+		if (!VEC_ROOM(j->later, j->cap_later, j->n_later + 1))
+			return err_nomem(e);
+		j->later[j->n_later++] = j->present;
+		return 1;
+	}
+	rc = look_inside(j, t, rank, j->o->wrapped, e);
+	j->found |= rc > 0;
+	if (size == OTHER)
+		j->in_vain = rc ? 0 : j->in_vain + 1;
+	return rc;
 }
 
 /* Makes one tensor of the entries [from, to) of j->entries, which agree in dtype and shape. */
@@ -433,8 +498,14 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 	t.count = (uint32_t)count;
 	t.boxes = j->boxes;
 	t.locs = j->locs;
+	if (j->o->wrapped)
+		rc = join_wrapped(j, &t, ranks[0], e);
+	if (rc)
+		return rc < 0 ? rc : 0;
 	rc = catalog_add_tensor(j->w, &t, e);
-	return rc || !j->o->quantised ? rc : join_quantised(j, &t, ranks, e);
+	return rc || !j->o->quantised || !is_quantised(&t)
+		       ? rc
+		       : look_inside(j, &t, ranks[0], j->o->quantised, e);
 }
 
 static const struct stored *object_of(struct join *j, size_t at)
@@ -530,6 +601,7 @@ static int join_fqn(struct join *j, const struct pk_str *fqn, struct ckpt_err *e
 		same &= same_tensor(j->r, head, &j->r->entries[j->entries[i]]);
 	if (!rc && same && head->dtype)
 		return join_tensor(j, &name, 0, j->n_entries, e);
+	j->can_wait = false; /* not for one of several ranks */
 	if (!rc)
 		rc = j->n_entries == 1 ? 1 : same_objects(j, e);
 	if (rc > 0)
@@ -557,6 +629,15 @@ static int collect_entries(struct join *j, uint32_t head, struct ckpt_err *e)
 	return 0;
 }
 
+static int join_entry(struct join *j, uint32_t i, bool can_wait, struct ckpt_err *e)
+{
+	int rc = collect_entries(j, i, e);
+
+	j->present = i;
+	j->can_wait = can_wait;
+	return rc ? rc : join_fqn(j, pk_string(j->r->strings, j->r->entries[i].fqn), e);
+}
+
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct ckpt_err *e)
 {
@@ -564,14 +645,12 @@ int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalo
 	int rc = group_storage(&j, e);
 
 	for (uint32_t i = 0; !rc && i < r->n_entries; i++) {
-		uint32_t fqn = r->entries[i].fqn;
-
-		if (r->by_fqn[fqn] != i) /* the newest of a chain represents all */
-			continue;
-		rc = collect_entries(&j, i, e);
-		if (!rc)
-			rc = join_fqn(&j, pk_string(r->strings, fqn), e);
+		if (r->by_fqn[r->entries[i].fqn] == i) /* the newest of a chain represents all */
+			rc = join_entry(&j, i, true, e);
 	}
+	for (size_t i = 0; !rc && i < j.n_later; i++)
+		rc = join_entry(&j, j.later[i], false, e);
+	free(j.later);
 	free(j.first);
 	free(j.at);
 	free(j.sources);

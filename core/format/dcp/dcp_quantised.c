@@ -2,7 +2,8 @@
 /*
  * The metadata of a quantised tensor has its dtype, but neither scales nor zero points: these are in
  * its item, an archive of torch.save. So such items are opened for the index, and what is found in
- * them is shown beside the tensor.
+ * them is shown beside the tensor. Of a tensor that is made of others, the metadata has only what it
+ * stands for: what its item has is shown instead.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -12,6 +13,7 @@
 #include "index/catalog_build.h"
 #include "source/source.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,22 +31,42 @@ static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct 
 }
 
 /* Has the checkpoint a tensor or object of this name already? */
-static bool is_taken(const struct dcp_records *r, const struct dcp_quantised *q, const char *word)
+static bool is_taken(const void *arg, const char *name, size_t len)
+{
+	const struct dcp_records *r = arg;
+	const struct pk_str *s = pk_intern(r->strings, name, len);
+
+	return !s || dcp_records_entry(r, s->id) != DCP_NO_TENSOR;
+}
+
+static bool is_taken_beside(const struct dcp_records *r, const struct dcp_inside *q,
+			    const char *word)
 {
 	autofree char *name = malloc(q->fqn_len + strlen(word) + 1);
-	const struct pk_str *s;
 
 	if (!name)
 		return true;
 	memcpy(name, q->fqn, q->fqn_len);
 	memcpy(name + q->fqn_len, word, strlen(word));
-	s = pk_intern(r->strings, name, q->fqn_len + strlen(word));
-	return !s || dcp_records_entry(r, s->id) != DCP_NO_TENSOR;
+	return is_taken(r, name, q->fqn_len + strlen(word));
 }
 
-int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
-			 const struct dcp_quantised *q, struct catalog_writer *w,
-			 struct ckpt_err *e)
+static int report(const struct dcp_records *r, const struct dcp_inside *q, struct torchsave *t,
+		  uint64_t base, bool wrapped, struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct ckpt_err why;
+	int rc;
+
+	if (wrapped)
+		return torchsave_report_wrapped(t, q->path, base, q->fqn, q->fqn_len, q->fqn_path,
+						is_taken, r, w, e);
+	rc = torchsave_report_quantiser(t, q->path, base, q->fqn, q->fqn_len, q->fqn_path, w, &why);
+	return rc == -ENOMEM ? err_nomem(e) : 0; /* a damaged item is reported when it is read */
+}
+
+/* Reports what is in the item; 0 if the item cannot be opened, which reading it reports. */
+static int look_inside(struct place *place, const struct dcp_records *r, const struct dcp_inside *q,
+		       bool wrapped, struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct source *file CLEANUP(source_freep) = NULL;
 	struct torchsave t = { 0 };
@@ -53,29 +75,43 @@ int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
 	struct place_seen seen;
 	struct ckpt_err why;
 	uint32_t plain;
-	int rc = catalog_add_encoding(w, "dcp", &plain, e);
+	int kept, rc = catalog_add_encoding(w, "dcp", &plain, e);
 
-	if (rc || q->loc->encoding != plain || is_taken(r, q, ".scale") ||
-	    is_taken(r, q, ".zero_point") || is_taken(r, q, ".axis"))
+	if (rc || q->loc->encoding != plain)
 		return rc;
 	rc = place_look(place, q->path, &seen, &why);
-	if (!rc) /* reading the tensor reports it; the quantiser may arrive later */
+	if (!rc) /* reading the tensor reports it; the file may arrive later */
 		return catalog_add_metadata(w, q->path, NULL, NULL, e);
 	rc = place_file(place, q->path, &file, &why);
 	if (!rc) {
 		item.file = source_blob(file);
 		if (!range_ok(item.at, blob.size, item.file.size))
-			return 0; /* reading the tensor reports it */
+			return 0;
 		rc = torchsave_open(&t, &blob, &why);
 	}
-	if (!rc)
-		rc = torchsave_report_quantiser(&t, q->path, item.at, q->fqn, q->fqn_len,
-						q->fqn_path, w, &why);
+	if (rc) {
+		torchsave_release(&t);
+		return rc == -ENOMEM ? err_nomem(e) : 0;
+	}
+	rc = report(r, q, &t, item.at, wrapped, w, e);
 	torchsave_release(&t);
-	if (!rc && source_is_same(file)) /* the index has its quantiser's numbers */
-		return catalog_add_metadata(w, q->path, &file->seen, NULL, e);
-	if (rc != -ENOMEM)
-		return 0; /* a damaged item is reported when it is read */
-	*e = why;
-	return rc;
+	if (rc < 0 || !source_is_same(file))
+		return rc;
+	kept = catalog_add_metadata(w, q->path, &file->seen, NULL, e); /* the index has of it */
+	return kept ? kept : rc;
+}
+
+int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
+			 const struct dcp_inside *q, struct catalog_writer *w, struct ckpt_err *e)
+{
+	return is_taken_beside(r, q, ".scale") || is_taken_beside(r, q, ".zero_point") ||
+			       is_taken_beside(r, q, ".axis")
+		       ? 0
+		       : look_inside(place, r, q, false, w, e);
+}
+
+int dcp_report_wrapped(struct place *place, const struct dcp_records *r, const struct dcp_inside *q,
+		       struct catalog_writer *w, struct ckpt_err *e)
+{
+	return look_inside(place, r, q, true, w, e);
 }

@@ -119,8 +119,8 @@ struct dcp_metafile {
 int dcp_read_metafiles(struct dcp_records *r, struct place *place, const struct dcp_metafile *v,
 		       size_t n, const struct scan_opts *opts, struct catalog_writer *w,
 		       struct ckpt_err *e);
-/* A quantised tensor in one item. */
-struct dcp_quantised {
+/* A tensor in one item, whose archive may have more than elements. */
+struct dcp_inside {
 	const char *fqn;
 	size_t fqn_len;
 	const uint8_t *fqn_path;     /* see catalog_path.h */
@@ -138,14 +138,20 @@ struct dcp_join_opts {
 	int (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 			   uint64_t length, struct ckpt_err *e);
 	/* Called for each quantised tensor; may be NULL. */
-	int (*quantised)(void *arg, const struct dcp_records *r, const struct dcp_quantised *q,
+	int (*quantised)(void *arg, const struct dcp_records *r, const struct dcp_inside *q,
 			 struct ckpt_err *e);
+	/* Called for each tensor whose item has not the size of its elements; 1 if it is made of
+	 * others, which have been reported instead. NULL if quantised is. */
+	int (*wrapped)(void *arg, const struct dcp_records *r, const struct dcp_inside *q,
+		       struct ckpt_err *e);
 	void *arg;
 };
 /* Reports its scale and zero point, if they can be found. */
 int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
-			 const struct dcp_quantised *q, struct catalog_writer *w,
-			 struct ckpt_err *e);
+			 const struct dcp_inside *q, struct catalog_writer *w, struct ckpt_err *e);
+/* Reports what a wrapper is made of; 1 if it did. */
+int dcp_report_wrapped(struct place *place, const struct dcp_records *r, const struct dcp_inside *q,
+		       struct catalog_writer *w, struct ckpt_err *e);
 /* Reports everything to the catalog. */
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct ckpt_err *e);

@@ -85,5 +85,13 @@ int torchsave_report_at(struct torchsave *t, const char *name, const struct pk_v
 int torchsave_report_quantiser(struct torchsave *t, const char *name, uint64_t base,
 			       const char *fqn, size_t fqn_len, const uint8_t *path,
 			       struct catalog_writer *w, struct ckpt_err *e);
+/*
+ * The same of a tensor that is made of others: itself, as an object, and these, under names that are
+ * not in use; 1 if it is one.
+ */
+typedef bool torchsave_taken_fn(const void *arg, const char *name, size_t len);
+int torchsave_report_wrapped(struct torchsave *t, const char *name, uint64_t base, const char *fqn,
+			     size_t fqn_len, const uint8_t *path, torchsave_taken_fn *taken,
+			     const void *arg, struct catalog_writer *w, struct ckpt_err *e);
 
 #endif

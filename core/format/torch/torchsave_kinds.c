@@ -503,6 +503,54 @@ static int report_wrapper(struct walk *w, const struct torch_call *c, unsigned d
 	return rc ? rc : each_attr(w, c, is_dtensor ? report_local : report_attr, depth, e);
 }
 
+/* Transformer Engine's float8 tensors, which are not wrappers to torch: (data, type, scale, ...) */
+static bool is_float8(const struct torch_call *c)
+{
+	const struct pk_value *args =
+		c->fn && c->fn->type == PK_OBJECT
+			? &c->fn->n->own[PK_ARGS]
+			: NULL; /* getattr(Float8Tensor, "_make_in_reduce_ex") */
+
+	if (!c->args || c->args->type != PK_TUPLE)
+		return false;
+	if (args && pk_is(&c->fn->n->own[PK_CALLEE], NULL, "getattr"))
+		return args->type == PK_TUPLE && pk_len(args) == 2 &&
+		       pk_is(&args->n->own[0], NULL, "Float8Tensor") &&
+		       pk_is_text(&args->n->own[1], "_make_in_reduce_ex");
+	return c->fn && pk_is(c->fn, NULL, "_make_float8_tensor_in_reduce_ex");
+}
+
+static int report_float8(struct walk *w, const struct torch_call *c, unsigned depth,
+			 struct ckpt_err *e)
+{
+	static const char *const names[] = { "_data", "_scale_inv", "_transpose" };
+	const struct pk_value *a = pk_len(c->args) ? c->args->n->own : NULL;
+	uint64_t shape[CKPT_MAX_DIMS];
+	size_t n_dims, n = 0;
+	int rc = 0;
+
+	w->text.len = 0;
+	w->text.err = 0;
+	buf_str(&w->text, "{\"__class__\": \"transformer_engine.Float8Tensor\"");
+	for (size_t i = 0; a && i < pk_len(c->args); i++)
+		if (a[i].type == PK_GLOBAL) {
+			buf_str(&w->text, ", \"dtype\": ");
+			buf_json_str(&w->text, a[i].g->name->data, a[i].g->name->len);
+		} else if (pk_numbers(&a[i], shape, CKPT_MAX_DIMS, &n_dims)) {
+			put_shape(w, shape, n_dims);
+		}
+	rc = end_text(w, e);
+	for (size_t i = 0; a && !rc && i < pk_len(c->args) && n < ARRAY_LEN(names); i++)
+		if (walk_is_tensor(w, &a[i]))
+			rc = beside(w, names[n++], &a[i], depth, e);
+	return rc;
+}
+
+bool kinds_is_wrapper(const struct torch_call *c)
+{
+	return is_float8(c) || pk_is(c->fn, NULL, "_rebuild_wrapper_subclass");
+}
+
 int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e)
 {
 	struct torch_tensor t = { 0 };
@@ -525,6 +573,8 @@ int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, str
 		return report_jagged(w, c, e);
 	if (pk_is(c->fn, NULL, "_rebuild_wrapper_subclass"))
 		return report_wrapper(w, c, depth, e);
+	if (is_float8(c))
+		return report_float8(w, c, depth, e);
 	rc = torch_call_read(c, &t, e);
 	if (rc == -ERR_UNSUPPORTED)
 		return NOT_SHOWN;

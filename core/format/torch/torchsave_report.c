@@ -108,6 +108,13 @@ static int count_of(struct walk *w, int kind, uint32_t **ret, struct ckpt_err *e
 	return 0;
 }
 
+/* Has the checkpoint something else of that name? */
+static bool is_taken(const struct walk *w)
+{
+	return w->taken && w->path.len > w->own_len &&
+	       w->taken(w->taken_arg, w->path.data, w->path.len);
+}
+
 /* Gives the value another name if this one is in use: "w@2". */
 static int claim_name(struct walk *w, int kind, struct place_in_walk *ret, struct ckpt_err *e)
 {
@@ -118,10 +125,10 @@ static int claim_name(struct walk *w, int kind, struct place_in_walk *ret, struc
 	*ret = (struct place_in_walk){ w->path.len, w->n_steps, 0, w->off_path };
 	if (w->n_steps)
 		ret->end = w->steps[w->n_steps - 1].end;
-	if (rc || !(*count)++)
+	if (rc || (!(*count)++ && !is_taken(w)))
 		return rc;
 	first = pk_intern(w->t->strings, w->path.data, w->path.len);
-	for (n = *count;; n++) {
+	for (n = *count > 1 ? *count : 2;; n++) {
 		struct place_in_walk from;
 		char number[12];
 
@@ -131,7 +138,7 @@ static int claim_name(struct walk *w, int kind, struct place_in_walk *ret, struc
 			rc = count_of(w, kind, &count, e);
 		if (rc)
 			return rc;
-		if (!(*count)++)
+		if (!(*count)++ && !is_taken(w))
 			break;
 		go_back(w, &from);
 	}
@@ -450,33 +457,62 @@ int torchsave_report_at(struct torchsave *t, const char *name, const struct pk_v
 	return report_from(t, name, NULL, v, steps, w, e);
 }
 
+/* A walk below a name that the checkpoint has already. */
+static int begin_item(struct walk *walk, struct torchsave *t, const char *name, uint64_t base,
+		      const char *fqn, size_t fqn_len, const uint8_t *path,
+		      struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct catalog_steps i = catalog_path_begin(path, fqn, (uint32_t)fqn_len);
+	struct catalog_step step;
+	int rc = begin_walk(walk, t, name, w, e);
+
+	walk->base = base;
+	buf_add(&walk->path, fqn, fqn_len);
+	while (walk->n_steps < WALK_MAX_DEPTH && catalog_path_next(&i, &step)) {
+		walk->steps[walk->n_steps].end = (uint32_t)(step.text + step.len - fqn);
+		walk->steps[walk->n_steps++].is_position = step.is_position;
+	}
+	/* An unknown path, or a very long one: beside a name outside the state dict. */
+	if (!walk->n_steps || walk->steps[walk->n_steps - 1].end != fqn_len) {
+		walk->n_steps = 1;
+		walk->steps[0].end = (uint32_t)fqn_len;
+		walk->off_path = true;
+	}
+	return rc ? rc : check_path(walk, e);
+}
+
 int torchsave_report_quantiser(struct torchsave *t, const char *name, uint64_t base,
 			       const char *fqn, size_t fqn_len, const uint8_t *path,
 			       struct catalog_writer *w, struct ckpt_err *e)
 {
 	const struct pk_value root = pickle_root(t->pickle);
-	struct catalog_steps i = catalog_path_begin(path, fqn, (uint32_t)fqn_len);
-	struct catalog_step step;
 	struct torch_call c;
 	struct walk walk;
-	int rc = begin_walk(&walk, t, name, w, e);
+	int rc = begin_item(&walk, t, name, base, fqn, fqn_len, path, w, e);
 
-	walk.base = base;
-	buf_add(&walk.path, fqn, fqn_len);
-	while (walk.n_steps < WALK_MAX_DEPTH && catalog_path_next(&i, &step)) {
-		walk.steps[walk.n_steps].end = (uint32_t)(step.text + step.len - fqn);
-		walk.steps[walk.n_steps++].is_position = step.is_position;
-	}
-	/* An unknown path, or a very long one: beside a name outside the state dict. */
-	if (!walk.n_steps || walk.steps[walk.n_steps - 1].end != fqn_len) {
-		walk.n_steps = 1;
-		walk.steps[0].end = (uint32_t)fqn_len;
-		walk.off_path = true;
-	}
-	if (!rc)
-		rc = check_path(&walk, e);
 	if (!rc && torch_call_of(&root, &c) && c.fn && pk_is(c.fn, NULL, "_rebuild_qtensor"))
 		rc = kinds_quantiser(&walk, &c, (unsigned)walk.n_steps, e);
 	end_walk(&walk);
 	return rc < 0 ? rc : 0;
+}
+
+int torchsave_report_wrapped(struct torchsave *t, const char *name, uint64_t base, const char *fqn,
+			     size_t fqn_len, const uint8_t *path, torchsave_taken_fn *taken,
+			     const void *arg, struct catalog_writer *w, struct ckpt_err *e)
+{
+	const struct pk_value root = pickle_root(t->pickle);
+	struct torch_call c;
+	struct walk walk;
+	int rc;
+
+	if (!torch_call_of(&root, &c) || !c.fn || !kinds_is_wrapper(&c))
+		return 0;
+	rc = begin_item(&walk, t, name, base, fqn, fqn_len, path, w, e);
+	walk.taken = taken;
+	walk.taken_arg = arg;
+	walk.own_len = fqn_len;
+	if (!rc)
+		rc = kinds_report(&walk, &c, (unsigned)walk.n_steps, e);
+	end_walk(&walk);
+	return rc < 0 ? rc : !rc;
 }

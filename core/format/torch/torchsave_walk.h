@@ -31,8 +31,11 @@ struct walk {
 		bool is_position;
 	} steps[WALK_MAX_DEPTH + 1];
 	size_t n_steps;
-	bool error_named; /* the message has the name already */
-	bool off_path;	  /* the name is not that of a value in the state dict */
+	bool error_named;	   /* the message has the name already */
+	torchsave_taken_fn *taken; /* or NULL; is a name longer than own_len in use? */
+	const void *taken_arg;
+	size_t own_len;
+	bool off_path; /* the name is not that of a value in the state dict */
 	uint8_t cuts[(WALK_MAX_DEPTH + 1) * CATALOG_PATH_NUMBER]; /* the steps, for the catalog */
 	struct buf path, text;
 };
@@ -76,6 +79,8 @@ int walk_charge(struct torchsave *t, uint64_t n, struct ckpt_err *e);
 /* Report the quantiser of a tensor; a tensor, whatever it is made of. 1: it cannot be shown, for the
  * reason in *e. */
 int kinds_quantiser(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e);
+/* Is it made of other tensors, whatever its class? */
+bool kinds_is_wrapper(const struct torch_call *c);
 int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e);
 
 #endif
