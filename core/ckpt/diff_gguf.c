@@ -149,7 +149,7 @@ static int read_a(struct diff_gguf *g, struct ckpt *a, struct ckpt_err *e)
 						.dtype = dtype_info(CKPT_DTYPE_F32)->name,
 						.bytes = l->t[i].bytes,
 						.v = l->v[i],
-						.memory = l->v[i] ? NULL : g->config.rope };
+						.memory = l->v[i] ? NULL : g->config.factors[i].v };
 		set_type(t, l->v[i], &g->sides[1]);
 	}
 	if (l->n)

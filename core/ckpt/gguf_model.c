@@ -21,7 +21,13 @@
 
 #define MAX_TEXT ((size_t)1 << 20) /* of the recipe, and of config.json */
 
-enum { KEY_CAP = 120 };
+enum {
+	KEY_CAP = 120,
+	MAX_LATENT_HEADS = 1024, /* the recipe names each */
+	MAX_FURTHER = 100,	 /* likewise */
+};
+
+#define GEMMAS (KIND_GEMMA | KIND_GEMMA2 | KIND_GEMMA3)
 
 /* What is read from, and what comes of it. */
 struct reading {
@@ -32,7 +38,8 @@ struct reading {
 	struct json_out j;
 	struct gguf_model *ret;
 	bool *no_memory;
-	bool failed; /* neither names nor a config.json can be made */
+	bool failed;	  /* neither names nor a config.json can be made */
+	uint64_t further; /* layers behind the others that predict further tokens; left out */
 };
 
 /* The first reason counts. */
@@ -79,6 +86,20 @@ static bool count_of(const struct reading *r, const char *key, uint64_t *ret)
 	return parse(r, key_of(r, key), &d) && jval_u64(jdoc_root(&d), ret);
 }
 
+static bool number_of(const struct reading *r, const char *key, double *ret)
+{
+	struct jdoc d CLEANUP(jdoc_release) = { 0 };
+
+	return parse(r, key_of(r, key), &d) && jval_number(jdoc_root(&d), ret);
+}
+
+static bool flag_of(const struct reading *r, const char *key)
+{
+	struct jdoc d CLEANUP(jdoc_release) = { 0 };
+
+	return parse(r, key_of(r, key), &d) && jval_is(jdoc_root(&d), J_TRUE);
+}
+
 static bool text_of(const struct reading *r, const char *key, char out[KEY_CAP])
 {
 	struct jdoc d CLEANUP(jdoc_release) = { 0 };
@@ -120,6 +141,14 @@ static bool copy(struct reading *r, const char *to, const char *key)
 	return true;
 }
 
+static void put_number(struct reading *r, const char *to, double x)
+{
+	char text[40];
+
+	(void)snprintf(text, sizeof(text), "%.8g", x);
+	json_raw_n(&r->j, to, text, strlen(text));
+}
+
 static void need(struct reading *r, const char *to, const char *key)
 {
 	if (copy(r, to, key))
@@ -156,7 +185,42 @@ static const char *const known[] = {
 	"expert_shared_feed_forward_length",
 };
 
-static void check_keys(struct reading *r)
+/* Those of Granite, and what they are in its config.json. */
+static const struct {
+	const char *key, *to;
+} multipliers[] = {
+	{ "attention.scale", "attention_multiplier" },
+	{ "embedding_scale", "embedding_multiplier" },
+	{ "residual_scale", "residual_multiplier" },
+	{ "logit_scale", "logits_scaling" },
+};
+
+/* Those of some families only. */
+static const struct {
+	unsigned kinds;
+	const char *key;
+} of_families[] = {
+	{ KIND_PHI3 | KIND_GEMMA2 | KIND_GEMMA3 | KIND_OLMO2, "attention.sliding_window" },
+	{ KIND_OLMO2, "attention.sliding_window_pattern" },
+	{ KIND_GEMMA2, "attn_logit_softcapping" },
+	{ KIND_GEMMA2 | KIND_GEMMA3, "final_logit_softcapping" },
+	{ KIND_GEMMA3, "rope.freq_base_swa" },
+	{ KIND_ROUTED | KIND_GLM4, "nextn_predict_layers" },
+	{ KIND_ROUTED, "leading_dense_block_count" },
+	{ KIND_ROUTED, "expert_shared_count" },
+	{ KIND_ROUTED, "expert_gating_func" },
+	{ KIND_ROUTED, "expert_weights_scale" },
+	{ KIND_ROUTED, "expert_weights_norm" },
+	{ KIND_ROUTED, "expert_group_count" },
+	{ KIND_ROUTED, "expert_group_used_count" },
+	{ KIND_LATENT, "attention.q_lora_rank" },
+	{ KIND_LATENT, "attention.kv_lora_rank" },
+	{ KIND_LATENT, "attention.key_length_mla" },
+	{ KIND_LATENT, "attention.value_length_mla" },
+	{ KIND_LATENT, "rope.scaling.yarn_log_multiplier" },
+};
+
+static void check_keys(struct reading *r, enum arch_kind kind)
 {
 	size_t prefix = strlen(r->arch) + 1;
 
@@ -169,6 +233,13 @@ static void check_keys(struct reading *r)
 			continue;
 		for (size_t k = 0; k < ARRAY_LEN(known); k++)
 			is_known |= bytes_are(o->fqn + prefix, o->fqn_len - prefix, known[k]);
+		for (size_t k = 0; k < ARRAY_LEN(of_families); k++)
+			is_known |=
+				of_families[k].kinds & kind &&
+				bytes_are(o->fqn + prefix, o->fqn_len - prefix, of_families[k].key);
+		for (size_t k = 0; kind == KIND_GRANITE && k < ARRAY_LEN(multipliers); k++)
+			is_known |=
+				bytes_are(o->fqn + prefix, o->fqn_len - prefix, multipliers[k].key);
 		if (!is_known)
 			no_config(r, "what the key '%s' is in a config.json is not known here",
 				  FQN_TEXT(o->fqn, o->fqn_len));
@@ -179,10 +250,16 @@ static void put_scaling(struct reading *r)
 {
 	char type[KEY_CAP] = "none";
 
-	if (tensor_of(r, "rope_freqs.weight"))
-		no_config(r, "'rope_freqs.weight' has factors for rotary embeddings, from which "
-			     "rope_scaling cannot be told; name the model's own config.json with "
-			     "assets=");
+	static const char *const factors[] = { "rope_freqs.weight", "rope_factors_long.weight" };
+	double scale;
+
+	for (size_t i = 0; i < ARRAY_LEN(factors); i++)
+		if (tensor_of(r, factors[i]))
+			no_config(r,
+				  "'%s' has factors for rotary embeddings, from which "
+				  "rope_scaling cannot be told; name the model's own config.json "
+				  "with assets=",
+				  factors[i]);
 	if (!key_of(r, ".rope.scaling.type"))
 		return;
 	if (!text_of(r, ".rope.scaling.type", type) ||
@@ -201,6 +278,10 @@ static void put_scaling(struct reading *r)
 		(void)copy(r, "attention_factor", ".rope.scaling.yarn_attn_factor");
 		(void)copy(r, "beta_fast", ".rope.scaling.yarn_beta_fast");
 		(void)copy(r, "beta_slow", ".rope.scaling.yarn_beta_slow");
+		if (number_of(r, ".rope.scaling.yarn_log_multiplier", &scale)) {
+			put_number(r, "mscale", 10 * scale);
+			put_number(r, "mscale_all_dim", 10 * scale);
+		}
 	}
 	json_close(&r->j);
 }
@@ -217,9 +298,54 @@ static void put_experts(struct reading *r, enum arch_kind kind)
 	json_bool(&r->j, "norm_topk_prob", kind == KIND_QWEN3_MOE); /* as llama.cpp computes */
 }
 
-/* Head sizes: one for keys and values, and all of it is rotated. */
-static void put_heads(struct reading *r)
+/* Experts as DeepSeek has them. */
+static void put_routed(struct reading *r, enum arch_kind kind)
 {
+	bool v2 = kind == KIND_DEEPSEEK_V2;
+
+	need(r, "n_routed_experts", ".expert_count");
+	need(r, "num_experts_per_tok", ".expert_used_count");
+	need(r, "n_shared_experts", ".expert_shared_count");
+	need(r, "moe_intermediate_size", ".expert_feed_forward_length");
+	need(r, "first_k_dense_replace", ".leading_dense_block_count");
+	need(r, "routed_scaling_factor", ".expert_weights_scale");
+	need(r, "n_group", ".expert_group_count");
+	need(r, "topk_group", ".expert_group_used_count");
+	json_bool(&r->j, "norm_topk_prob", flag_of(r, ".expert_weights_norm"));
+	json_str(&r->j, "scoring_func", v2 ? "softmax" : "sigmoid");
+	json_str(&r->j, "topk_method", v2 ? "greedy" : "noaux_tc");
+}
+
+/* DeepSeek's: all heads share a key of latents and rotated elements. */
+static void put_latent(struct reading *r)
+{
+	uint64_t keys = 0, rotated = 0, heads = 0;
+
+	if (count_of(r, ".attention.head_count", &heads) && heads > MAX_LATENT_HEADS) {
+		no_config(r, "%llu heads are more than %d", (unsigned long long)heads,
+			  MAX_LATENT_HEADS);
+		r->failed = true;
+	}
+	need(r, "num_attention_heads", ".attention.head_count");
+	need(r, "num_key_value_heads", ".attention.head_count");
+	if (!copy(r, "q_lora_rank", ".attention.q_lora_rank"))
+		json_raw(&r->j, "q_lora_rank", "null");
+	need(r, "kv_lora_rank", ".attention.kv_lora_rank");
+	need(r, "qk_rope_head_dim", ".rope.dimension_count");
+	need(r, "v_head_dim", ".attention.value_length_mla");
+	if (count_of(r, ".attention.key_length_mla", &keys) &&
+	    count_of(r, ".rope.dimension_count", &rotated) && keys > rotated) {
+		json_u64(&r->j, "qk_nope_head_dim", keys - rotated);
+	} else {
+		no_config(r, "the GGUF has another form of latent attention");
+		r->failed = true;
+	}
+}
+
+/* Head sizes: one for keys and values, and all of it is rotated, but of some families. */
+static void put_heads(struct reading *r, enum arch_kind kind)
+{
+	bool partial = kind & (KIND_PHI3 | KIND_GLM4 | KIND_GLM4_MOE);
 	uint64_t hidden = 0, heads = 0, dim, values, rotated;
 
 	need(r, "num_attention_heads", ".attention.head_count");
@@ -233,29 +359,126 @@ static void put_heads(struct reading *r)
 	(void)count_of(r, ".attention.value_length", &values);
 	(void)count_of(r, ".rope.dimension_count", &rotated);
 	json_u64(&r->j, "head_dim", dim);
-	if (values != dim || rotated != dim)
+	if (partial && dim && rotated < dim)
+		put_number(r, "partial_rotary_factor", (double)rotated / (double)dim);
+	else if (partial)
+		json_raw(&r->j, "partial_rotary_factor", "1.0");
+	if (values != dim || (partial ? rotated > dim : rotated != dim))
 		no_config(r, "keys of %llu, of which %llu are rotated, and values of %llu",
 			  (unsigned long long)dim, (unsigned long long)rotated,
 			  (unsigned long long)values);
 }
 
+/* Without one, llama.cpp does not always compute as transformers does. */
+static void put_multipliers(struct reading *r)
+{
+	char key[KEY_CAP];
+
+	for (size_t i = 0; i < ARRAY_LEN(multipliers); i++) {
+		(void)snprintf(key, sizeof(key), ".%s", multipliers[i].key);
+		if (!copy(r, multipliers[i].to, key))
+			no_config(r, "the GGUF has no key '%s%s'", r->arch, key);
+	}
+}
+
+/* Which layers see a window follows from the class. */
+static void put_gemma(struct reading *r, enum arch_kind kind)
+{
+	uint64_t layers = 0, hidden = 0, heads = 0, dim = 0;
+	bool largest;
+
+	if (kind == KIND_GEMMA)
+		return;
+	(void)count_of(r, ".block_count", &layers);
+	(void)count_of(r, ".embedding_length", &hidden);
+	(void)count_of(r, ".attention.head_count", &heads);
+	(void)count_of(r, ".attention.key_length", &dim);
+	largest = heads && layers == (kind == KIND_GEMMA2 ? 46 : 62); /* as llama.cpp knows them */
+	json_u64(&r->j, "query_pre_attn_scalar", largest ? hidden / heads : dim);
+	need(r, "sliding_window", ".attention.sliding_window");
+	if (kind == KIND_GEMMA2)
+		need(r, "attn_logit_softcapping", ".attn_logit_softcapping");
+	(void)copy(r, "final_logit_softcapping", ".final_logit_softcapping");
+	if (kind == KIND_GEMMA3 && !copy(r, "rope_local_base_freq", ".rope.freq_base_swa"))
+		json_raw(&r->j, "rope_local_base_freq", "10000.0"); /* llama.cpp's default */
+}
+
+static void put_layers(struct reading *r)
+{
+	uint64_t all = 0;
+
+	(void)count_of(r, ".nextn_predict_layers", &r->further);
+	if (!r->further) {
+		need(r, "num_hidden_layers", ".block_count");
+	} else if (count_of(r, ".block_count", &all) && r->further < all &&
+		   r->further <= MAX_FURTHER) {
+		json_u64(&r->j, "num_hidden_layers", all - r->further);
+	} else {
+		no_config(r, "%llu layers predict further tokens, of %llu",
+			  (unsigned long long)r->further, (unsigned long long)all);
+		r->failed = true;
+	}
+}
+
+/* OLMo 3: true for layers that see a window. */
+static void put_windows(struct reading *r)
+{
+	struct jdoc d CLEANUP(jdoc_release) = { 0 };
+
+	if (!copy(r, "sliding_window", ".attention.sliding_window"))
+		return;
+	if (!parse(r, key_of(r, ".attention.sliding_window_pattern"), &d)) {
+		no_config(r, "the GGUF does not say which layers see a window");
+		return;
+	}
+	json_open_line(&r->j, "layer_types", '[');
+	for (struct jiter i = jiter(jdoc_root(&d)); jiter_next(&i);)
+		json_str(&r->j, NULL,
+			 jval_is(i.v, J_TRUE) ? "sliding_attention" : "full_attention");
+	json_close(&r->j);
+}
+
 static void put_decoder(struct reading *r, enum arch_kind kind)
 {
+	uint64_t window = 0;
+
 	need(r, "hidden_size", ".embedding_length");
 	need(r, "intermediate_size", ".feed_forward_length");
-	need(r, "num_hidden_layers", ".block_count");
-	put_heads(r);
+	put_layers(r);
+	if (kind & KIND_LATENT)
+		put_latent(r);
+	else
+		put_heads(r, kind);
 	need(r, "max_position_embeddings", ".context_length");
 	need(r, "rms_norm_eps", ".attention.layer_norm_rms_epsilon");
-	json_str(&r->j, "hidden_act", "silu");
+	if (kind & GEMMAS)
+		json_str(&r->j, "hidden_activation", "gelu_pytorch_tanh");
+	else
+		json_str(&r->j, "hidden_act", "silu");
 	if (!copy(r, "rope_theta", ".rope.freq_base"))
 		json_raw(&r->j, "rope_theta", "10000.0"); /* llama.cpp's default */
 	put_scaling(r);
-	if (kind & (KIND_LLAMA | KIND_QWEN3 | KIND_QWEN3_MOE))
+	if (kind & GEMMAS)
+		put_gemma(r, kind);
+	if (kind == KIND_OLMO2)
+		put_windows(r);
+	if (kind == KIND_PHI3) {
+		if (count_of(r, ".attention.sliding_window", &window) && window)
+			json_u64(&r->j, "sliding_window", window);
+		(void)copy(r, "original_max_position_embeddings",
+			   ".rope.scaling.original_context_length");
+	}
+	if (kind == KIND_GRANITE)
+		put_multipliers(r);
+	if (kind & (KIND_LLAMAS | KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GLM4 | KIND_GLM4_MOE))
 		json_bool(&r->j, "attention_bias", tensor_of(r, "blk.0.attn_q.bias"));
-	if (kind == KIND_LLAMA)
+	if (kind == KIND_GLM4_MOE)
+		json_bool(&r->j, "use_qk_norm", tensor_of(r, "blk.0.attn_q_norm.weight"));
+	if (kind & KIND_LLAMAS)
 		json_bool(&r->j, "mlp_bias", tensor_of(r, "blk.0.ffn_gate.bias"));
-	if (kind & KIND_EXPERTS)
+	if (kind & KIND_ROUTED)
+		put_routed(r, kind);
+	else if (kind & KIND_EXPERTS)
 		put_experts(r, kind);
 }
 
@@ -282,8 +505,35 @@ static const struct {
 	{ "qwen3", false, "Qwen3ForCausalLM", "qwen3", KIND_QWEN3 },
 	{ "qwen2moe", true, "Qwen2MoeForCausalLM", "qwen2_moe", KIND_QWEN2_MOE },
 	{ "qwen3moe", true, "Qwen3MoeForCausalLM", "qwen3_moe", KIND_QWEN3_MOE },
+	{ "granite", false, "GraniteForCausalLM", "granite", KIND_GRANITE },
+	{ "smollm3", false, "SmolLM3ForCausalLM", "smollm3", KIND_SMOLLM3 },
+	{ "olmo2", false, "Olmo2ForCausalLM", "olmo2", KIND_OLMO2 },
+	{ "olmo2", false, "Olmo3ForCausalLM", "olmo3", KIND_OLMO2 },
+	{ "gemma", false, "GemmaForCausalLM", "gemma", KIND_GEMMA },
+	{ "gemma2", false, "Gemma2ForCausalLM", "gemma2", KIND_GEMMA2 },
+	{ "gemma3", false, "Gemma3ForCausalLM", "gemma3_text", KIND_GEMMA3 },
+	{ "phi3", false, "Phi3ForCausalLM", "phi3", KIND_PHI3 },
+	{ "glm4", false, "Glm4ForCausalLM", "glm4", KIND_GLM4 },
+	{ "glm4moe", true, "Glm4MoeForCausalLM", "glm4_moe", KIND_GLM4_MOE },
+	{ "deepseek2", true, "DeepseekV2ForCausalLM", "deepseek_v2", KIND_DEEPSEEK_V2 },
+	{ "deepseek2", true, "DeepseekV3ForCausalLM", "deepseek_v3", KIND_DEEPSEEK_V3 },
 	{ "gpt2", false, "GPT2LMHeadModel", "gpt2", KIND_GPT2 },
 };
+
+/* llama.cpp has one name for two classes: DeepSeek's score experts by a softmax or a sigmoid, and of
+ * OLMo's the newer one has windows. */
+static bool is_model(const struct reading *r, size_t i, bool experts)
+{
+	uint64_t score = 0;
+
+	if (strcmp(models[i].gguf, r->arch) != 0 || models[i].experts != experts)
+		return false;
+	if (models[i].kind == KIND_OLMO2)
+		return !key_of(r, ".attention.sliding_window") == !strcmp(models[i].type, "olmo2");
+	(void)count_of(r, ".expert_gating_func", &score);
+	return models[i].kind & KIND_ROUTED ? score == (models[i].kind == KIND_DEEPSEEK_V2 ? 1 : 2)
+					    : true;
+}
 
 static void put_config(struct reading *r, const char *dtype)
 {
@@ -297,8 +547,7 @@ static void put_config(struct reading *r, const char *dtype)
 		return;
 	}
 	(void)count_of(r, ".expert_count", &experts);
-	while (i < ARRAY_LEN(models) &&
-	       (strcmp(models[i].gguf, r->arch) != 0 || models[i].experts != (experts > 0)))
+	while (i < ARRAY_LEN(models) && !is_model(r, i, experts > 0))
 		i++;
 	if (i == ARRAY_LEN(models) || !embeddings || embeddings->n_dims != 2) {
 		no_config(r,
@@ -325,7 +574,7 @@ static void put_config(struct reading *r, const char *dtype)
 	(void)copy(r, "pad_token_id", "tokenizer.ggml.padding_token_id");
 	json_str(&r->j, "torch_dtype", dtype);
 	json_close(&r->j);
-	check_keys(r);
+	check_keys(r, models[i].kind);
 }
 
 /* ---- the recipe ---- */
@@ -333,7 +582,6 @@ static void put_config(struct reading *r, const char *dtype)
 static void add_axes(struct buf *b, const struct arch *a, const struct arch_weight *w)
 {
 	uint64_t shape[3], heads = w->turn == ARCH_KEYS ? a->kv_heads : a->heads;
-	bool rotates = a->kind & (KIND_LLAMA | KIND_MIXTRAL);
 
 	arch_shape(a, w, shape);
 	if (w->scope == ARCH_EXPERT)
@@ -343,7 +591,7 @@ static void add_axes(struct buf *b, const struct arch *a, const struct arch_weig
 	if (w->turn == ARCH_TURNED)
 		buf_printf(b, "%llu, %llu] order 1 0", (unsigned long long)shape[1],
 			   (unsigned long long)shape[0]);
-	else if (rotates && (w->turn == ARCH_QUERIES || w->turn == ARCH_KEYS))
+	else if (arch_rotates(a, w))
 		buf_printf(b, "%llu : swap %llu : 2", (unsigned long long)heads,
 			   (unsigned long long)(a->head_dim / 2));
 	else
@@ -353,13 +601,30 @@ static void add_axes(struct buf *b, const struct arch *a, const struct arch_weig
 	if (w->n_dims == 2)
 		buf_printf(b, ", %llu", (unsigned long long)shape[1]);
 	buf_str(b, "]");
+	if (arch_adds_one(a, w))
+		buf_str(b, " minus 1");
 }
 
-static void add_weight(struct buf *b, const struct arch *a, const struct arch_weight *w)
+/* The rows of each head: those that make keys, turned, and those that make values. */
+static void add_latent(struct buf *b, const struct arch *a, const struct arch_weight *w)
+{
+	for (uint64_t i = 0; i < a->heads && !b->err; i++)
+		buf_printf(b,
+			   "%s blk.{i}.%s [%llu of %llu, %llu, %llu] order 1 0 + blk.{i}.%s "
+			   "[%llu of %llu, %llu, %llu]",
+			   i ? " +" : "", w->gguf, (unsigned long long)i,
+			   (unsigned long long)a->heads, (unsigned long long)a->kv_lora,
+			   (unsigned long long)a->nope_dim, w->second, (unsigned long long)i,
+			   (unsigned long long)a->heads, (unsigned long long)a->v_dim,
+			   (unsigned long long)a->kv_lora);
+}
+
+static void add_weight(struct buf *b, const struct arch *a, const struct arch_weight *w,
+		       uint64_t layer)
 {
 	bool in_layer = w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT;
 	const char *brace = w->scope == ARCH_EXPERT ? strstr(w->name, "{}") : NULL;
-	enum arch_need need = arch_needs(a, w, 0);
+	enum arch_need need = arch_needs(a, w, layer);
 
 	if (!w->gguf || need == ARCH_NONE || w->style == ARCH_FUSED_ROUTER)
 		return;
@@ -370,32 +635,50 @@ static void add_weight(struct buf *b, const struct arch *a, const struct arch_we
 		buf_printf(b, "%.*s{e}%s", (int)(brace - w->name), w->name, brace + 2);
 	else
 		buf_str(b, w->name);
-	buf_printf(b, " %s %s%s", need == ARCH_MUST ? "=" : "?=", in_layer ? "blk.{i}." : "",
-		   w->gguf);
-	add_axes(b, a, w);
+	buf_str(b, need == ARCH_MUST ? " =" : " ?=");
+	if (w->turn == ARCH_LATENT) {
+		add_latent(b, a, w);
+	} else {
+		buf_printf(b, " %s%s", in_layer ? "blk.{i}." : "", w->gguf);
+		add_axes(b, a, w);
+	}
 	buf_str(b, "\n");
 }
 
-static void add_scope(struct buf *b, const struct arch *a, enum arch_scope scope)
+static void add_scope(struct buf *b, const struct arch *a, enum arch_scope scope, uint64_t layer)
 {
 	for (size_t i = 0; i < arch_n_weights; i++)
 		if (arch_weights[i].scope == scope)
-			add_weight(b, a, &arch_weights[i]);
+			add_weight(b, a, &arch_weights[i], layer);
 }
 
-static void put_recipe(struct buf *b, const struct arch *a)
+/* Layers that have the same weights. */
+static void add_layers(struct buf *b, const struct arch *a, uint64_t from, uint64_t to)
 {
-	buf_str(b, "ignore rope_freqs.weight\n");
-	add_scope(b, a, ARCH_ONCE);
-	add_scope(b, a, ARCH_TOP);
-	buf_printf(b, "for i in %llu\n", (unsigned long long)a->layers);
-	add_scope(b, a, ARCH_LAYER);
-	if (a->experts) {
+	if (from == to)
+		return;
+	buf_printf(b, "for i in %llu..%llu\n", (unsigned long long)from, (unsigned long long)to);
+	add_scope(b, a, ARCH_LAYER, from);
+	if (arch_has_experts(a, from)) {
 		buf_printf(b, "for e in %llu\n", (unsigned long long)a->experts);
-		add_scope(b, a, ARCH_EXPERT);
+		add_scope(b, a, ARCH_EXPERT, from);
 		buf_str(b, "end\n");
 	}
 	buf_str(b, "end\n");
+}
+
+static void put_recipe(struct buf *b, const struct arch *a, uint64_t further)
+{
+	uint64_t dense = min_u64(a->first_experts, a->layers);
+
+	buf_str(b, "ignore rope_freqs.weight rope_factors_long.weight rope_factors_short.weight");
+	for (uint64_t i = 0; i < further; i++)
+		buf_printf(b, " blk.%llu.*", (unsigned long long)(a->layers + i));
+	buf_str(b, "\n");
+	add_scope(b, a, ARCH_ONCE, 0);
+	add_scope(b, a, ARCH_TOP, 0);
+	add_layers(b, a, 0, dense);
+	add_layers(b, a, dense, a->layers);
 }
 
 /* The sizes are those that the config.json says. */
@@ -413,7 +696,7 @@ static int make_recipe(struct reading *r, struct ckpt_err *e)
 	if (!rc && a.head_dim % 2)
 		rc = err_set(&why, ERR_UNSUPPORTED, "heads of an odd size");
 	if (!rc)
-		put_recipe(&r->ret->recipe, &a);
+		put_recipe(&r->ret->recipe, &a, r->further);
 	arch_release(&a);
 	if (rc == -ENOMEM)
 		return err_nomem(e);

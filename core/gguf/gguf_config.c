@@ -9,7 +9,6 @@
 #include "tensor/config_values.h"
 
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 
 /* "model_max_length": 1000000000000000019884624838656 is what transformers writes for none. */
@@ -39,125 +38,7 @@ int gguf_json_in(const char *file, char *text, size_t len, struct jdoc *ret, str
 	return take_json(file, jdoc_parse(ret, text, len, FLAGS, &why), ret, &why, e);
 }
 
-/* ---- rotary embeddings ---- */
-
-/* Newer files have all in rope_parameters, older ones theta beside rope_scaling. */
-static struct config_in rope_of(const struct config_in *r)
-{
-	struct jval v = config_get(r, "rope_parameters");
-
-	return (struct config_in){ v.d ? v : config_get(r, "rope_scaling"), r->e, r->rc };
-}
-
-static const char *rope_type(struct config_in *r)
-{
-	return config_text(r, "rope_type", config_text(r, "type", "default"));
-}
-
-/*
- * The factors that frequencies are divided by, in float32 and in the order of operations that the
- * converter has torch do them: a number over a tensor is the number times its reciprocal.
- */
-static void read_llama3(struct gguf_config *c, struct config_in *r)
-{
-	float factor = (float)config_number_or(r, "factor", 8);
-	float low = (float)config_number_or(r, "low_freq_factor", 1);
-	float high = (float)config_number_or(r, "high_freq_factor", 4);
-	double old = config_number_or(r, "original_max_position_embeddings", 8192);
-	float low_wave = (float)(old / (double)low), high_wave = (float)(old / (double)high);
-
-	if (c->a.head_dim % 2 || c->a.head_dim / 2 > GGUF_MAX_ROPE || !(low < high)) {
-		config_unsupported(r, "these 'llama3' rotary embeddings");
-		return;
-	}
-	c->n_rope = c->a.head_dim / 2;
-	for (size_t i = 0; i < c->n_rope; i++) {
-		float freq = 1 / powf((float)c->theta, (float)(2 * i) / (float)c->a.head_dim);
-		float wave = 1 / freq * (float)(2 * M_PI);
-		float smooth = (1 / wave * (float)old - low) / (high - low);
-
-		c->rope[i] = wave < high_wave  ? 1
-			     : wave > low_wave ? factor
-					       : 1 / ((1 - smooth) / factor + smooth);
-		if (!isfinite(c->rope[i]) || !(c->rope[i] > 0))
-			config_wrong(r, "factor", "gives a frequency that does not fit a float32");
-	}
-}
-
-static const struct {
-	const char *from, *key;
-} yarn[] = {
-	{ "extrapolation_factor", ".rope.scaling.yarn_ext_factor" },
-	{ "attention_factor", ".rope.scaling.yarn_attn_factor" },
-	{ "attn_factor", ".rope.scaling.yarn_attn_factor" },
-	{ "beta_fast", ".rope.scaling.yarn_beta_fast" },
-	{ "beta_slow", ".rope.scaling.yarn_beta_slow" },
-};
-
-static void read_yarn(struct config_in *r)
-{
-	double x;
-
-	(void)config_count(r, "original_max_position_embeddings");
-	for (size_t i = 0; i < ARRAY_LEN(yarn); i++)
-		if (jval_number(config_get(r, yarn[i].from), &x) && !isfinite((float)x))
-			config_wrong(r, yarn[i].from, "is not a number that fits a float32");
-}
-
-static void read_rope(struct gguf_config *c, struct config_in *r)
-{
-	struct config_in rope = rope_of(r);
-	const char *type = rope_type(&rope);
-
-	c->theta = config_number_or(&rope, "rope_theta",
-				    config_number_or(r, "rope_theta", c->a.family->theta));
-	if (!strcmp(type, "llama3") && c->a.kind & (KIND_LLAMA | KIND_MIXTRAL))
-		read_llama3(c, &rope);
-	else if (!strcmp(type, "linear") || !strcmp(type, "yarn"))
-		(void)config_number(&rope, "factor");
-	else if (strcmp(type, "default") != 0 && !rope.rc)
-		rope.rc = err_set(
-			r->e, ERR_UNSUPPORTED,
-			"config.json: rotary embeddings of type '%.60s' are not supported", type);
-	if (!strcmp(type, "yarn"))
-		read_yarn(&rope);
-	config_must(&rope,
-		    config_number_or(&rope, "partial_rotary_factor", 1) == 1 &&
-			    config_number_or(r, "partial_rotary_factor", 1) == 1,
-		    "partial rotary embeddings");
-	if (!r->rc)
-		r->rc = rope.rc;
-}
-
-static void put_rope(const struct gguf_config *c, struct gguf_keys *k)
-{
-	struct ckpt_err e;
-	struct config_in all = { jdoc_root(&c->json), &e, 0 }, r = rope_of(&all);
-	const char *type = rope_type(&r);
-	double x;
-
-	gguf_f32(k, ".rope.freq_base", c->theta);
-	if (c->a.kind & (KIND_LLAMA | KIND_MIXTRAL))
-		gguf_u32(k, ".rope.dimension_count", (uint32_t)c->a.head_dim);
-	if (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0)
-		return;
-	gguf_str(k, ".rope.scaling.type", type, strlen(type));
-	gguf_f32(k, ".rope.scaling.factor", config_number(&r, "factor"));
-	if (!strcmp(type, "linear"))
-		return;
-	gguf_u32(k, ".rope.scaling.original_context_length",
-		 (uint32_t)config_count(&r, "original_max_position_embeddings"));
-	if (jval_is_bool(config_get(&r, "truncate")))
-		gguf_bool(k, ".rope.scaling.yarn_truncate",
-			  jval_is(config_get(&r, "truncate"), J_TRUE));
-	for (size_t i = 0; i < ARRAY_LEN(yarn); i++)
-		if (jval_number(config_get(&r, yarn[i].from), &x) &&
-		    (strcmp(yarn[i].from, "attn_factor") != 0 ||
-		     !config_get(&r, "attention_factor").d))
-			gguf_f32(k, yarn[i].key, x);
-}
-
-/* ---- the rest ---- */
+/* ---- families without a file of their own ---- */
 
 static void check_gpt2(struct gguf_config *c, struct config_in *r)
 {
@@ -186,17 +67,70 @@ static void check_experts(struct gguf_config *c, struct config_in *r)
 	c->experts_used = config_count(r, "num_experts_per_tok");
 }
 
-static void check_decoder(struct gguf_config *c, struct config_in *r)
+void gguf_silu_check(struct config_in *r)
 {
 	const char *act = config_text(r, "hidden_act", "silu");
 
-	c->eps = config_number(r, "rms_norm_eps");
 	config_must(r, !strcmp(act, "silu") || !strcmp(act, "swish"),
 		    "a 'hidden_act' other than silu");
+}
+
+static void check_decoder(struct gguf_config *c, struct config_in *r)
+{
+	c->eps = config_number(r, "rms_norm_eps");
+	gguf_silu_check(r);
 	if (c->a.kind & KIND_EXPERTS)
 		check_experts(c, r);
 	config_must(r, c->a.head_dim % 2 == 0, "heads of an odd size");
-	read_rope(c, r);
+	gguf_rope_check(c, r);
+}
+
+static void put_gpt2(const struct gguf_config *c, struct gguf_keys *k)
+{
+	gguf_f32(k, ".attention.layer_norm_epsilon", c->eps);
+}
+
+static void put_decoder(const struct gguf_config *c, struct gguf_keys *k)
+{
+	gguf_attention_put(c, k);
+	gguf_rope_put(c, k);
+	if (c->a.experts) {
+		gguf_u32(k, ".expert_count", (uint32_t)c->a.experts);
+		gguf_u32(k, ".expert_used_count", (uint32_t)c->experts_used);
+	}
+	if (c->a.kind & (KIND_QWEN2_MOE | KIND_QWEN3_MOE))
+		gguf_u32(k, ".expert_feed_forward_length", (uint32_t)c->a.expert_ffn);
+	if (c->a.shared_ffn)
+		gguf_u32(k, ".expert_shared_feed_forward_length", (uint32_t)c->a.shared_ffn);
+}
+
+/* ---- all ---- */
+
+static const struct family {
+	unsigned kinds;
+	void (*check)(struct gguf_config *c, struct config_in *r);
+	void (*put)(const struct gguf_config *c, struct gguf_keys *k);
+} families[] = {
+	{ KIND_GPT2, check_gpt2, put_gpt2 },
+	{ KIND_GEMMA, gguf_gemma1_check, gguf_gemma1_put },
+	{ KIND_GRANITE, gguf_granite_check, gguf_granite_put },
+	{ KIND_SMOLLM3, gguf_smollm3_check, gguf_smollm3_put },
+	{ KIND_OLMO2, gguf_olmo2_check, gguf_olmo2_put },
+	{ KIND_GEMMA2 | KIND_GEMMA3, gguf_gemma_check, gguf_gemma_put },
+	{ KIND_PHI3, gguf_phi3_check, gguf_phi3_put },
+	{ KIND_GLM4 | KIND_GLM4_MOE, gguf_glm4_check, gguf_glm4_put },
+	{ KIND_GPT_OSS, gguf_gpt_oss_check, gguf_gpt_oss_put },
+	{ KIND_DEEPSEEK_V2 | KIND_DEEPSEEK_V3, gguf_deepseek_check, gguf_deepseek_put },
+	{ ~0u, check_decoder, put_decoder },
+};
+
+static const struct family *family_of(enum arch_kind kind)
+{
+	const struct family *f = families;
+
+	while (!(f->kinds & kind))
+		f++;
+	return f;
 }
 
 int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, struct ckpt_err *e)
@@ -217,12 +151,7 @@ int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, stru
 		return err_set(e, ERR_UNSUPPORTED, "config.json: gguf/ does not know '%s'",
 			       ret->a.family->class);
 	config_must(&r, !config_get(&r, "quantization_config").d, "quantised weights");
-	if (ret->a.kind == KIND_GPT2)
-		check_gpt2(ret, &r);
-	else if (ret->a.kind & (KIND_GEMMA2 | KIND_GEMMA3))
-		gguf_gemma_check(ret, &r);
-	else
-		check_decoder(ret, &r);
+	family_of(ret->a.kind)->check(ret, &r);
 	return r.rc;
 }
 
@@ -232,21 +161,12 @@ void gguf_config_release(struct gguf_config *c)
 	jdoc_release(&c->json);
 }
 
-static void put_llama_like(const struct gguf_config *c, struct gguf_keys *k)
+void gguf_attention_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	gguf_u32(k, ".attention.head_count_kv", (uint32_t)c->a.kv_heads);
 	gguf_f32(k, ".attention.layer_norm_rms_epsilon", c->eps);
 	gguf_u32(k, ".attention.key_length", (uint32_t)c->a.head_dim);
 	gguf_u32(k, ".attention.value_length", (uint32_t)c->a.head_dim);
-	put_rope(c, k);
-	if (c->a.experts) {
-		gguf_u32(k, ".expert_count", (uint32_t)c->a.experts);
-		gguf_u32(k, ".expert_used_count", (uint32_t)c->experts_used);
-	}
-	if (c->a.kind & (KIND_QWEN2_MOE | KIND_QWEN3_MOE))
-		gguf_u32(k, ".expert_feed_forward_length", (uint32_t)c->a.expert_ffn);
-	if (c->a.shared_ffn)
-		gguf_u32(k, ".expert_shared_feed_forward_length", (uint32_t)c->a.shared_ffn);
 }
 
 void gguf_config_put(const struct gguf_config *c, struct gguf_keys *k)
@@ -257,12 +177,7 @@ void gguf_config_put(const struct gguf_config *c, struct gguf_keys *k)
 	gguf_u32(k, ".feed_forward_length", (uint32_t)c->a.ffn);
 	gguf_u32(k, ".attention.head_count", (uint32_t)c->a.heads);
 	gguf_u32(k, ".vocab_size", (uint32_t)c->a.vocab);
-	if (c->a.kind == KIND_GPT2)
-		gguf_f32(k, ".attention.layer_norm_epsilon", c->eps);
-	else if (c->a.kind & (KIND_GEMMA2 | KIND_GEMMA3))
-		gguf_gemma_put(c, k);
-	else
-		put_llama_like(c, k);
+	family_of(c->a.kind)->put(c, k);
 }
 
 /* ---- generation_config.json ---- */

@@ -7,7 +7,7 @@
  * says why. A setting missing from a file of an older transformers has the default of transformers'
  * class; if that default has changed over time, the setting is required.
  *
- * Sources: conversion/base.py, llama.py, qwen.py, gpt2.py of llama.cpp; configuration_*.py of
+ * Sources: conversion/ and src/models/ of llama.cpp; configuration_*.py and modeling_*.py of
  * transformers 5.
  *
  * Threads: pure.
@@ -26,17 +26,27 @@ struct gguf_keys;
 
 #define GGUF_MAX_ROPE 1024 /* factors */
 
+/* A tensor that comes from the configuration: what the frequencies of rotary embeddings are divided by. */
+struct gguf_factors {
+	const char *name;
+	size_t n; /* 0: there is none */
+	float v[GGUF_MAX_ROPE];
+};
+
 struct gguf_config {
 	struct arch a;
 	const char *arch; /* llama.cpp's name for it */
 	struct jdoc json; /* all of config.json */
-	uint64_t experts_used;
+	uint64_t experts_used, groups, groups_used;
+	double experts_scale;
+	bool experts_norm;
 	double eps, theta;
 	uint64_t window;		/* of layers that see only so many positions; Gemma */
 	double local_theta;		/* the rotary embeddings of these layers */
 	double attention_cap, head_cap; /* soft caps of logits; 0: none */
-	float rope[GGUF_MAX_ROPE];	/* n_rope factors of "llama3" */
-	size_t n_rope;
+	uint64_t rotated;		/* elements of a head; 0: llama.cpp knows */
+	/* The first tensors of the GGUF. Those of "llama3"; or of "longrope", long and short. */
+	struct gguf_factors factors[2];
 };
 
 /* *ret must be released in any case. */

@@ -10,12 +10,51 @@
 #ifndef GGUF_GGUF_CONFIG_INTERNAL_H
 #define GGUF_GGUF_CONFIG_INTERNAL_H
 
-struct config_in;
+#include "tensor/config_values.h"
+
 struct gguf_config;
 struct gguf_keys;
 
 /* Gemma 2, and Gemma 3 without images. */
 void gguf_gemma_check(struct gguf_config *c, struct config_in *r);
 void gguf_gemma_put(const struct gguf_config *c, struct gguf_keys *k);
+void gguf_gemma1_check(struct gguf_config *c, struct config_in *r);
+void gguf_gemma1_put(const struct gguf_config *c, struct gguf_keys *k);
+/* What is almost Llama. */
+void gguf_granite_check(struct gguf_config *c, struct config_in *r);
+void gguf_granite_put(const struct gguf_config *c, struct gguf_keys *k);
+void gguf_smollm3_check(struct gguf_config *c, struct config_in *r);
+void gguf_smollm3_put(const struct gguf_config *c, struct gguf_keys *k);
+/* OLMo 2 and 3. */
+void gguf_olmo2_check(struct gguf_config *c, struct config_in *r);
+void gguf_olmo2_put(const struct gguf_config *c, struct gguf_keys *k);
+/* Phi-3 and Phi-4. */
+void gguf_phi3_check(struct gguf_config *c, struct config_in *r);
+void gguf_phi3_put(const struct gguf_config *c, struct gguf_keys *k);
+/* GLM-4, and the mixture of experts GLM-4.5. */
+void gguf_glm4_check(struct gguf_config *c, struct config_in *r);
+void gguf_glm4_put(const struct gguf_config *c, struct gguf_keys *k);
+void gguf_gpt_oss_check(struct gguf_config *c, struct config_in *r);
+void gguf_gpt_oss_put(const struct gguf_config *c, struct gguf_keys *k);
+/* DeepSeek-V2 and V3. */
+void gguf_deepseek_check(struct gguf_config *c, struct config_in *r);
+void gguf_deepseek_put(const struct gguf_config *c, struct gguf_keys *k);
+
+/* ---- what families share ---- */
+
+/* Newer files have all in rope_parameters, older ones theta beside rope_scaling. */
+struct config_in gguf_rope_of(struct config_in *r);
+const char *gguf_rope_type(struct config_in *rope);
+/* The part of a head that is rotated; its errors are those of *rope. */
+double gguf_rope_partial(const struct config_in *r, struct config_in *rope, double otherwise);
+/* Types that llama.cpp computes for every model: default, linear, yarn; llama3 for some. */
+void gguf_rope_check(struct gguf_config *c, struct config_in *r);
+void gguf_rope_put(const struct gguf_config *c, struct gguf_keys *k);
+void gguf_silu_check(struct config_in *r);
+/* Experts as DeepSeek has them. */
+void gguf_routed_check(struct gguf_config *c, struct config_in *r);
+void gguf_routed_put(const struct gguf_config *c, struct gguf_keys *k);
+/* Keys of the heads and of the norms' epsilon. */
+void gguf_attention_put(const struct gguf_config *c, struct gguf_keys *k);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gemma 2 and 3. In most layers attention sees a window of positions: in llama.cpp every second layer
+ * Gemma. In most layers of Gemma 2 and 3 attention sees a window of positions: in llama.cpp every second layer
  * sees all (Gemma 3: every sixth), whatever a file says.
  *
  * Sources: conversion/gemma.py and src/models/gemma{2,3}.cpp of llama.cpp; configuration_gemma{2,3}.py
@@ -40,13 +40,15 @@ static bool has_its_layers(const struct gguf_config *c, const struct config_in *
 
 /* Newer files have rope_parameters for both kinds of layers, older ones rope_scaling for those that
  * see everything. */
-static struct config_in rope_of(const struct config_in *r, const char *kind)
+static struct config_in rope_of(struct config_in *r, const char *kind)
 {
-	struct jval all = config_get(r, "rope_parameters"), one = jval_get(all, kind);
+	struct jval all = config_object(r, "rope_parameters");
+	struct config_in in = { all, r->e, 0 };
+	struct jval one = config_object(&in, kind);
 
 	if (!one.d && kind == full)
-		one = all.d ? all : config_get(r, "rope_scaling");
-	return (struct config_in){ one, r->e, r->rc };
+		one = all.d ? all : config_object(r, "rope_scaling");
+	return (struct config_in){ one, r->e, r->rc ? r->rc : in.rc };
 }
 
 static const char *rope_type(struct config_in *rope)
@@ -100,20 +102,44 @@ static void check_caps(struct gguf_config *c, struct config_in *r)
 		c->head_cap = config_number(r, "final_logit_softcapping");
 }
 
-void gguf_gemma_check(struct gguf_config *c, struct config_in *r)
+static void check_all(struct gguf_config *c, struct config_in *r)
 {
 	const char *act = config_text(r, "hidden_activation",
 				      config_text(r, "hidden_act", "gelu_pytorch_tanh"));
 
 	c->eps = config_number(r, "rms_norm_eps");
-	c->window = config_count(r, "sliding_window");
 	config_must(r, !strcmp(act, "gelu_pytorch_tanh"),
 		    "a 'hidden_activation' other than gelu_pytorch_tanh");
 	config_must(r, !c->a.attention_bias, "'attention_bias' is true");
-	config_must(r, c->a.kind != KIND_GEMMA2 || c->a.tied, "'tie_word_embeddings' is false");
+	config_must(r, c->a.kind == KIND_GEMMA3 || c->a.tied, "'tie_word_embeddings' is false");
 	config_must(r, c->a.head_dim % 2 == 0, "heads of an odd size");
 	config_must(r, !config_flag(r, "use_bidirectional_attention", false),
 		    "'use_bidirectional_attention' is true");
+}
+
+void gguf_gemma1_check(struct gguf_config *c, struct config_in *r)
+{
+	struct config_in rope = gguf_rope_of(r);
+
+	check_all(c, r);
+	c->theta = config_number_or(&rope, "rope_theta", config_number_or(r, "rope_theta", 1e4));
+	config_must(&rope, !strcmp(gguf_rope_type(&rope), "default"),
+		    "these rotary embeddings of a Gemma model");
+	/* llama.cpp does not read it. */
+	config_must(&rope, c->theta == 1e4, "a 'rope_theta' other than 10000");
+	if (!r->rc)
+		r->rc = rope.rc;
+}
+
+void gguf_gemma1_put(const struct gguf_config *c, struct gguf_keys *k)
+{
+	gguf_attention_put(c, k);
+}
+
+void gguf_gemma_check(struct gguf_config *c, struct config_in *r)
+{
+	check_all(c, r);
+	c->window = config_count(r, "sliding_window");
 	config_must(r, has_its_layers(c, r),
 		    "another order of layers that see a window than that of the published models");
 	config_must(r, config_number(r, "query_pre_attn_scalar") == (double)scalar_of(c),

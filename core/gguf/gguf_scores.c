@@ -227,17 +227,65 @@ static int prove(struct scoring *s, uint32_t token)
 	return rc;
 }
 
+/* ---- joining by merges ---- */
+
+/* The rank of the merge of x[i] and x[i + 1], NEVER: there is none. */
+static uint32_t rank_of(struct scoring *s, const struct symbol *x, size_t i, size_t n)
+{
+	struct merge key;
+	const struct merge *m = NULL;
+
+	s->work += n;
+	if (i + 1 < n) {
+		key = (struct merge){ x[i].id, x[i + 1].id, 0 };
+		m = bsearch(&key, s->merges, s->n, sizeof(key), compare);
+	}
+	return m ? m->rank : NEVER;
+}
+
+/*
+ * Where a whole word is a token, one side takes it and the other joins its characters: both must
+ * come to the same. x[i].joint is the rank of its merge with the next one.
+ */
+static int prove_whole(struct scoring *s, uint32_t token)
+{
+	const struct token *t = &s->t->v[token];
+	struct symbol x[MAX_CHARS];
+	size_t n = 0;
+	int rc = split_chars(s, t, x, &n);
+
+	for (size_t i = 0; i < n; i++)
+		x[i].joint = rank_of(s, x, i, n);
+	while (!rc && n > 1) {
+		size_t at = 0;
+
+		for (size_t i = 1; i < n; i++)
+			if (x[i].joint < x[at].joint)
+				at = i;
+		if (x[at].joint == NEVER)
+			return doubt(s, t);
+		x[at].id = s->makes[x[at].joint];
+		memmove(x + at + 1, x + at + 2, (n - at - 2) * sizeof(*x));
+		n--;
+		x[at].joint = rank_of(s, x, at, n);
+		if (at)
+			x[at - 1].joint = rank_of(s, x, at - 1, n);
+	}
+	return !rc && s->work > MAX_WORK ? tokens_wrong(s->e, "a token is too long") : rc;
+}
+
 int tokens_score(struct tokens *t, struct ckpt_err *e)
 {
 	CLEANUP(scoring_release) struct scoring s = { .t = t, .e = e };
 	int rc = read_merges(&s);
 
-	for (uint32_t i = 0; !rc && t->spm && i < t->n; i++) {
+	for (uint32_t i = 0; !rc && (t->spm || t->prove_whole) && i < t->n; i++) {
+		bool normal = t->v[i].s && t->v[i].type == TOKEN_NORMAL;
 		uint32_t rank = s.first[i] == NEVER ? (uint32_t)s.n : s.first[i];
 
 		t->v[i].score = -(float)rank;
-		if (t->v[i].s && t->v[i].type == TOKEN_NORMAL)
-			rc = prove(&s, i);
+		if (normal)
+			rc = t->spm ? prove(&s, i) : prove_whole(&s, i);
 	}
 	return rc;
 }

@@ -134,6 +134,33 @@ static int read_ends(const struct tokens *t, struct ends *x, struct ckpt_err *e)
 	return rc;
 }
 
+/* Tokens that GLM has for turns of a chat: the converter names some of them, where nothing else
+ * does. */
+static void put_turns(const struct tokens *t, const struct gguf_config *c, struct ends *x,
+		      struct gguf_keys *k)
+{
+	static const char end[] = "<|endoftext|>", user[] = "<|user|>", mask[] = "[gMASK]",
+			  watch[] = "<|observation|>";
+	bool moe = c->a.kind == KIND_GLM4_MOE;
+	int64_t id;
+
+	if (!(c->a.kind & (KIND_GLM4 | KIND_GLM4_MOE)))
+		return;
+	if (x->id[BOS] < 0)
+		x->id[BOS] =
+			moe ? token_find(t, mask, strlen(mask)) : token_find(t, end, strlen(end));
+	if (x->id[EOS] < 0 && !moe)
+		x->id[EOS] = token_find(t, end, strlen(end));
+	if (x->id[UNK] < 0)
+		x->id[UNK] = token_find(t, end, strlen(end));
+	id = token_find(t, user, strlen(user));
+	if (id >= 0)
+		gguf_u32(k, "tokenizer.ggml.eot_token_id", (uint32_t)id);
+	id = moe ? token_find(t, watch, strlen(watch)) : -1;
+	if (id >= 0)
+		gguf_u32(k, "tokenizer.ggml.eom_token_id", (uint32_t)id);
+}
+
 int tokens_put_special(struct tokens *t, const struct gguf_config *c, struct gguf_keys *k,
 		       struct ckpt_err *e)
 {
@@ -146,6 +173,7 @@ int tokens_put_special(struct tokens *t, const struct gguf_config *c, struct ggu
 		rc = tokens_wrong(e, "texts begin or end with a token that does not exist");
 	if (rc)
 		return rc;
+	put_turns(t, c, &x, k);
 	for (int i = 0; i < N_SPECIAL; i++) {
 		if (x.id[i] < 0)
 			continue;

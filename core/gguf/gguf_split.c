@@ -8,19 +8,53 @@
 
 #define SPACE "\xe2\x96\x81" /* U+2581, what SentencePiece writes for a blank */
 
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define WORDS	     "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-#define REST	     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define SPACES	     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define REST	     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES
+#define REST_SLASH   "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" SPACES
+#define UPPER	     "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER	     "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+/* Words of upper case, then lower case; `end` follows each. */
+#define CASED(end) \
+	"[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" end "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER \
+	"*" end "|"
+#define DIGIT "\\p{N}"
 
-/* llama.cpp has these rewritten for its own engine, with the original as a comment. */
+enum { MAX_STEPS = 3 };
+
+/*
+ * Ways to split that llama.cpp has under these names, by what tokenizer.json has before the bytes:
+ * expressions to split at, one after another. llama.cpp has some of them rewritten for its own
+ * engine, with the original as a comment.
+ */
 static const struct {
-	const char *expression;
+	const char *steps[MAX_STEPS];
 	bool ignore_merges; /* its own habit for that name */
+	bool regex;	    /* ByteLevel splits too, as GPT-2 does */
+	bool complete;	    /* nothing is between matches of the expression */
 	const char *pre;
 } known[] = {
-	{ CONTRACTIONS WORDS "\\p{N}{1,3}" REST, true, "llama-bpe" },
-	{ CONTRACTIONS WORDS "\\p{N}{1,3}" REST, false, "smaug-bpe" },
-	{ CONTRACTIONS WORDS "\\p{N}" REST, false, "qwen2" },
+	{ { CONTRACTIONS "|" WORDS "\\p{N}{1,3}" REST }, true, false, true, "llama-bpe" },
+	{ { CONTRACTIONS "|" WORDS "\\p{N}{1,3}" REST }, false, false, true, "smaug-bpe" },
+	{ { CONTRACTIONS "|" WORDS DIGIT REST }, false, false, true, "qwen2" },
+	{ { CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|" DIGIT
+			 "| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES },
+	  false,
+	  false,
+	  true,
+	  "qwen35" },
+	{ { CASED(CONTRACTIONS "?") "\\p{N}{1,3}" REST_SLASH }, false, false, true, "gpt-4o" },
+	{ { CASED("") DIGIT REST_SLASH }, true, false, true, "tekken" },
+	{ { "\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+	    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"
+	    "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" SPACES },
+	  false,
+	  false,
+	  false,
+	  "deepseek-v3" },
+	{ { DIGIT }, false, true, false, "smollm" },
+	{ { NULL }, false, true, false, "gpt-2" },
 };
 
 static bool is_type(struct jval v, const char *type)
@@ -53,31 +87,79 @@ static struct jval step_of(struct jval v, const char *list, size_t i)
 
 /* ---- bytes as characters ---- */
 
-static int split_by(struct tokens *t, struct jval split, struct ckpt_err *e)
+/* An expression may have line ends as they are, or escaped. */
+static bool is_expression(const char *s, const char *have)
 {
-	const char *expression = jval_str(jval_get(jval_get(split, "pattern"), "Regex"));
-	bool ignore = flag(t->model, "ignore_merges", false);
-
-	if (!is_type(split, "Split") || !expression ||
-	    !jval_is_str(jval_get(split, "behavior"), "Isolated") || flag(split, "invert", false))
-		return tokens_unknown(e, "the pre-tokenizer");
-	for (size_t i = 0; i < ARRAY_LEN(known); i++)
-		if (!strcmp(expression, known[i].expression) && ignore == known[i].ignore_merges) {
-			t->pre = known[i].pre;
-			return 0;
+	for (; *s && *have; s++, have++) {
+		if (*s == '\r' || *s == '\n') {
+			if (*have != '\\' || have[1] != (*s == '\r' ? 'r' : 'n'))
+				return false;
+			have++;
+		} else if (*s != *have) {
+			return false;
 		}
-	return err_set(e, ERR_UNSUPPORTED,
-		       "tokenizer.json: llama.cpp is not known to split text by '%.100s'%s",
-		       expression, ignore ? " and ignore merges" : "");
+	}
+	return !*s && !*have;
+}
+
+/* What a step splits at, keeping everything; NULL: it does something else. *gaps: it drops what
+ * does not match. */
+static const char *expression_of(struct jval step, bool *gaps)
+{
+	struct jval behavior = jval_get(step, "behavior");
+	bool invert = flag(step, "invert", false);
+
+	if (is_type(step, "Digits") && flag(step, "individual_digits", false))
+		return DIGIT;
+	*gaps |= invert;
+	return is_type(step, "Split") && jval_is_str(behavior, invert ? "Removed" : "Isolated")
+		       ? jval_str(jval_get(jval_get(step, "pattern"), "Regex"))
+		       : NULL;
+}
+
+/* The row of known with these steps, preferably one with that habit; ARRAY_LEN: none. */
+static size_t way_of(const char *const *steps, size_t n, bool regex, bool gaps, bool ignore)
+{
+	size_t found = ARRAY_LEN(known);
+
+	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+		bool same = known[i].regex == regex && (known[i].complete || !gaps);
+
+		for (size_t k = 0; same && k < MAX_STEPS; k++) {
+			const char *have = known[i].steps[k];
+
+			same = k < n ? have && is_expression(steps[k], have) : !have;
+		}
+		if (same && (found == ARRAY_LEN(known) || known[i].ignore_merges == ignore))
+			found = i;
+	}
+	return found;
+}
+
+static int split_by(struct tokens *t, const char *const *steps, size_t n, bool regex, bool gaps,
+		    struct ckpt_err *e)
+{
+	bool ignore = flag(t->model, "ignore_merges", false);
+	size_t i = way_of(steps, n, regex, gaps, ignore);
+
+	if (i == ARRAY_LEN(known))
+		return n ? err_set(e, ERR_UNSUPPORTED,
+				   "tokenizer.json: llama.cpp is not known to split text by "
+				   "'%.100s'%s",
+				   steps[0], n > 1 ? " and more" : "")
+			 : tokens_unknown(e, "the pre-tokenizer");
+	t->pre = known[i].pre;
+	t->prove_whole = ignore != known[i].ignore_merges;
+	return 0;
 }
 
 static int split_bytes(struct tokens *t, struct ckpt_err *e)
 {
-	struct jval pre = jval_get(jdoc_root(&t->root), "pre_tokenizer");
-	struct jval first = step_of(pre, "pretokenizers", 0);
-	struct jval second = step_of(pre, "pretokenizers", 1);
-	struct jval bytes = second.d ? second : first;
+	struct jval pre = jval_get(jdoc_root(&t->root), "pre_tokenizer"), bytes;
 	struct jval normal = jval_get(jdoc_root(&t->root), "normalizer");
+	const char *steps[MAX_STEPS] = { NULL };
+	bool gaps = false;
+	size_t n = 0;
 
 	if (step_of(normal, "normalizers", 0).d) {
 		t->nfc = is_type(step_of(normal, "normalizers", 0), "NFC") &&
@@ -85,16 +167,16 @@ static int split_bytes(struct tokens *t, struct ckpt_err *e)
 		if (!t->nfc)
 			return tokens_unknown(e, "the normalizer");
 	}
+	while (step_of(pre, "pretokenizers", n + 1).d && n < MAX_STEPS) {
+		steps[n] = expression_of(step_of(pre, "pretokenizers", n), &gaps);
+		if (!steps[n++])
+			return tokens_unknown(e, "the pre-tokenizer");
+	}
+	bytes = step_of(pre, "pretokenizers", n);
 	if (!is_type(bytes, "ByteLevel") || flag(bytes, "add_prefix_space", true) ||
-	    step_of(pre, "pretokenizers", 2).d ||
-	    flag(bytes, "use_regex", true) == (second.d != NULL))
+	    step_of(pre, "pretokenizers", n + 1).d)
 		return tokens_unknown(e, "the pre-tokenizer");
-	if (second.d)
-		return split_by(t, first, e);
-	if (flag(t->model, "ignore_merges", false))
-		return tokens_unknown(e, "'ignore_merges' with this pre-tokenizer");
-	t->pre = "gpt-2";
-	return 0;
+	return split_by(t, steps, n, flag(bytes, "use_regex", true), gaps, e);
 }
 
 /* ---- like SentencePiece ---- */

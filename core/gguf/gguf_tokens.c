@@ -367,22 +367,36 @@ static bool is_word(char c)
 	return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
+enum { MAX_TEMPLATES = 100 };
+
 /* Several templates, by name; "default" is the main one. */
-static void put_named_templates(struct jval list, struct gguf_keys *k)
+static int put_named_templates(struct jval list, struct gguf_keys *k, struct ckpt_err *e)
 {
+	static const char main[] = "tokenizer.chat_template";
+	char keys[MAX_TEMPLATES][100];
+	size_t n = 0;
+
 	for (struct jiter i = jiter(list); jiter_next(&i);) {
 		struct jval s = jval_get(i.v, "template");
 		const char *name = jval_str(jval_get(i.v, "name"));
-		char key[100];
+		char *key = keys[n];
 
 		if (!name || !*name || !jval_is(s, J_STRING))
 			continue;
-		(void)snprintf(key, sizeof(key), "tokenizer.chat_template.%.60s", name);
-		for (char *p = key + strlen("tokenizer.chat_template."); *p; p++)
+		(void)snprintf(key, sizeof(keys[n]), "%s.%.60s", main, name);
+		for (char *p = key + sizeof(main); *p; p++)
 			*p = is_word(*p) ? *p : '_';
-		gguf_str(k, strcmp(name, "default") != 0 ? key : "tokenizer.chat_template",
-			 jval_str(s), jval_len(s));
+		if (!strcmp(name, "default"))
+			key[strlen(main)] = '\0';
+		for (size_t other = 0; other < n; other++)
+			if (!strcmp(keys[other], key))
+				return err_set(e, EINVAL, "two chat templates would be called '%s'",
+					       key);
+		if (++n == MAX_TEMPLATES)
+			return err_set(e, EFBIG, "%d chat templates or more", MAX_TEMPLATES);
+		gguf_str(k, key, jval_str(s), jval_len(s));
 	}
+	return 0;
 }
 
 static int put_template(const struct tokens *t, const struct gguf_token_files *f,
@@ -406,7 +420,7 @@ static int put_template(const struct tokens *t, const struct gguf_token_files *f
 	if (jval_is(s, J_STRING))
 		gguf_str(k, "tokenizer.chat_template", jval_str(s), jval_len(s));
 	else if (jval_is(s, J_ARRAY))
-		put_named_templates(s, k);
+		return put_named_templates(s, k, e);
 	return 0;
 }
 

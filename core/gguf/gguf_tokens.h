@@ -8,8 +8,17 @@
  * recognises only vocabularies on its list):
  *
  *	llama-bpe, smaug-bpe    the expression of Llama 3; with and without ignore_merges
- *	qwen2                   that of Qwen 2, one digit at a time
+ *	qwen2, qwen35           those of Qwen 2 and 3.5, one digit at a time
+ *	gpt-4o                  that of gpt-oss and Phi-4-mini
+ *	tekken                  Mistral's
+ *	deepseek-v3             its three expressions
+ *	smollm                  single digits, then ByteLevel's own
  *	gpt-2                   ByteLevel's own
+ *
+ * Where one side ignores merges for whole words and the other does not, every token must be what
+ * merges make of its characters. The expressions of gpt-4o and tekken llama.cpp has replaced by
+ * some that take other letters than a to z for both cases, so that it may split words of those
+ * otherwise; for nothing else it has these vocabularies.
  *
  * For the other kind llama.cpp has no merges: it joins any two neighbours whose text is a token,
  * the one with the highest score first. The scores here are the merges' order, and for each token

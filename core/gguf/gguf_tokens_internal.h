@@ -44,12 +44,13 @@ struct tokens {
 	bool spm;	  /* byte fallback, else bytes as characters */
 	bool space_first; /* spm: a space is prepended to a text */
 	bool nfc;
-	const char *pre; /* how text is split: llama.cpp's name */
+	bool prove_whole; /* llama.cpp ignores merges where they do not, or the reverse */
+	const char *pre;  /* how text is split: llama.cpp's name */
 };
 
 /* Reads what tokenizer.json has besides tokens: spm, space_first, nfc, pre. */
 int tokens_split(struct tokens *t, struct ckpt_err *e);
-/* Checks that both sides interpret the merges alike, then scores all tokens. Only for spm. */
+/* Checks that both sides interpret the merges alike; for spm, then scores all tokens. */
 int tokens_score(struct tokens *t, struct ckpt_err *e);
 /* The two texts of a merge, in either form; false: it does not have two. */
 struct merge_texts {

@@ -94,6 +94,11 @@ void gguf_item_f32(struct gguf_keys *k, float v)
 	put_f32(&k->text, v);
 }
 
+void gguf_item_bool(struct gguf_keys *k, bool v)
+{
+	put(&k->text, v, 1);
+}
+
 void gguf_item_str(struct gguf_keys *k, const char *s, size_t len)
 {
 	put_str(&k->text, s, len);

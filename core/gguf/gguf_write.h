@@ -52,6 +52,7 @@ void gguf_str(struct gguf_keys *k, const char *key, const char *s, size_t len);
 void gguf_array(struct gguf_keys *k, const char *key, enum gguf_type type, uint64_t n);
 void gguf_item_i32(struct gguf_keys *k, int32_t v);
 void gguf_item_f32(struct gguf_keys *k, float v);
+void gguf_item_bool(struct gguf_keys *k, bool v);
 void gguf_item_str(struct gguf_keys *k, const char *s, size_t len);
 
 #define GGUF_NAME_CAP 64 /* bytes of a tensor's name with its NUL, as in ggml */

@@ -18,16 +18,19 @@ static const struct arch_family families[] = {
 	{ "Qwen2MoeForCausalLM", "qwen2_moe", "qwen2moe", KIND_QWEN2_MOE, 1e4, false },
 	{ "Qwen3MoeForCausalLM", "qwen3_moe", "qwen3moe", KIND_QWEN3_MOE, 1e4, false },
 	{ "GPT2LMHeadModel", "gpt2", "gpt2", KIND_GPT2, 0, true },
-	{ "GraniteForCausalLM", "granite", NULL, KIND_LLAMA, 1e4, false },
-	{ "SmolLM3ForCausalLM", "smollm3", NULL, KIND_LLAMA, 1e4, true },
-	{ "GemmaForCausalLM", "gemma", NULL, KIND_GEMMA, 1e4, true },
+	{ "GraniteForCausalLM", "granite", "granite", KIND_GRANITE, 1e4, false },
+	{ "SmolLM3ForCausalLM", "smollm3", "smollm3", KIND_SMOLLM3, 2e6, true },
+	{ "GemmaForCausalLM", "gemma", "gemma", KIND_GEMMA, 1e4, true },
 	{ "Gemma2ForCausalLM", "gemma2", "gemma2", KIND_GEMMA2, 1e4, true },
 	{ "Gemma3ForCausalLM", "gemma3_text", "gemma3", KIND_GEMMA3, 1e4, true },
-	{ "Phi3ForCausalLM", "phi3", NULL, KIND_PHI3, 1e4, false },
-	{ "Olmo2ForCausalLM", "olmo2", NULL, KIND_OLMO2, 1e4, false },
-	{ "Olmo3ForCausalLM", "olmo3", NULL, KIND_OLMO2, 1e4, false },
-	{ "DeepseekV3ForCausalLM", "deepseek_v3", NULL, KIND_DEEPSEEK_V3, 1e4, false },
-	{ "GptOssForCausalLM", "gpt_oss", NULL, KIND_GPT_OSS, 1e4, false },
+	{ "Phi3ForCausalLM", "phi3", "phi3", KIND_PHI3, 1e4, false },
+	{ "Olmo2ForCausalLM", "olmo2", "olmo2", KIND_OLMO2, 1e4, false },
+	{ "Olmo3ForCausalLM", "olmo3", "olmo2", KIND_OLMO2, 1e4, false },
+	{ "DeepseekV2ForCausalLM", "deepseek_v2", "deepseek2", KIND_DEEPSEEK_V2, 1e4, false },
+	{ "DeepseekV3ForCausalLM", "deepseek_v3", "deepseek2", KIND_DEEPSEEK_V3, 1e4, false },
+	{ "GptOssForCausalLM", "gpt_oss", "gpt-oss", KIND_GPT_OSS, 1.5e5, false },
+	{ "Glm4ForCausalLM", "glm4", "glm4", KIND_GLM4, 1e4, false },
+	{ "Glm4MoeForCausalLM", "glm4_moe", "glm4moe", KIND_GLM4_MOE, 1e4, false },
 };
 
 const struct arch_family *arch_family(struct config_in *r)
@@ -72,7 +75,7 @@ static void read_sparse(struct arch *a, struct config_in *r)
 	uint64_t step = config_count_or(r, "decoder_sparse_step", 1);
 	struct jval only = config_get(r, "mlp_only_layers");
 
-	if (a->kind == KIND_DEEPSEEK_V3)
+	if (a->kind & KIND_ROUTED)
 		a->first_experts = config_whole(r, "first_k_dense_replace");
 	else if (!r->rc && a->kind != KIND_MIXTRAL && a->kind != KIND_GPT_OSS &&
 		 (step != 1 || jval_size(only)))
@@ -101,7 +104,7 @@ static void read_gpt2(struct arch *a, struct config_in *r)
 
 static void read_experts(struct arch *a, struct config_in *r)
 {
-	const char *key = a->kind == KIND_DEEPSEEK_V3 ? "n_routed_experts" : "num_local_experts";
+	const char *key = a->kind & KIND_ROUTED ? "n_routed_experts" : "num_local_experts";
 
 	if (a->kind & (KIND_QWEN2_MOE | KIND_QWEN3_MOE) && !config_get(r, key).d)
 		key = "num_experts";
@@ -111,8 +114,19 @@ static void read_experts(struct arch *a, struct config_in *r)
 				: config_count(r, "moe_intermediate_size");
 	if (a->kind == KIND_QWEN2_MOE)
 		a->shared_ffn = config_count(r, "shared_expert_intermediate_size");
-	if (a->kind == KIND_DEEPSEEK_V3)
+	if (a->kind & KIND_ROUTED)
 		a->shared_ffn = config_count(r, "n_shared_experts") * a->expert_ffn;
+}
+
+/* transformers writes no number of them; it knows the published models by their layers. */
+static void read_further(struct arch *a, struct config_in *r)
+{
+	uint64_t published =
+		a->kind == KIND_DEEPSEEK_V3 ? a->layers == 61 : a->layers == 46 || a->layers == 92;
+
+	a->further = config_get(r, "num_nextn_predict_layers").d
+			     ? config_whole(r, "num_nextn_predict_layers")
+			     : published;
 }
 
 /* Low-rank queries and values, as in DeepSeek. */
@@ -133,31 +147,34 @@ static void read_decoder(struct arch *a, struct config_in *r)
 	a->positions = config_count(r, "max_position_embeddings");
 	a->hidden = config_count(r, "hidden_size");
 	a->heads = config_count(r, "num_attention_heads");
-	a->kv_heads = a->kind & (KIND_LLAMA | KIND_PHI3 | KIND_OLMO2)
+	a->kv_heads = a->kind & (KIND_LLAMAS | KIND_PHI3 | KIND_OLMO2)
 			      ? config_count_or(r, "num_key_value_heads", a->heads)
 			      : config_count(r, "num_key_value_heads");
 	a->ffn = config_count(r, "intermediate_size");
-	a->attention_bias = config_flag(r, "attention_bias", a->kind == KIND_GPT_OSS);
+	a->attention_bias = config_flag(r, "attention_bias", a->kind & (KIND_GPT_OSS | KIND_GLM4));
 	if (a->kind & (KIND_QWEN2 | KIND_QWEN2_MOE))
 		a->attention_bias = config_flag(r, "qkv_bias", true);
 	a->mlp_bias = config_flag(r, "mlp_bias", false);
 	if (a->kind & KIND_EXPERTS)
 		read_experts(a, r);
-	if (a->kind == KIND_DEEPSEEK_V3)
+	if (a->kind & KIND_LATENT)
 		read_latent(a, r);
+	if (a->kind & (KIND_DEEPSEEK_V3 | KIND_GLM4_MOE))
+		read_further(a, r);
+	a->qk_norm = config_flag(r, "use_qk_norm", false);
 }
 
 /* a->heads and a->hidden are set; everything else about heads follows from them. */
 static void read_heads(struct arch *a, struct config_in *r)
 {
-	unsigned must =
-		KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA | KIND_GEMMA2 | KIND_GEMMA3 | KIND_GPT_OSS;
+	unsigned must = KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA | KIND_GEMMA2 | KIND_GEMMA3 |
+			KIND_GPT_OSS | KIND_GLM4;
 
 	if (a->kind & must) {
 		a->head_dim = config_count(r, "head_dim");
 	} else {
 		config_must(r,
-			    config_get(r, "head_dim").d || a->kind == KIND_DEEPSEEK_V3 ||
+			    config_get(r, "head_dim").d || a->kind & KIND_LATENT ||
 				    a->hidden % a->heads == 0,
 			    "'hidden_size' is not a multiple of the number of heads");
 		a->head_dim = config_count_or(r, "head_dim", max_u64(a->hidden / a->heads, 1));

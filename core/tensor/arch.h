@@ -43,8 +43,18 @@ enum arch_kind {
 	KIND_OLMO2 = 1 << 11,
 	KIND_DEEPSEEK_V3 = 1 << 12,
 	KIND_GPT_OSS = 1 << 13,
-	KIND_EXPERTS =
-		KIND_MIXTRAL | KIND_QWEN2_MOE | KIND_QWEN3_MOE | KIND_DEEPSEEK_V3 | KIND_GPT_OSS,
+	KIND_DEEPSEEK_V2 = 1 << 14,
+	KIND_GLM4 = 1 << 15,
+	KIND_GLM4_MOE = 1 << 16,
+	KIND_GRANITE = 1 << 17,
+	KIND_SMOLLM3 = 1 << 18,
+	/* The weights of Llama. */
+	KIND_LLAMAS = KIND_LLAMA | KIND_GRANITE | KIND_SMOLLM3,
+	/* Low-rank queries and values. */
+	KIND_LATENT = KIND_DEEPSEEK_V2 | KIND_DEEPSEEK_V3,
+	/* Experts and shared ones behind some layers without. */
+	KIND_ROUTED = KIND_LATENT | KIND_GLM4_MOE,
+	KIND_EXPERTS = KIND_MIXTRAL | KIND_QWEN2_MOE | KIND_QWEN3_MOE | KIND_ROUTED | KIND_GPT_OSS,
 };
 
 struct arch_family {
@@ -61,10 +71,11 @@ struct arch {
 	const struct arch_family *family;
 	enum arch_kind kind;
 	bool tied; /* the embeddings are also the head */
-	bool attention_bias, mlp_bias;
+	bool attention_bias, mlp_bias, qk_norm;
 	uint64_t layers, hidden, heads, kv_heads, head_dim, vocab, positions;
 	uint64_t ffn, experts, expert_ffn, shared_ffn;	     /* 0: the model has none */
 	uint64_t q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* for latent attention */
+	uint64_t further; /* layers behind the others that predict further tokens */
 	/*
 	 * Layers with a plain MLP although the model has experts, a byte each; NULL: only those
 	 * below first_experts.
@@ -94,23 +105,37 @@ enum arch_style { ARCH_ALWAYS, ARCH_SPLIT, ARCH_FUSED, ARCH_SPLIT_ROUTER, ARCH_F
  * The transformation for llama.cpp's file, other than a copy; for an expert's weight, which one it
  * is.
  */
-enum arch_turn { ARCH_PLAIN, ARCH_QUERIES, ARCH_KEYS, ARCH_TURNED, ARCH_GATE, ARCH_UP, ARCH_DOWN };
+enum arch_turn {
+	ARCH_PLAIN,
+	ARCH_QUERIES,
+	ARCH_KEYS,
+	ARCH_TURNED, /* the last two dimensions are swapped */
+	ARCH_PAIRS,  /* every second column is of `second`; then, unless it is a bias, as TURNED */
+	ARCH_LATENT, /* rows of a head are some of one, turned, and some of `second` */
+	ARCH_GATE,
+	ARCH_UP,
+	ARCH_DOWN
+};
 
 struct arch_weight {
 	const char *name;
 	const char
 		/* below "blk.N." if it belongs to a layer; NULL: gguf/ has no place for it */
 		*gguf;
+	const char *second; /* likewise, for what is two weights there; or NULL */
 	uint32_t kinds;
 	uint8_t scope, when, style;
 	uint8_t n_dims, shape[3]; /* as in arch_shape */
 	uint8_t turn;
 	bool precise; /* float32 in gguf/ although it is a matrix */
 };
-#define ARCH_MAX_WEIGHTS 128
+#define ARCH_MAX_WEIGHTS 255 /* their numbers are a byte */
 extern const struct arch_weight arch_weights[];
 extern const size_t arch_n_weights;
 
+/* For llama.cpp, rows of queries and keys take turns, and 1 is added to norms, which multiply. */
+bool arch_rotates(const struct arch *a, const struct arch_weight *w);
+bool arch_adds_one(const struct arch *a, const struct arch_weight *w);
 /* Does the model have this weight, in that layer? */
 enum arch_need { ARCH_NONE, ARCH_MAY, ARCH_MUST };
 enum arch_need arch_needs(const struct arch *a, const struct arch_weight *w, uint64_t layer);
@@ -130,7 +155,10 @@ const char *arch_embeddings(const struct arch *a);
 #define ARCH_NAME_CAP 160
 void arch_name(const struct arch *a, const struct arch_weight *w, const char *prefix,
 	       uint64_t layer, uint64_t expert, char out[static ARCH_NAME_CAP]);
-/* Is it a leftover of training that is not used in computation, such as masks and frequencies? */
+/*
+ * Is it a leftover of training that is not used in computation, such as masks and frequencies, or of
+ * a layer that predicts further tokens, which neither transformers nor gguf/ has?
+ */
 bool arch_ignores(const struct arch *a, const char *name, size_t len);
 
 #endif

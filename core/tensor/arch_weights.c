@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The weights of all families, and their names. */
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/text.h"
 #include "tensor/arch.h"
@@ -35,23 +36,24 @@ enum size {
 };
 
 /* When a model has the weight. */
-enum when { ALWAYS, BIAS, MLP_BIAS, DENSE, SPARSE, LORA, NO_LORA, LORA_BIAS, UNTIED };
+enum when { ALWAYS, BIAS, MLP_BIAS, DENSE, SPARSE, LORA, NO_LORA, LORA_BIAS, QK_NORM, UNTIED };
 
 #define GPT2	 KIND_GPT2
 #define MOE2	 KIND_QWEN2_MOE
-#define DEEPSEEK KIND_DEEPSEEK_V3
+#define DEEPSEEK KIND_LATENT
 #define OSS	 KIND_GPT_OSS
+#define GLM	 (KIND_GLM4 | KIND_GLM4_MOE)
 #define GEMMA23	 (KIND_GEMMA2 | KIND_GEMMA3)
 #define ALL	 (~(uint32_t)KIND_GPT2)
 /* normalises queries and keys of each head */
 #define NORMED (KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA3)
 /* Experts are fused, as transformers 5 has them in memory, or split, as it saves them. */
-#define SPLITS (KIND_QWEN2_MOE | KIND_QWEN3_MOE | KIND_DEEPSEEK_V3)
+#define SPLITS (KIND_QWEN2_MOE | KIND_QWEN3_MOE | KIND_ROUTED)
 #define FUSES  (SPLITS | KIND_MIXTRAL)
 /* Families with separate queries, keys and values. */
 #define PLAIN (ALL & ~(uint32_t)(KIND_PHI3 | DEEPSEEK))
 /* Families with a gate in a separate matrix, in layers with a plain MLP. */
-#define GATED (PLAIN & ~(uint32_t)(KIND_MIXTRAL | OSS))
+#define GATED (PLAIN & ~(uint32_t)(KIND_MIXTRAL | OSS | KIND_GLM4))
 
 /* NAME, GGUF, KINDS, SCOPE, WHEN, followed by the shape. */
 #define W(n, g, k, s, w, ...) \
@@ -75,9 +77,13 @@ const struct arch_weight arch_weights[] = {
 
 	W("input_layernorm.weight", "attn_norm.weight", ALL & ~(uint32_t)KIND_OLMO2, LAYER, ALWAYS,
 	  D1(HIDDEN)),
-	W("post_attention_layernorm.weight", "ffn_norm.weight", ALL & ~(uint32_t)GEMMA23, LAYER,
-	  ALWAYS, D1(HIDDEN)),
-	W("post_attention_layernorm.weight", "post_attention_norm.weight", GEMMA23, LAYER, ALWAYS,
+	W("post_attention_layernorm.weight", "ffn_norm.weight",
+	  ALL & ~(uint32_t)(GEMMA23 | OSS | KIND_GLM4_MOE | KIND_OLMO2), LAYER, ALWAYS, D1(HIDDEN)),
+	W("post_attention_layernorm.weight", "post_attention_norm.weight",
+	  GEMMA23 | OSS | KIND_GLM4_MOE | KIND_OLMO2, LAYER, ALWAYS, D1(HIDDEN)),
+	W("post_self_attn_layernorm.weight", "post_attention_norm.weight", KIND_GLM4, LAYER, ALWAYS,
+	  D1(HIDDEN)),
+	W("post_mlp_layernorm.weight", "post_ffw_norm.weight", KIND_GLM4, LAYER, ALWAYS,
 	  D1(HIDDEN)),
 	W("pre_feedforward_layernorm.weight", "ffn_norm.weight", GEMMA23, LAYER, ALWAYS,
 	  D1(HIDDEN)),
@@ -93,38 +99,51 @@ const struct arch_weight arch_weights[] = {
 	W("self_attn.k_proj.bias", "attn_k.bias", PLAIN, LAYER, BIAS, D1(KEY), .turn = ARCH_KEYS),
 	W("self_attn.v_proj.weight", "attn_v.weight", PLAIN, LAYER, ALWAYS, D2(KEY, HIDDEN)),
 	W("self_attn.v_proj.bias", "attn_v.bias", PLAIN, LAYER, BIAS, D1(KEY)),
-	W("self_attn.qkv_proj.weight", NULL, KIND_PHI3, LAYER, ALWAYS, D2(QKV, HIDDEN)),
+	W("self_attn.qkv_proj.weight", "attn_qkv.weight", KIND_PHI3, LAYER, ALWAYS,
+	  D2(QKV, HIDDEN)),
 	W("self_attn.o_proj.weight", "attn_output.weight", ALL & ~(uint32_t)DEEPSEEK, LAYER, ALWAYS,
 	  D2(HIDDEN, QUERY)),
-	W("self_attn.o_proj.bias", "attn_output.bias", KIND_LLAMA, LAYER, BIAS, D1(HIDDEN)),
+	W("self_attn.o_proj.bias", "attn_output.bias", KIND_LLAMAS | OSS, LAYER, BIAS, D1(HIDDEN)),
 	W("self_attn.o_proj.bias", NULL,
-	  ALL & ~(uint32_t)(KIND_LLAMA | KIND_QWEN2 | MOE2 | KIND_PHI3), LAYER, BIAS, D1(HIDDEN)),
+	  ALL & ~(uint32_t)(KIND_LLAMAS | KIND_QWEN2 | MOE2 | KIND_PHI3 | OSS | GLM), LAYER, BIAS,
+	  D1(HIDDEN)),
 	W("self_attn.q_norm.weight", "attn_q_norm.weight", NORMED, LAYER, ALWAYS, D1(HEAD)),
 	W("self_attn.k_norm.weight", "attn_k_norm.weight", NORMED, LAYER, ALWAYS, D1(HEAD)),
-	W("self_attn.q_norm.weight", NULL, KIND_OLMO2, LAYER, ALWAYS, D1(QUERY)),
-	W("self_attn.k_norm.weight", NULL, KIND_OLMO2, LAYER, ALWAYS, D1(KEY)),
-	W("self_attn.sinks", NULL, OSS, LAYER, ALWAYS, D1(HEADS)),
+	W("self_attn.q_norm.weight", "attn_q_norm.weight", KIND_GLM4_MOE, LAYER, QK_NORM, D1(HEAD)),
+	W("self_attn.k_norm.weight", "attn_k_norm.weight", KIND_GLM4_MOE, LAYER, QK_NORM, D1(HEAD)),
+	W("self_attn.q_norm.weight", "attn_q_norm.weight", KIND_OLMO2, LAYER, ALWAYS, D1(QUERY)),
+	W("self_attn.k_norm.weight", "attn_k_norm.weight", KIND_OLMO2, LAYER, ALWAYS, D1(KEY)),
+	W("self_attn.sinks", "attn_sinks.weight", OSS, LAYER, ALWAYS, D1(HEADS)),
 
-	W("self_attn.q_proj.weight", NULL, DEEPSEEK, LAYER, NO_LORA, D2(Q_LATENT, HIDDEN)),
-	W("self_attn.q_a_proj.weight", NULL, DEEPSEEK, LAYER, LORA, D2(Q_LORA, HIDDEN)),
+	W("self_attn.q_proj.weight", "attn_q.weight", DEEPSEEK, LAYER, NO_LORA,
+	  D2(Q_LATENT, HIDDEN)),
+	W("self_attn.q_a_proj.weight", "attn_q_a.weight", DEEPSEEK, LAYER, LORA,
+	  D2(Q_LORA, HIDDEN)),
 	W("self_attn.q_a_proj.bias", NULL, DEEPSEEK, LAYER, LORA_BIAS, D1(Q_LORA)),
-	W("self_attn.q_a_layernorm.weight", NULL, DEEPSEEK, LAYER, LORA, D1(Q_LORA)),
-	W("self_attn.q_b_proj.weight", NULL, DEEPSEEK, LAYER, LORA, D2(Q_LATENT, Q_LORA)),
-	W("self_attn.kv_a_proj_with_mqa.weight", NULL, DEEPSEEK, LAYER, ALWAYS, D2(KV_A, HIDDEN)),
+	W("self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight", DEEPSEEK, LAYER, LORA,
+	  D1(Q_LORA)),
+	W("self_attn.q_b_proj.weight", "attn_q_b.weight", DEEPSEEK, LAYER, LORA,
+	  D2(Q_LATENT, Q_LORA)),
+	W("self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight", DEEPSEEK, LAYER, ALWAYS,
+	  D2(KV_A, HIDDEN)),
 	W("self_attn.kv_a_proj_with_mqa.bias", NULL, DEEPSEEK, LAYER, BIAS, D1(KV_A)),
-	W("self_attn.kv_a_layernorm.weight", NULL, DEEPSEEK, LAYER, ALWAYS, D1(KV_LORA)),
-	W("self_attn.kv_b_proj.weight", NULL, DEEPSEEK, LAYER, ALWAYS, D2(KV_B, KV_LORA)),
-	W("self_attn.o_proj.weight", NULL, DEEPSEEK, LAYER, ALWAYS, D2(HIDDEN, V_LATENT)),
+	W("self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight", DEEPSEEK, LAYER, ALWAYS,
+	  D1(KV_LORA)),
+	W("self_attn.kv_b_proj.weight", "attn_k_b.weight", DEEPSEEK, LAYER, ALWAYS,
+	  D2(KV_B, KV_LORA), .turn = ARCH_LATENT, .second = "attn_v_b.weight"),
+	W("self_attn.o_proj.weight", "attn_output.weight", DEEPSEEK, LAYER, ALWAYS,
+	  D2(HIDDEN, V_LATENT)),
 
 	W("mlp.gate_proj.weight", "ffn_gate.weight", GATED | DEEPSEEK, LAYER, DENSE,
 	  D2(FFN, HIDDEN)),
-	W("mlp.gate_proj.bias", "ffn_gate.bias", KIND_LLAMA, LAYER, MLP_BIAS, D1(FFN)),
+	W("mlp.gate_proj.bias", "ffn_gate.bias", KIND_LLAMAS, LAYER, MLP_BIAS, D1(FFN)),
 	W("mlp.up_proj.weight", "ffn_up.weight", GATED | DEEPSEEK, LAYER, DENSE, D2(FFN, HIDDEN)),
-	W("mlp.up_proj.bias", "ffn_up.bias", KIND_LLAMA, LAYER, MLP_BIAS, D1(FFN)),
-	W("mlp.down_proj.weight", "ffn_down.weight", GATED | DEEPSEEK | KIND_PHI3, LAYER, DENSE,
-	  D2(HIDDEN, FFN)),
-	W("mlp.down_proj.bias", "ffn_down.bias", KIND_LLAMA, LAYER, MLP_BIAS, D1(HIDDEN)),
-	W("mlp.gate_up_proj.weight", NULL, KIND_PHI3, LAYER, ALWAYS, D2(FFN2, HIDDEN)),
+	W("mlp.up_proj.bias", "ffn_up.bias", KIND_LLAMAS, LAYER, MLP_BIAS, D1(FFN)),
+	W("mlp.down_proj.weight", "ffn_down.weight", GATED | DEEPSEEK | KIND_PHI3 | KIND_GLM4,
+	  LAYER, DENSE, D2(HIDDEN, FFN)),
+	W("mlp.down_proj.bias", "ffn_down.bias", KIND_LLAMAS, LAYER, MLP_BIAS, D1(HIDDEN)),
+	W("mlp.gate_up_proj.weight", "ffn_up.weight", KIND_PHI3 | KIND_GLM4, LAYER, ALWAYS,
+	  D2(FFN2, HIDDEN)),
 
 	W("mlp.gate.weight", "ffn_gate_inp.weight", SPLITS, LAYER, SPARSE, D2(EXPERTS, HIDDEN),
 	  .precise = true),
@@ -132,7 +151,8 @@ const struct arch_weight arch_weights[] = {
 	  D2(EXPERTS, HIDDEN), .style = ARCH_SPLIT_ROUTER, .precise = true),
 	W("mlp.gate.weight", "ffn_gate_inp.weight", KIND_MIXTRAL, LAYER, SPARSE,
 	  D2(EXPERTS, HIDDEN), .style = ARCH_FUSED_ROUTER, .precise = true),
-	W("mlp.gate.e_score_correction_bias", NULL, DEEPSEEK, LAYER, SPARSE, D1(EXPERTS)),
+	W("mlp.gate.e_score_correction_bias", "exp_probs_b.bias", KIND_DEEPSEEK_V3 | KIND_GLM4_MOE,
+	  LAYER, SPARSE, D1(EXPERTS)),
 	W("mlp.experts.gate_up_proj", NULL, FUSES, LAYER, SPARSE, D3(EXPERTS, EXPERT_FFN2, HIDDEN),
 	  .style = ARCH_FUSED),
 	W("mlp.experts.down_proj", NULL, FUSES, LAYER, SPARSE, D3(EXPERTS, HIDDEN, EXPERT_FFN),
@@ -157,15 +177,24 @@ const struct arch_weight arch_weights[] = {
 	  D2(HIDDEN, SHARED)),
 	W("mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", MOE2, LAYER, SPARSE,
 	  D2(ONE, HIDDEN), .precise = true),
-	W("mlp.shared_experts.gate_proj.weight", NULL, DEEPSEEK, LAYER, SPARSE, D2(SHARED, HIDDEN)),
-	W("mlp.shared_experts.up_proj.weight", NULL, DEEPSEEK, LAYER, SPARSE, D2(SHARED, HIDDEN)),
-	W("mlp.shared_experts.down_proj.weight", NULL, DEEPSEEK, LAYER, SPARSE, D2(HIDDEN, SHARED)),
-	W("mlp.router.weight", NULL, OSS, LAYER, SPARSE, D2(EXPERTS, HIDDEN)),
-	W("mlp.router.bias", NULL, OSS, LAYER, SPARSE, D1(EXPERTS)),
-	W("mlp.experts.gate_up_proj", NULL, OSS, LAYER, SPARSE, D3(EXPERTS, HIDDEN, EXPERT_FFN2)),
-	W("mlp.experts.gate_up_proj_bias", NULL, OSS, LAYER, SPARSE, D2(EXPERTS, EXPERT_FFN2)),
-	W("mlp.experts.down_proj", NULL, OSS, LAYER, SPARSE, D3(EXPERTS, EXPERT_FFN, HIDDEN)),
-	W("mlp.experts.down_proj_bias", NULL, OSS, LAYER, SPARSE, D2(EXPERTS, HIDDEN)),
+	W("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight", KIND_ROUTED, LAYER,
+	  SPARSE, D2(SHARED, HIDDEN)),
+	W("mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight", KIND_ROUTED, LAYER, SPARSE,
+	  D2(SHARED, HIDDEN)),
+	W("mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight", KIND_ROUTED, LAYER,
+	  SPARSE, D2(HIDDEN, SHARED)),
+	W("mlp.router.weight", "ffn_gate_inp.weight", OSS, LAYER, SPARSE, D2(EXPERTS, HIDDEN),
+	  .precise = true),
+	W("mlp.router.bias", "ffn_gate_inp.bias", OSS, LAYER, SPARSE, D1(EXPERTS)),
+	W("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", OSS, LAYER, SPARSE,
+	  D3(EXPERTS, HIDDEN, EXPERT_FFN2), .turn = ARCH_PAIRS, .second = "ffn_up_exps.weight"),
+	W("mlp.experts.gate_up_proj_bias", "ffn_gate_exps.bias", OSS, LAYER, SPARSE,
+	  D2(EXPERTS, EXPERT_FFN2), .turn = ARCH_PAIRS, .second = "ffn_up_exps.bias",
+	  .precise = true),
+	W("mlp.experts.down_proj", "ffn_down_exps.weight", OSS, LAYER, SPARSE,
+	  D3(EXPERTS, EXPERT_FFN, HIDDEN), .turn = ARCH_TURNED),
+	W("mlp.experts.down_proj_bias", "ffn_down_exps.bias", OSS, LAYER, SPARSE,
+	  D2(EXPERTS, HIDDEN), .precise = true),
 
 	W("ln_1.weight", "attn_norm.weight", GPT2, LAYER, ALWAYS, D1(HIDDEN)),
 	W("ln_1.bias", "attn_norm.bias", GPT2, LAYER, ALWAYS, D1(HIDDEN)),
@@ -185,7 +214,7 @@ const struct arch_weight arch_weights[] = {
 	W("mlp.c_proj.bias", "ffn_down.bias", GPT2, LAYER, ALWAYS, D1(HIDDEN)),
 };
 const size_t arch_n_weights = ARRAY_LEN(arch_weights);
-_Static_assert(ARRAY_LEN(arch_weights) <= ARCH_MAX_WEIGHTS, "a row has a number of seven bits");
+_Static_assert(ARRAY_LEN(arch_weights) <= ARCH_MAX_WEIGHTS, "a row has a number of eight bits");
 
 static uint64_t size_of(const struct arch *a, enum size s)
 {
@@ -273,6 +302,9 @@ enum arch_need arch_needs(const struct arch *a, const struct arch_weight *w, uin
 	case LORA_BIAS:
 		has = a->q_lora && a->attention_bias;
 		break;
+	case QK_NORM:
+		has = a->qk_norm;
+		break;
 	case NO_LORA:
 		has = !a->q_lora;
 		break;
@@ -280,6 +312,18 @@ enum arch_need arch_needs(const struct arch *a, const struct arch_weight *w, uin
 		break;
 	}
 	return has ? ARCH_MUST : ARCH_NONE;
+}
+
+bool arch_rotates(const struct arch *a, const struct arch_weight *w)
+{
+	return (w->turn == ARCH_QUERIES || w->turn == ARCH_KEYS) &&
+	       a->kind & (KIND_LLAMAS | KIND_MIXTRAL);
+}
+
+bool arch_adds_one(const struct arch *a, const struct arch_weight *w)
+{
+	return a->kind & (KIND_GEMMA | KIND_GEMMA2 | KIND_GEMMA3) &&
+	       bytes_end(w->name, strlen(w->name), "norm.weight");
 }
 
 const char *arch_prefix(const struct arch *a)
@@ -315,17 +359,24 @@ void arch_name(const struct arch *a, const struct arch_weight *w, const char *pr
 		       brace ? brace + strlen("{}") : "");
 }
 
+static bool is_further(const struct arch *a, const char *name, size_t len)
+{
+	const char *s = name, *end = name + len;
+	uint64_t layer = 0;
+
+	if (!bytes_begin(name, len, "model.layers."))
+		return false;
+	for (s += strlen("model.layers."); s < end && *s >= '0' && *s <= '9' && layer < 1u << 31;)
+		layer = layer * 10 + (uint64_t)(*s++ - '0');
+	return s < end && *s == '.' && layer >= a->layers && layer - a->layers < a->further;
+}
+
 bool arch_ignores(const struct arch *a, const char *name, size_t len)
 {
 	static const char *const left[] = { "*.attention.masked_bias", "*.attention.bias",
 					    "*.attn.masked_bias",      "*.attn.bias",
 					    "*.rotary_emb.inv_freq",   NULL };
-	/* The multi-token prediction layer of DeepSeek-V3, which transformers ignores. */
-	static const char second[] = "model.layers.61.";
 	uint64_t steps = UINT64_MAX; /* unlimited, because these globs are built in */
 
-	if (a->kind == KIND_DEEPSEEK_V3 && a->layers == 61 && len >= strlen(second) &&
-	    !memcmp(name, second, strlen(second)))
-		return true;
-	return text_glob_any(left, name, len, &steps);
+	return is_further(a, name, len) || text_glob_any(left, name, len, &steps);
 }

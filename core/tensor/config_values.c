@@ -16,6 +16,16 @@ void config_wrong(struct config_in *r, const char *key, const char *what)
 		r->rc = err_set(r->e, EINVAL, "config.json: '%s' %s", key, what);
 }
 
+struct jval config_object(struct config_in *r, const char *key)
+{
+	struct jval v = config_get(r, key);
+
+	if (!v.d || jval_is(v, J_OBJECT))
+		return v;
+	config_wrong(r, key, "is not an object");
+	return (struct jval){ 0 };
+}
+
 static void missing(struct config_in *r, const char *key)
 {
 	if (!r->rc)

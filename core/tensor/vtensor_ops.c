@@ -100,17 +100,21 @@ static size_t most_source_dims(const struct vtensor *v)
 int vtensor_transpose(const struct vtensor *v, struct vtensor **ret, struct ckpt_err *e)
 {
 	struct draft d CLEANUP(draft_release) = { 0 };
-	int rc = draft_init(&d, v, 2, v->n_pieces, most_source_dims(v), e);
+	size_t n = v->n_dims;
+	int rc = draft_init(&d, v, n, v->n_pieces, most_source_dims(v), e);
 
 	if (rc)
 		return rc;
-	d.shape[0] = v->shape[1];
-	d.shape[1] = v->shape[0];
+	memcpy(d.shape, v->shape, n * sizeof(*d.shape));
+	d.shape[n - 2] = v->shape[n - 1];
+	d.shape[n - 1] = v->shape[n - 2];
 	for (uint32_t i = 0; i < v->n_pieces; i++) {
 		struct drafted x = add_piece(&d, &v->pieces[i]);
 
-		take_dim(&x, 0, &v->pieces[i], 1);
-		take_dim(&x, 1, &v->pieces[i], 0);
+		for (size_t t = 0; t + 2 < n; t++)
+			take_dim(&x, t, &v->pieces[i], t);
+		take_dim(&x, n - 2, &v->pieces[i], n - 1);
+		take_dim(&x, n - 1, &v->pieces[i], n - 2);
 	}
 	return vtensor_copy(&d.v, ret, e);
 }
@@ -201,16 +205,16 @@ int vtensor_pick(const struct vtensor *v, uint64_t i, struct vtensor **ret, stru
 	return vtensor_copy(&d.v, ret, e);
 }
 
-/* Rows [row, row + n) of the piece: whole groups, or rows of one half. The caller says where they
- * are in the result. */
-static struct drafted add_rows(struct draft *d, const struct piece *p, uint64_t row)
+/* Rows [row, row + n) of the piece: whole groups, or rows of one part. The first dimension becomes
+ * n_new; the caller says where the rows are in these. */
+static struct drafted add_rows(struct draft *d, const struct piece *p, uint64_t row, size_t n_new)
 {
 	struct drafted x = add_piece(d, p);
 
 	if (p->dim[0] != PIECE_FIXED)
 		x.base[p->dim[0]] += p->coeff[0] * (row - p->off[0]);
-	for (size_t i = 3; i < d->v.n_dims; i++)
-		take_dim(&x, i, p, i - 2);
+	for (size_t i = n_new; i < d->v.n_dims; i++)
+		take_dim(&x, i, p, i - n_new + 1);
 	return x;
 }
 
@@ -229,7 +233,7 @@ static void interleave_piece(struct draft *d, const struct piece *p, uint64_t ha
 	uint64_t row = p->off[0], end = row + p->len[0];
 
 	while (row < end) {
-		struct drafted x = add_rows(d, p, row);
+		struct drafted x = add_rows(d, p, row, 3);
 		uint64_t group = row / (2 * half), in = row % (2 * half), n;
 
 		x.off[0] = group;
@@ -269,5 +273,43 @@ int vtensor_interleave(const struct vtensor *v, uint64_t groups, struct vtensor 
 		d.shape[i + 2] = v->shape[i];
 	for (uint32_t i = 0; i < v->n_pieces; i++)
 		interleave_piece(&d, &v->pieces[i], half);
+	return vtensor_copy(&d.v, ret, e);
+}
+
+static void group_piece(struct draft *d, const struct piece *p, uint64_t rows)
+{
+	uint64_t row = p->off[0], end = row + p->len[0];
+
+	while (row < end) {
+		struct drafted x = add_rows(d, p, row, 2);
+		bool whole = row % rows == 0 && end - row >= rows;
+		uint64_t groups = whole ? (end - row) / rows : 1;
+		uint64_t n = whole ? rows : min_u64(rows - row % rows, end - row);
+
+		x.off[0] = row / rows;
+		x.off[1] = row % rows;
+		step(&x, 0, p, groups, rows);
+		step(&x, 1, p, n, 1);
+		row += groups * n;
+	}
+}
+
+int vtensor_group(const struct vtensor *v, uint64_t groups, struct vtensor **ret,
+		  struct ckpt_err *e)
+{
+	enum { PARTS = 3 }; /* rest of a group, groups, start of a group */
+	struct draft d CLEANUP(draft_release) = { 0 };
+	uint64_t rows = v->shape[0] / groups;
+	int rc = draft_init(&d, v, (size_t)v->n_dims + 1, (size_t)v->n_pieces * PARTS,
+			    most_source_dims(v), e);
+
+	if (rc)
+		return rc;
+	d.shape[0] = groups;
+	d.shape[1] = rows;
+	for (size_t i = 1; i < v->n_dims; i++)
+		d.shape[i + 1] = v->shape[i];
+	for (uint32_t i = 0; i < v->n_pieces; i++)
+		group_piece(&d, &v->pieces[i], rows);
 	return vtensor_copy(&d.v, ret, e);
 }

@@ -16,7 +16,7 @@
 struct ckpt_err;
 struct vtensor;
 
-/* A matrix with its dimensions swapped. */
+/* The last two dimensions are swapped; there must be two. */
 int vtensor_transpose(const struct vtensor *v, struct vtensor **ret, struct ckpt_err *e);
 /* n > 0 alike tensors with one shape, stacked along a new first dimension. */
 int vtensor_stack(const struct vtensor *const *v, size_t n, struct vtensor **ret,
@@ -33,5 +33,8 @@ int vtensor_pick(const struct vtensor *v, uint64_t i, struct vtensor **ret, stru
  */
 int vtensor_interleave(const struct vtensor *v, uint64_t groups, struct vtensor **ret,
 		       struct ckpt_err *e);
+/* The first dimension becomes two: group, row of a group. It must be a multiple of groups, not 0. */
+int vtensor_group(const struct vtensor *v, uint64_t groups, struct vtensor **ret,
+		  struct ckpt_err *e);
 
 #endif

@@ -11,6 +11,7 @@
 #include "codec/cast.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_mix.h"
+#include "index/catalog_query.h"
 #include "model/box.h"
 #include "tensor/vtensor.h"
 #include "tensor/vtensor_ops.h"
@@ -110,59 +111,138 @@ static int add_tensor(struct placing *p, const char *name, struct vtensor *v, si
 	return 0;
 }
 
-#define ROTATES	 ((unsigned)(KIND_LLAMA | KIND_MIXTRAL))
-#define ADDS_ONE ((unsigned)(KIND_GEMMA2 | KIND_GEMMA3))
+static void swap_last(uint64_t *shape, size_t n)
+{
+	uint64_t last = shape[n - 1];
+
+	shape[n - 1] = shape[n - 2];
+	shape[n - 2] = last;
+}
 
 /* Transforms the tensor and its shape as llama.cpp requires; the old tensor is freed. */
 static int change(const struct placing *p, const struct arch_weight *r, struct vtensor **v,
 		  uint64_t *shape)
 {
 	autofree struct vtensor *old = *v;
-	uint64_t first = shape[0];
+	size_t n = r->n_dims;
 
 	*v = NULL;
 	if (r->turn == ARCH_TURNED) {
-		shape[0] = shape[1];
-		shape[1] = first;
+		swap_last(shape, n);
 		return vtensor_transpose(old, v, p->e);
 	}
-	/* Gemma's norms multiply by 1 + w: the converter adds the 1 in float16 if that is stored,
-	 * and otherwise in float32. */
-	if (p->c->a.kind & ADDS_ONE && bytes_end(r->name, strlen(r->name), "norm.weight")) {
+	/* The converter adds the 1 in float16 if that is stored, and otherwise in float32. */
+	if (arch_adds_one(&p->c->a, r)) {
 		const struct arith one = { ARITH_PLUS, 1 };
 		bool half = old->stored == CKPT_DTYPE_F16 && old->arith.op == ARITH_NONE;
 
 		*(half ? &old->arith : &old->after) = one;
-	} else if (r->turn != ARCH_PLAIN && p->c->a.kind & ROTATES)
+	} else if (arch_rotates(&p->c->a, r))
 		return vtensor_interleave(
 			old, r->turn == ARCH_KEYS ? p->c->a.kv_heads : p->c->a.heads, v, p->e);
 	*v = steal_ptr(&old);
 	return 0;
 }
 
+/* A name below the layer, if the weight belongs to one. */
+static void name_there(const struct arch_weight *r, const char *name, uint64_t layer,
+		       char out[static GGUF_NAME_CAP])
+{
+	if (r->scope == ARCH_ONCE || r->scope == ARCH_TOP)
+		(void)snprintf(out, GGUF_NAME_CAP, "%s", name);
+	else
+		(void)snprintf(out, GGUF_NAME_CAP, "blk.%llu.%s", (unsigned long long)layer, name);
+}
+
+/* ---- two weights in one ---- */
+
+/* Every second column is of the same one: those of gates, and those of ups. */
+static int take_column(const struct placing *p, const struct arch_weight *r,
+		       const struct vtensor *whole, bool second, uint64_t *shape,
+		       struct vtensor **ret)
+{
+	const uint64_t step[3] = { 1, r->n_dims == 2 ? 2 : 1, 2 };
+	uint64_t off[3] = { 0 };
+	autofree struct vtensor *v = NULL;
+	size_t n = r->n_dims;
+	int rc;
+
+	arch_shape(&p->c->a, r, shape);
+	shape[n - 1] /= 2;
+	off[n - 1] = second;
+	rc = vtensor_steps(whole, off, step, shape, &v, p->e);
+	if (!rc && n == 2)
+		*ret = steal_ptr(&v);
+	if (rc || n == 2)
+		return rc;
+	swap_last(shape, n);
+	return vtensor_transpose(v, ret, p->e);
+}
+
+/* The rows of each head: first those that make keys, then those that make values. */
+static int take_latent(const struct placing *p, const struct vtensor *whole, bool second,
+		       uint64_t *shape, struct vtensor **ret)
+{
+	const struct arch *a = &p->c->a;
+	const uint64_t off[3] = { 0, second ? a->nope_dim : 0, 0 };
+	autofree struct vtensor *heads = NULL, *v = NULL;
+	int rc = vtensor_group(whole, a->heads, &heads, p->e);
+
+	shape[0] = a->heads;
+	shape[1] = second ? a->v_dim : a->nope_dim;
+	shape[2] = a->kv_lora;
+	if (!rc)
+		rc = vtensor_slice(heads, off, shape, &v, p->e);
+	if (!rc && second)
+		*ret = steal_ptr(&v);
+	if (rc || second)
+		return rc;
+	swap_last(shape, 3);
+	return vtensor_transpose(v, ret, p->e);
+}
+
+static int add_both(struct placing *p, const struct arch_weight *r, uint64_t layer,
+		    const struct vtensor *whole)
+{
+	const char *const names[] = { r->gguf, r->second };
+	bool latent = r->turn == ARCH_LATENT;
+	char to[GGUF_NAME_CAP];
+	int rc = 0;
+
+	for (int i = 0; !rc && i < 2; i++) {
+		struct vtensor *v = NULL;
+		uint64_t shape[3];
+
+		name_there(r, names[i], layer, to);
+		rc = latent ? take_latent(p, whole, i, shape, &v)
+			    : take_column(p, r, whole, i, shape, &v);
+		if (!rc)
+			rc = add_tensor(p, to, v, latent ? 3 : r->n_dims, shape, r->precise);
+	}
+	return rc;
+}
+
+/* ---- one weight ---- */
+
 /* Places a weight of the layer under llama.cpp's name; 1: the model does not have it. */
 static int place(struct placing *p, const struct arch_weight *r, uint64_t layer)
 {
-	bool once = r->scope == ARCH_ONCE || r->scope == ARCH_TOP;
 	char name[ARCH_NAME_CAP], to[GGUF_NAME_CAP];
-	struct vtensor *v = NULL;
+	autofree struct vtensor *v = NULL;
 	uint64_t shape[3];
 	int rc;
 
 	arch_name(&p->c->a, r, p->prefix, layer, 0, name);
 	arch_shape(&p->c->a, r, shape);
-	if (once)
-		(void)snprintf(to, sizeof(to), "%s", r->gguf);
-	else
-		(void)snprintf(to, sizeof(to), "blk.%llu.%s", (unsigned long long)layer, r->gguf);
 	rc = take(p, name, r->n_dims, shape, &v);
+	if (!rc && r->second)
+		return add_both(p, r, layer, v);
 	if (!rc)
 		rc = change(p, r, &v, shape);
-	if (rc) {
-		free(v);
+	if (rc)
 		return rc;
-	}
-	return add_tensor(p, to, v, r->n_dims, shape, r->precise);
+	name_there(r, r->gguf, layer, to);
+	return add_tensor(p, to, steal_ptr(&v), r->n_dims, shape, r->precise);
 }
 
 static int place_needed(struct placing *p, const struct arch_weight *r, uint64_t layer)
@@ -290,7 +370,7 @@ static int place_layer(struct placing *p, uint64_t layer)
 	for (size_t i = 0; !rc && i < arch_n_weights; i++) {
 		const struct arch_weight *r = &arch_weights[i];
 
-		if (!has_place(p, r, true))
+		if (!has_place(p, r, true) || arch_needs(&p->c->a, r, layer) == ARCH_NONE)
 			continue;
 		if (r->scope == ARCH_EXPERT)
 			rc = place_experts(p, r, layer);
@@ -326,9 +406,11 @@ static int place_head(struct placing *p, const struct arch_weight *r, size_t emb
 	size_t before = l->n;
 	int rc = place_needed(p, r, 0);
 
-	/* llama.cpp's Gemma 2 has no place for another head; transformers ties whatever is stored. */
+	/* llama.cpp's Gemma and Gemma 2 have no place for another head; transformers ties whatever is
+	 * stored. */
 	if (!rc && l->n > before &&
-	    (p->c->a.kind == KIND_GEMMA2 || same_elements(l->v[l->n - 1], l->v[embeddings])))
+	    (p->c->a.kind & (KIND_GEMMA | KIND_GEMMA2) ||
+	     same_elements(l->v[l->n - 1], l->v[embeddings])))
 		free(l->v[--l->n]);
 	return rc;
 }
@@ -346,16 +428,21 @@ static int check_leftovers(const struct placing *p)
 	return 0;
 }
 
-static int place_rope(struct placing *p)
+static int place_factors(struct placing *p)
 {
-	struct gguf_tensor *t = p->c->n_rope ? add(p, "rope_freqs.weight") : NULL;
+	for (size_t i = 0; i < ARRAY_LEN(p->c->factors); i++) {
+		const struct gguf_factors *f = &p->c->factors[i];
+		struct gguf_tensor *t = f->n ? add(p, f->name) : NULL;
 
-	if (!t)
-		return p->c->n_rope ? -ENOMEM : 0;
-	t->n_dims = 1;
-	t->type = GGML_F32;
-	t->shape[0] = p->c->n_rope;
-	t->bytes = p->c->n_rope * 4;
+		if (f->n && !t)
+			return -ENOMEM;
+		if (!t)
+			continue;
+		t->n_dims = 1;
+		t->type = GGML_F32;
+		t->shape[0] = f->n;
+		t->bytes = f->n * 4;
+	}
 	return 0;
 }
 
@@ -363,7 +450,7 @@ static int place_all(struct placing *p)
 {
 	const struct arch_weight *head = NULL;
 	size_t embeddings;
-	int rc = place_rope(p);
+	int rc = place_factors(p);
 
 	embeddings = p->ret->n; /* the embeddings are the first weight */
 	for (size_t i = 0; !rc && i < arch_n_weights; i++) {
@@ -381,16 +468,70 @@ static int place_all(struct placing *p)
 	return rc ? rc : check_leftovers(p);
 }
 
-static void choose_types(const struct placing *p, const struct gguf_mix *mix, enum ggml_type plain)
+/*
+ * Experts whose blocks are stored, in another order of nibbles, are these blocks. 1: they are not.
+ * They are whole columns of a tensor that is shown as [experts, columns, rows].
+ */
+static int take_blocks(const struct placing *p, const struct vtensor *v, struct vtensor **ret)
+{
+	const struct block_type *type = block_type(GGML_MXFP4);
+	const struct piece *x = v->pieces;
+	const uint32_t blocks =
+		v->n_pieces == 1 ? catalog_tensors(p->v->c, NULL)[x->source].blocks : 0;
+	struct vtensor made = {
+		.stored = CKPT_DTYPE_U8, .dtype = CKPT_DTYPE_U8, .n_dims = 3, .n_pieces = 1
+	};
+	uint64_t shape[3], base[3];
+	struct piece one;
+
+	if (!blocks || v->n_dims != 3 || x->n_source != 3 || v->arith.op != ARITH_NONE ||
+	    v->after.op != ARITH_NONE || x->dim[0] || x->dim[1] != 2 || x->dim[2] != 1 ||
+	    x->base[1] || x->coeff[2] != 1)
+		return 1;
+	memcpy(shape, v->shape, sizeof(shape));
+	shape[2] = shape[2] / type->elements * type->bytes;
+	base[0] = x->base[0];
+	base[1] = x->base[2];
+	base[2] = 0;
+	one = (struct piece){ .source = blocks,
+			      .n_source = 3,
+			      .off = x->off,
+			      .len = shape,
+			      .coeff = x->coeff,
+			      .dim = (const uint8_t[]){ 0, 1, 2 },
+			      .base = base };
+	made.shape = shape;
+	made.pieces = &one;
+	return vtensor_copy(&made, ret, p->e);
+}
+
+static int set_type(const struct placing *p, struct vtensor **v, enum ggml_type type)
+{
+	autofree struct vtensor *old = *v;
+	int rc = type == GGML_MXFP4 ? take_blocks(p, old, v) : 1;
+
+	if (rc > 0) {
+		*v = steal_ptr(&old);
+		show_as(*v, type);
+	} else if (rc < 0) {
+		*v = NULL;
+	}
+	return rc < 0 ? rc : 0;
+}
+
+static int choose_types(const struct placing *p, const struct gguf_mix *mix, enum ggml_type plain)
 {
 	struct gguf_tensors *l = p->ret;
+	int rc = 0;
 
 	gguf_mix_choose(mix, &p->c->a, plain, l->t, l->n);
-	for (size_t i = 0; i < l->n; i++)
+	for (size_t i = 0; !rc && i < l->n; i++)
 		if (l->v[i]) {
-			show_as(l->v[i], l->t[i].type);
-			l->t[i].bytes = l->v[i]->bytes;
+			rc = set_type(p, &l->v[i], l->t[i].type);
+			if (!rc)
+				l->t[i].bytes = l->v[i]->bytes;
 		}
+	return rc;
 }
 
 int gguf_place(const struct view *v, const struct gguf_config *c, const struct gguf_mix *mix,
@@ -409,7 +550,7 @@ int gguf_place(const struct view *v, const struct gguf_config *c, const struct g
 				   : "";
 	rc = place_all(&p);
 	if (!rc)
-		choose_types(&p, mix, plain);
+		rc = choose_types(&p, mix, plain);
 	free(used);
 	return rc;
 }

@@ -7,6 +7,8 @@
  *	                                      are interleaved, as its way to rotate requires
  *	...experts.E.w1.weight                blk.N.ffn_gate_exps.weight: all experts, stacked
  *	transformer.h.N.attn.c_attn.weight    blk.N.attn_qkv.weight: transposed
+ *	...self_attn.kv_b_proj.weight         blk.N.attn_k_b.weight, attn_v_b.weight: by head, the
+ *	                                      first transposed
  *
  * and so on; norms, biases and routers are float32. Every tensor must have the shape that
  * config.json specifies, no tensor that llama.cpp requires may be missing, and none may be left
@@ -16,7 +18,7 @@
  * then uses as the head. If both are stored they may differ, whatever config.json says, so both are
  * included.
  *
- * Sources: gguf-py/gguf/tensor_mapping.py, conversion/{base,llama,qwen,gpt2}.py of llama.cpp.
+ * Sources: gguf-py/gguf/tensor_mapping.py, conversion/ of llama.cpp.
  * Threads: pure.
  */
 #ifndef TREE_GGUF_PLACE_H
@@ -32,7 +34,7 @@ struct vtensor;
 
 struct gguf_tensors {
 	struct gguf_tensor *t;
-	struct vtensor **v; /* NULL: the rope factors from the configuration */
+	struct vtensor **v; /* NULL: of factors[i] of the configuration */
 	size_t n, cap_t, cap_v;
 };
 

@@ -316,13 +316,9 @@ void view_free(struct view *v)
 	free(v->json);
 	view_gguf_release(v);
 	view_model_release(v);
-	namelist_release(&v->hf_entries);
-	free(v->shard);
-	free(v->by_shard);
-	free(v->shard_at);
+	view_hf_release(v);
 	free(v->held);
 	free(v->held_at);
-	free(v->sizes);
 	free(v->tiles_at);
 	free(v->included);
 	free(v->excluded);
@@ -641,6 +637,12 @@ int view_box(const struct view *v, uint64_t id, const uint64_t *off, const uint6
 
 	find_whole(v, (uint32_t)(id >> ID_SHIFT), (uint32_t)id, &t);
 	return slice(&t, off, step, count, ret, e);
+}
+
+bool view_is_gguf(uint64_t id, uint32_t *ret)
+{
+	*ret = (uint32_t)id;
+	return id >> ID_SHIFT == OF_GGUF;
 }
 
 int view_vtensor(const struct view *v, uint64_t id, struct vtensor **ret, struct ckpt_err *e)

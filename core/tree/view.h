@@ -13,7 +13,7 @@
  * Nodes are inode numbers: the root is 1; all others encode the face, rank and entry. They are the
  * same at every mount with the same options.
  *
- * Threads: immutable after view_new, except for cached sizes and for gguf/, which is prepared when
+ * Threads: immutable after view_new and view_show_codes, except for cached sizes and for gguf/, which is prepared when
  * it is first looked up.
  */
 #ifndef TREE_VIEW_H
@@ -106,6 +106,25 @@ struct view_opts {
 int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret,
 	     struct ckpt_err *e);
 void view_free(struct view *v); /* NULL is fine */
+
+/*
+ * A tensor of hf/ that is shown as codes, with a tensor of scales beside it: computed tensors, by their
+ * catalog numbers.
+ */
+struct view_codes {
+	size_t i; /* of the model; ascending */
+	uint32_t codes, scales;
+};
+/*
+ * Shows these in hf/, and in the model that view_model_tensor describes, in place of the weights; the
+ * names of scales are those of the weights and `end`. config is what hf/ shows as config.json, if that
+ * is an asset; borrowed. Once, before the view is used, and only if it has a model.
+ */
+int view_show_codes(struct view *v, const struct view_codes *codes, size_t n, const char *end,
+		    const char *config, struct ckpt_err *e);
+/* Is tensor i of the model one of those? */
+enum view_role { VIEW_WEIGHT, VIEW_CODES, VIEW_SCALES };
+enum view_role view_role(const struct view *v, size_t i);
 
 /* ---- the tree ---- */
 
@@ -224,5 +243,10 @@ struct view_gguf {
 	uint64_t files, tensors;
 };
 void view_gguf(const struct view *v, struct view_gguf *ret);
+/* Is it the id of a tensor of gguf/? *ret: its number there. */
+bool view_is_gguf(uint64_t id, uint32_t *ret);
+int view_gguf_vtensor(const struct view *v, uint32_t i, struct vtensor **ret, struct ckpt_err *e);
+/* Bytes of all tensors of gguf/ that are blocks; 0 if that is not known yet. Does not wait. */
+uint64_t view_gguf_blocks(const struct view *v);
 
 #endif

@@ -40,6 +40,9 @@ static const struct style styles[] = {
 	{ "mixtral", "block_sparse_moe", { "w1", "w3", "w2" } },
 	{ "qwen2_moe", "mlp", { "gate_proj", "up_proj", "down_proj" } },
 	{ "qwen3_moe", "mlp", { "gate_proj", "up_proj", "down_proj" } },
+	{ "deepseek_v2", "mlp", { "gate_proj", "up_proj", "down_proj" } },
+	{ "deepseek_v3", "mlp", { "gate_proj", "up_proj", "down_proj" } },
+	{ "glm4_moe", "mlp", { "gate_proj", "up_proj", "down_proj" } },
 };
 
 struct regrouping {

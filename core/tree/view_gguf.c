@@ -41,6 +41,7 @@ struct gguf {
 	size_t *at;
 	struct buf *heads;
 	const struct gguf_mix *mix;
+	uint64_t blocks; /* bytes of tensors that are blocks */
 };
 
 struct gguf_lazy {
@@ -49,6 +50,7 @@ struct gguf_lazy {
 	enum { NOT_YET, BUSY, DONE } state;
 	struct gguf *gguf; /* if DONE: the result, or NULL and the reason: */
 	struct ckpt_err missing;
+	_Atomic uint64_t blocks; /* the result's; read without the lock, as all counters are */
 };
 
 static void gguf_free(struct gguf *g)
@@ -242,6 +244,11 @@ static int make(const struct view *v, struct gguf *g, struct ckpt_err *e)
 		g->mix = v->o.gguf_mix ? v->o.gguf_mix : gguf_mix_of(plain);
 		rc = gguf_place(v, &g->config, g->mix, plain, &g->tensors, e);
 	}
+	for (size_t i = 0; !rc && i < g->tensors.n; i++) {
+		const struct vtensor *t = g->tensors.v[i];
+
+		g->blocks += t && t->blocks ? t->bytes : 0;
+	}
 	if (!rc)
 		rc = divide(v, g, e);
 	for (uint32_t f = 0; !rc && f < g->n_files; f++)
@@ -309,6 +316,7 @@ static const struct gguf *find(const struct view *v)
 	trim();
 	SCOPED_LOCK(&l->lock);
 	l->gguf = g;
+	l->blocks = g ? g->blocks : 0;
 	l->state = is_passing(rc) ? NOT_YET : DONE;
 	(void)pthread_cond_broadcast(&l->idle);
 	return g;
@@ -371,7 +379,12 @@ void view_gguf(const struct view *v, struct view_gguf *ret)
 	ret->dtype = g->mix->name;
 }
 
-int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct ckpt_err *e)
+uint64_t view_gguf_blocks(const struct view *v)
+{
+	return v->gguf->blocks;
+}
+
+int view_gguf_vtensor(const struct view *v, uint32_t i, struct vtensor **ret, struct ckpt_err *e)
 {
 	/* not NULL, because the tensor was shown */
 	return vtensor_copy(find(v)->tensors.v[i], ret, e);
@@ -439,7 +452,7 @@ static int describe(const struct view *v, struct spot p, struct vfile *ret, stru
 		if (g->tensors.v[number])
 			vfile_tensor(ret, view_id(OF_GGUF, number), t->bytes);
 		else
-			vfile_lent(ret, g->config.rope, t->bytes);
+			vfile_lent(ret, g->config.factors[number].v, t->bytes);
 		vfile_zero(ret, gguf_padding(t->bytes));
 	}
 	return 0;

@@ -24,6 +24,12 @@ static uint32_t first_asset(const struct view *v)
 	return v->n_shards + (v->n_shards > 1);
 }
 
+/* Is it config.json, and not as the asset has it? */
+static bool is_our_config(const struct view *v, uint32_t index)
+{
+	return v->config && !strcmp(v->o.assets[index - first_asset(v)].name, "config.json");
+}
+
 static int add_copy(struct namelist *t, const char *name, uint32_t index, struct ckpt_err *e)
 {
 	size_t len = strlen(name);
@@ -112,6 +118,19 @@ int view_hf_init(struct view *v, struct ckpt_err *e)
 	return v->sizes ? list_entries(v, e) : err_nomem(e);
 }
 
+void view_hf_release(struct view *v)
+{
+	namelist_release(&v->hf_entries);
+	free(v->shard);
+	free(v->by_shard);
+	free(v->shard_at);
+	free(v->sizes);
+	v->hf_entries = (struct namelist){ 0 };
+	v->shard = v->by_shard = NULL;
+	v->shard_at = NULL;
+	v->sizes = NULL;
+}
+
 static enum view_kind kind(const struct view *v, struct spot p)
 {
 	if (p.index == SPOT_DIR && !p.rank)
@@ -196,7 +215,11 @@ static int describe(const struct view *v, struct spot p, struct vfile *ret, stru
 		return describe_shard(v, p.index, ret, e);
 	if (p.index < first_asset(v))
 		return describe_index(v, ret, e);
-	vfile_file(ret, p.index - first_asset(v), 0, v->o.assets[p.index - first_asset(v)].size);
+	if (is_our_config(v, p.index))
+		vfile_lent(ret, v->config, strlen(v->config));
+	else
+		vfile_file(ret, p.index - first_asset(v), 0,
+			   v->o.assets[p.index - first_asset(v)].size);
 	return 0;
 }
 
@@ -207,7 +230,8 @@ bool view_hf_has(const struct view *v, size_t i)
 
 int64_t view_hf_asset(const struct view *v, uint32_t index)
 {
-	return (int64_t)index >= first_asset(v) ? (int64_t)index - first_asset(v) : -1;
+	return index >= first_asset(v) && !is_our_config(v, index) ? (int64_t)index - first_asset(v)
+								   : -1;
 }
 
 const struct face face_hf = { "hf", true, kind, entries, entry, name, lookup, describe };

@@ -74,6 +74,7 @@ struct weight {
 	uint32_t at;	      /* position in `tensors` of the unchanged weight */
 	/* The stored tensors that `made` consists of: sources[0 .. n_sources) */
 	uint32_t *sources, n_sources;
+	uint8_t role; /* enum view_role */
 };
 
 /* Named tensors: what a recipe made, or the unchanged weights. */
@@ -96,7 +97,9 @@ struct view {
 	size_t n_json;
 	struct model model;
 	struct model regrouped; /* the model with its experts split, if only hf/ shows it so */
-	const struct model *hf; /* which of the two hf/ shows */
+	struct model coded;	/* what hf/ shows in place of either, if weights are codes there */
+	const char *config;	/* what hf/ shows as config.json; NULL: the asset */
+	const struct model *hf; /* which of the three hf/ shows */
 	bool has_model;
 	size_t prefix; /* number of bytes removed from the model's names */
 	/*
@@ -215,6 +218,7 @@ static inline bool view_of_model(const struct view *v)
 
 #define HF_LEFT_OUT UINT32_MAX
 int view_hf_init(struct view *v, struct ckpt_err *e);
+void view_hf_release(struct view *v);
 int view_ranks_init(struct view *v, struct ckpt_err *e);
 int view_gguf_init(struct view *v, struct ckpt_err *e);
 void view_gguf_release(struct view *v);
@@ -222,7 +226,6 @@ void view_gguf_release(struct view *v);
 bool view_has_gguf(const struct view *v);
 /* The same without waiting; false: not known yet. */
 bool view_gguf_known(const struct view *v, bool *ret);
-int view_gguf_vtensor(const struct view *v, size_t i, struct vtensor **ret, struct ckpt_err *e);
 int view_page_init(struct view *v, struct ckpt_err *e);
 /* The size of a tile's file, which is known before it is made. False: it is another file. */
 bool view_page_size(const struct view *v, struct spot p, uint64_t *ret);

@@ -240,4 +240,5 @@ void view_model_release(struct view *v)
 {
 	model_release(&v->model);
 	model_release(&v->regrouped);
+	model_release(&v->coded);
 }

@@ -64,13 +64,25 @@ static inline struct cursor gguf_value(const struct gguf_keys *k, const char *ke
 	return found;
 }
 
-/* Are the keys well formed? */
+/* Are the keys well formed, and none there twice, which llama.cpp refuses? */
 static inline bool gguf_keys_fine(const struct gguf_keys *k)
 {
 	struct cursor c = cursor_of(k->text.data, k->text.len);
 
 	for (uint64_t i = 0; i < k->n && !c.bad; i++) {
-		(void)cursor_take(&c, cursor_le64(&c));
+		uint64_t len = cursor_le64(&c);
+		const uint8_t *name = cursor_take(&c, len);
+		struct cursor before = cursor_of(k->text.data, k->text.len);
+
+		for (uint64_t j = 0; j < i && !c.bad; j++) {
+			uint64_t n = cursor_le64(&before);
+
+			if (n == len && !memcmp(cursor_take(&before, n), name, len))
+				return false;
+			if (n != len)
+				(void)cursor_take(&before, n);
+			gguf_skip(&before, cursor_le32(&before));
+		}
 		gguf_skip(&c, cursor_le32(&c));
 	}
 	return !c.bad && c.p == c.end;

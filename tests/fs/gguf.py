@@ -2,11 +2,13 @@
 """Tiny models for gguf/, and what has to be in it.
 
     gguf.py model KIND DIR          - DIR/config.json, DIR/tokenizer.json, and in data/ the elements of
-                                      a KIND of llama, experts, fused, gpt2; prints arguments for make_dcp.py
+                                      a KIND of llama, experts, fused, gpt2 or FAMILIES; prints arguments for
+                                      make_dcp.py
     gguf.py check KIND FILE...      - FILEs are a GGUF of what is in data/
     gguf.py names FILE              - of its tensors
     gguf.py types FILE              - of its tensors, as ggml's numbers, sorted
     gguf.py key FILE NAME           - value of a key
+    gguf.py further FILE ARCH         - the last layer predicts further tokens
     gguf.py set FILE KEY JSON       - another value in a JSON file; "-": without the key
 
 Tensors are float32; elements are compared one by one with where they came from.
@@ -116,11 +118,62 @@ def experts(kind, p, b, stored, made):
             lambda get, names=tuple(names): [x for name in names for x in get(name)])
 
 
+ROUTED = {"n_routed_experts": EXPERTS, "num_experts_per_tok": 2, "n_shared_experts": 2, "moe_intermediate_size": 32,
+          "first_k_dense_replace": 1, "routed_scaling_factor": 1.5, "n_group": 1, "topk_group": 1, "norm_topk_prob": True}
+ATTENTION = {"self_attn.q_proj.weight": (64, 64), "self_attn.k_proj.weight": (32, 64),
+             "self_attn.v_proj.weight": (32, 64), "self_attn.o_proj.weight": (64, 64)}
+MLP = {"mlp.gate_proj.weight": (96, 64), "mlp.up_proj.weight": (96, 64), "mlp.down_proj.weight": (64, 96)}
+MOE = {"mlp.gate.weight": (3, 64), "mlp.gate.e_score_correction_bias": (3,),
+       **{f"mlp.{x}.{y}_proj.weight": shape for x, n in (("shared_experts", 64), *((f"experts.{e}", 32) for e in range(3)))
+          for y, shape in (("gate", (n, 64)), ("up", (n, 64)), ("down", (64, n)))}}
+TWO, FOUR = ({f"{x}_layernorm.weight": (64,) for x in names} for names in (
+    ("input", "post_attention"), ("input", "post_attention", "pre_feedforward", "post_feedforward")))
+LATENT = {"self_attn.q_a_proj.weight": (20, 64), "self_attn.q_a_layernorm.weight": (20,),
+          "self_attn.q_b_proj.weight": (48, 20), "self_attn.kv_a_proj_with_mqa.weight": (28, 64),
+          "self_attn.kv_a_layernorm.weight": (24,), "self_attn.kv_b_proj.weight": (60, 24),
+          "self_attn.o_proj.weight": (64, 28)}
+# What config.json says, and the weights of the first layer and of the second.
+FAMILIES = {
+    "phi3": ({}, *2 * [{**TWO, "self_attn.qkv_proj.weight": (128, 64), "self_attn.o_proj.weight": (64, 64),
+                        "mlp.gate_up_proj.weight": (192, 64), "mlp.down_proj.weight": (64, 96)}]),
+    "gemma": ({"head_dim": HEAD}, *2 * [{**TWO, **ATTENTION, **MLP}]),
+    "gemma2": ({"head_dim": HEAD, "query_pre_attn_scalar": HEAD, "sliding_window": 16, "attn_logit_softcapping": 50.0,
+                "final_logit_softcapping": 30.0}, *2 * [{**FOUR, **ATTENTION, **MLP}]),
+    "gemma3_text": ({"head_dim": HEAD, "query_pre_attn_scalar": HEAD, "sliding_window": 16, "rope_theta": 1e6,
+                     "rope_local_base_freq": 5e3, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+                    *2 * [{**FOUR, **ATTENTION, **MLP, "self_attn.q_norm.weight": (16,),
+                           "self_attn.k_norm.weight": (16,)}]),
+    "glm4": ({"head_dim": HEAD, "attention_bias": False, "partial_rotary_factor": 0.5}, *2 * [{
+        **TWO, **ATTENTION, "post_self_attn_layernorm.weight": (64,), "post_mlp_layernorm.weight": (64,),
+        "mlp.gate_up_proj.weight": (192, 64), "mlp.down_proj.weight": (64, 96)}]),
+    "olmo3": ({"tie_word_embeddings": False, "sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]},
+              *2 * [{**ATTENTION, **MLP, "self_attn.q_norm.weight": (64,), "self_attn.k_norm.weight": (32,),
+                     "post_attention_layernorm.weight": (64,), "post_feedforward_layernorm.weight": (64,)}]),
+    "glm4_moe": ({**ROUTED, "head_dim": HEAD}, {**TWO, **ATTENTION, **MLP}, {**TWO, **ATTENTION, **MOE}),
+    "deepseek_v3": ({**ROUTED, "num_key_value_heads": HEADS, "q_lora_rank": 20, "kv_lora_rank": 24,
+                     "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 7,
+                     "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8,
+                                      "mscale": 0.707, "mscale_all_dim": 0.707}},
+                    {**TWO, **LATENT, **MLP}, {**TWO, **LATENT, **MOE}),
+}
+
+
+def family(kind):
+    shapes = {"model.embed_tokens.weight": (VOCAB, HIDDEN), "model.norm.weight": (HIDDEN,)}
+    if not kind.startswith("gemma"):
+        shapes["lm_head.weight"] = (VOCAB, HIDDEN)
+    for i, layer in enumerate(FAMILIES[kind][1:]):
+        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+    return shapes
+
+
 def model(kind, where):
     config = dict(CONFIG)
     if kind == "gpt2":
         config = {"model_type": "gpt2", "vocab_size": VOCAB, "n_embd": HIDDEN, "n_layer": LAYERS,
                   "n_head": HEADS, "n_positions": 32, "n_inner": FFN, "layer_norm_epsilon": 1e-5}
+    elif kind in FAMILIES:
+        config |= {"model_type": kind, **FAMILIES[kind][0]}
     elif kind != "llama":
         config |= {"model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": 2}
     for name, value in (("config", config), ("tokenizer", TOKENIZER)):
@@ -128,10 +181,13 @@ def model(kind, where):
             json.dump(value, f)
     os.makedirs("data", exist_ok=True)
     r = random.Random(kind)
-    for name, shape in tensors(kind)[0].items():
+    for name, shape in (family(kind) if kind in FAMILIES else tensors(kind)[0]).items():
         with open(f"data/{name}", "wb") as f:
             n = math.prod(shape)
-            f.write(struct.pack(f"<{n}f", *(r.gauss(0, r.choice([0.01, 1])) for _ in range(n))))
+            values = [r.gauss(0, r.choice([0.01, 1])) for _ in range(n)]
+            if kind.startswith("gemma") and name.endswith("norm.weight"):  # 1 more is exact
+                values = [round(1024 * x) / 1024 for x in values]
+            f.write(struct.pack(f"<{n}f", *values))
         grid = "x".join(["2"] + ["1"] * (len(shape) - 1))
         print(name, "x".join(map(str, shape)), f"{grid}:data/{name}")
 
@@ -146,7 +202,8 @@ class Reader:
         assert self.keys["general.alignment"] == 4096
         infos = [(self.text(), [self.take("<Q") for _ in range(self.take("<I"))][::-1],
                   self.take("<I"), self.take("<Q")) for _ in range(n_tensors)]
-        begin, end = self.at + -self.at % 4096, 0
+        self.begin = begin = self.at + -self.at % 4096
+        end = 0
         self.tensors = {}
         for name, dims, kind, off in infos:
             assert off == end, name
@@ -172,6 +229,22 @@ class Reader:
             return [self.value(kind) for _ in range(n)]
         return self.text() if kind == 8 else self.take(
             {2: "<H", 4: "<I", 5: "<i", 6: "<f", 7: "<?"}[kind])
+
+
+def further(path, arch):
+    """Another layer, of which there is no tensor, and the key that says what it is."""
+    key, layers = (f"{arch}.{name}".encode() for name in ("nextn_predict_layers", "block_count"))
+    key = struct.pack("<Q", len(key)) + key + struct.pack("<II", 4, 1)
+    with open(path, "rb") as f:
+        data = bytearray(f.read())
+    begin = Reader(path).begin
+    assert not any(data[begin - len(key):begin])
+    at = data.index(layers) + len(layers) + 4
+    data[at] += 1
+    data[16] += 1
+    data[24:begin] = key + data[24:begin - len(key)]
+    with open(path, "wb") as f:
+        f.write(data)
 
 
 def single(x):
@@ -255,4 +328,5 @@ def key(path, name):
     print(Reader(path).keys[name])
 
 
-{"model": model, "check": check, "names": names, "types": types, "key": key, "set": change}[sys.argv[1]](*sys.argv[2:])
+{"model": model, "check": check, "names": names, "types": types, "key": key, "set": change,
+ "further": further}[sys.argv[1]](*sys.argv[2:])

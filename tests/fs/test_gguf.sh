@@ -4,7 +4,8 @@
 . "${0%/*}/lib.sh"
 long="blocks_that_do_not_come_out_are_f16 experts_that_nobody_asked_for_stay experts_are_fused_and_split \
   experts_that_cannot_be_regrouped_are_named the_model_has_to_be_all_of_it what_is_not_known_is_said \
-  experts_have_to_be_as_many_as_it_says large_blocks_are_read_from_any_byte"
+  experts_have_to_be_as_many_as_it_says large_blocks_are_read_from_any_byte what_a_reader_in_order_needs_is_computed_once_and_ahead many_may_look_at_once \
+  a_size_makes_several_files nobody_waits_for_it_but_who_looks"
 
 gguf() { python3 "$HERE/gguf.py" "$@"; }
 
@@ -94,13 +95,19 @@ test_any_part_reads_as_the_whole() {
 
 quantised() { sed -n 's/.*"quantised_bytes": \([0-9]*\).*/\1/p' m/.ckptfs/stats.json; }
 
-# Rows of 256 are whole blocks of the types that have them.
-test_large_blocks_are_read_from_any_byte() {
-  local at n size sum=0
+blocks() { sed -n 's/.*"gguf_block_bytes": \([0-9]*\).*/\1/p' m/.ckptfs/stats.json; }
+
+# Rows of 256 are whole blocks of the types that have them: large_model HIDDEN FFN
+large_model() {
   mkdir hf
-  sed 's/8, 64, 4, 2, 96, 2, 3/8, 256, 4, 2, 512, 2, 3/' "$HERE/gguf.py" >own.py
+  sed "s/8, 64, 4, 2, 96, 2, 3/8, $1, 4, 2, $2, 2, 3/" "$HERE/gguf.py" >own.py
   # shellcheck disable=SC2046 # words
   make_dcp --flat dcp $(python3 own.py model llama hf)
+}
+
+test_large_blocks_are_read_from_any_byte() {
+  local at n size sum=0
+  large_model 256 512
   mount_at m dcp -o assets=hf,gguf_dtype=q4_k_m
   cat m/gguf/model.gguf >whole
   # The head, and the values and the way down of the second layer, have more bits.
@@ -124,6 +131,33 @@ test_large_blocks_are_read_from_any_byte() {
     cmp <(dd if=m/gguf/model.gguf iflag=direct,skip_bytes,fullblock bs=$n skip=$at count=1 status=none) \
       <(dd if=whole iflag=skip_bytes bs=$n skip=$at count=1 status=none)
   done
+}
+
+# The other reader is at random until it has read a mebibyte.
+test_what_a_reader_in_order_needs_is_computed_once_and_ahead() {
+  local all n whole=$PWD/whole
+  large_model 512 3072
+  ckptfs cat dcp gguf/model.gguf --assets=hf --gguf-dtype=q4_k_m >"$whole"
+  mount_at m dcp -o assets=hf,gguf_dtype=q4_k_m
+  is 0 "$(blocks)" # nobody has looked
+  in_order() { dd if=m/gguf/model.gguf iflag=direct bs=128K "$@" status=none; }
+  in_order | cmp - "$whole"
+  all=$(blocks)
+  ((all > (5 << 20))) || fail "$all bytes of blocks"
+  n=$(quantised)
+  ((n >= all && n < all + (1 << 19))) || fail "$n of $all bytes computed"
+  in_order | cmp - "$whole"
+  n=$(($(quantised) - n))
+  ((n <= 1 << 20)) || fail "$n bytes computed again"
+  ckptfs umount m
+  mount_at m dcp -o assets=hf,gguf_dtype=q4_k_m
+  in_order count=16 | cmp -n $((2 << 20)) - "$whole"
+  # shellcheck disable=SC2317 # wait_until calls it
+  is_ahead() { (($(quantised) > (3 << 20))); }
+  wait_until is_ahead
+  ckptfs umount m
+  mount_at m dcp -o assets=hf,gguf_dtype=q4_k_m,cache=1M
+  in_order | cmp - "$whole"
 }
 
 test_a_cast_decides_what_matrices_are() {
@@ -206,6 +240,17 @@ test_experts_are_fused_and_split() {
   ckptfs umount m
   mount_at m dcp -o assets=hf
   is "0 0" "$(gguf check experts m/gguf/model.gguf)"
+}
+
+cases_hf_has_experts_as_save_pretrained_splits_them() {
+  printf '%s\n' qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 glm4_moe
+}
+test_hf_has_experts_as_save_pretrained_splits_them() {
+  local split
+  model fused
+  gguf set hf/config.json model_type "\"$1\""
+  split=$(hf)
+  [[ $split == *model.layers.1.mlp.experts.2.up_proj.weight* && $split != *gate_up_proj* ]] || fail "$split"
 }
 
 # What is asked for, and nothing else, is an error when it is not possible.

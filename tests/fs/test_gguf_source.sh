@@ -46,7 +46,9 @@ test_what_cannot_be_read_is_said() {
 }
 
 # What gguf/ makes of a model is the model again: under its names, without what was done for llama.cpp.
-cases_a_model_that_was_written_is_the_model_again() { printf '%s\n' llama experts gpt2; }
+cases_a_model_that_was_written_is_the_model_again() {
+  printf '%s\n' llama experts gpt2 phi3 gemma gemma2 gemma3_text olmo3 glm4 glm4_moe deepseek_v3
+}
 test_a_model_that_was_written_is_the_model_again() {
   local args
   mkdir -p hf x
@@ -58,6 +60,9 @@ test_a_model_that_was_written_is_the_model_again() {
   ckptfs umount m
   ckptfs diff --model dcp x/model.gguf | grep ' equal, 0 differ, 0 only in A, 0 only in B$' >/dev/null
   ckptfs info x/model.gguf | grep 'hf/: complete for .* (config.json from GGUF)' >/dev/null
+  # The same file again, by the config.json that was made.
+  cp hf/tokenizer.json x
+  ckptfs cat x/model.gguf gguf/model.gguf -o assets=x | cmp - x/model.gguf
   mount_at m x/model.gguf
   python3 -m json.tool m/hf/config.json >/dev/null
 }
@@ -83,6 +88,32 @@ test_a_file_is_proven_to_be_made_from_a_checkpoint() {
   grep '^differs *output.weight ' lines >/dev/null
   grep '^20 equal, 1 differ, ' lines >/dev/null
   refused 'what the first checkpoint would be as a GGUF: no config.json' ckptfs diff dcp x.gguf
+}
+
+# As the converter writes GLM-4.5 without --no-mtp.
+test_layers_that_predict_further_tokens_are_left_out() {
+  mkdir -p hf x
+  # shellcheck disable=SC2046 # words
+  make_dcp --flat dcp $(gguf model glm4_moe hf)
+  ckptfs cat dcp gguf/model.gguf -o assets=hf >x/model.gguf
+  gguf further x/model.gguf glm4moe
+  is 3 "$(gguf key x/model.gguf glm4moe.block_count)"
+  ckptfs diff --model dcp x/model.gguf | grep ' equal, 0 differ, 0 only in A, 0 only in B$' >/dev/null
+  ckptfs info x/model.gguf >out
+  grep 'hf/: complete for Glm4MoeForCausalLM (config.json from GGUF)' out >/dev/null || fail "$(cat out)"
+}
+
+# Its weights of keys and values would be named head by head.
+test_a_number_of_heads_has_a_bound() {
+  local at
+  mkdir -p hf x
+  # shellcheck disable=SC2046 # words
+  make_dcp --flat dcp $(gguf model deepseek_v3 hf)
+  ckptfs cat dcp gguf/model.gguf -o assets=hf >x/model.gguf
+  at=$(grep -abo deepseek2.attention.head_count x/model.gguf | head -n 1 | cut -d : -f 1)
+  printf '\377\377\377\177' | dd of=x/model.gguf bs=1 seek=$((at + 30 + 4)) conv=notrunc status=none
+  ckptfs info x/model.gguf >out
+  grep 'hf/: no config.json: 2147483647 heads are more than 1024' out >/dev/null || fail "$(cat out)"
 }
 
 test_blocks_have_no_model() {

@@ -39,7 +39,10 @@ FAMILIES = [
     ("Gemma3Text", {"head_dim": 16}), ("Phi3", {}), ("Olmo2", {}), ("Olmo3", {}),
     ("DeepseekV3", {**LATENT, "q_lora_rank": 12}),
     ("DeepseekV3", {**LATENT, "q_lora_rank": None, "attention_bias": True}),
+    ("DeepseekV2", {**LATENT, "q_lora_rank": None}),
     ("GptOss", {"num_local_experts": 4, "head_dim": 16}),
+    ("Glm4", {"head_dim": 16}), ("Glm4", {"head_dim": 16, "attention_bias": False}),
+    ("Glm4Moe", {**LATENT, "use_qk_norm": True}), ("Glm4Moe", {**LATENT, "attention_bias": True}),
 ]
 
 

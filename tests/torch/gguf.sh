@@ -3,11 +3,11 @@
 #
 # gguf/ on live mounts, compared with what llama.cpp's own converter and llama-quantize make of the
 # same models, and served by llama-server, whose tokens and probabilities have to be those of
-# transformers. Models of every architecture that is known (gguf_models.py), in all types, in one file
-# and in many; and of those that clients.sh uses, what 4 ranks of FSDP and Megatron-core saved. SEED
-# (random when not given, always printed) decides everything about the checkpoints; MODEL, some of those in
-# gguf_models.py, without those of clients.sh. Must be root, for the chroot
-# that llama.cpp lives in (scripts/chroot.sh).
+# transformers. Models of every architecture that is known (gguf_models.py), in all types of elements
+# and some of blocks, in one file and in many; and of those that clients.sh uses, what 4 ranks of FSDP
+# and Megatron-core saved. SEED (random when not given, always printed) decides everything about the
+# checkpoints; MODEL, some of those in gguf_models.py, in all types and without those of clients.sh.
+# Must be root, for the chroot that llama.cpp lives in (scripts/chroot.sh).
 #
 # $CKPTFS is the program, default build/release/ckptfs.
 set -euo pipefail
@@ -19,7 +19,8 @@ seed=${1:-$RANDOM}
 mounts=()
 models=("${@:2}")
 some=${2:-}
-[ -n "$some" ] || models=(llama smaug mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gpt2 gemma2 gemma3)
+[ -n "$some" ] || models=(llama smaug mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gpt2 gemma2 gemma3
+  gemma granite smollm3 olmo2 olmo3 phi3 phi4_mini glm4 glm4_moe gpt_oss deepseek_v2 deepseek_v3)
 
 # generate SCRIPT ARG...: it runs in the chroot and is silent about nothing that matters.
 generate() {
@@ -44,12 +45,22 @@ job() {
 
 jobs() {
   local m kind modes=(mmap none dio) i=0
-  local quantised=(q8_0 q4_0 q4_1 q5_0 q5_1 q4_k_s q4_k_m q5_k_s q5_k_m q6_k mxfp4)
+  local some_types all=(q4_0 q4_1 q5_0 q5_1 q4_k_s q4_k_m q5_k_s q5_k_m q6_k mxfp4)
   for m in "${models[@]}"; do
     job "$m" ckpt f32 "${modes[i++ % 3]}"
     job "$m" ckpt bf16 -
     job "$m" ckpt f16 - shard_size=60KB
-    for kind in "${quantised[@]}"; do job "$m" ckpt "$kind" -; done
+    some_types=("${all[@]}")
+    [ -n "$some" ] || mapfile -t some_types < <(printf '%s\n' "${all[@]}" |
+      shuf -n 3 --random-source=<(yes "$seed $m"))
+    for kind in q8_0 "${some_types[@]}"; do job "$m" ckpt "$kind" -; done
+    case $m in
+    gpt_oss) job gpt_oss-mxfp4 hf mxfp4 mmap dequantize=bf16 ;;
+    deepseek_v3)
+      job deepseek_v3-fp8 hf f32 mmap dequantize=fp32
+      job deepseek_v3-fp8 hf q4_k_m - dequantize=fp32
+      ;;
+    esac
   done
   [ -z "$some" ] || return 0
   job smaug ckpt f32 mmap shard_size=60KB

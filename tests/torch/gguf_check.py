@@ -3,7 +3,8 @@
 
 A line of the file JOBS is one mount: MOUNTPOINT MODEL TYPE SERVE
 
-  MODEL   a directory with the model as save_pretrained wrote it in hf/
+  MODEL   a directory with the model as save_pretrained wrote it in hf/; if its weights are quantised, with
+          those they stand for in plain/
   TYPE    f32, f16, bf16 or one that llama-quantize makes: what the mount's gguf/ is made of
   SERVE   "-", or how llama-server is to load it: mmap, none (it reads), dio
 
@@ -76,14 +77,20 @@ def hf_pieces(model):
     model.gguf_writer.add_add_space_prefix(False)
 
 
+def phi3_vocab(model):
+    pieces = "<0x00>" in (model.dir_model / "tokenizer.json").read_text(encoding="utf-8")
+    (hf_pieces if pieces else type(model)._set_vocab_gpt2)(model)
+
+
 class Reference:
     """What the converter makes of hf/; once for each type."""
 
     def __init__(self, scratch):
         self.scratch, self.made = scratch, {}
         conversion.base.TextModel.get_vocab_base_pre = lambda *_: "unknown"
-        for name in "Gemma2ForCausalLM", "Gemma3ForCausalLM":  # without tokenizer.model, as Llama does
+        for name in "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM":  # without tokenizer.model, as Llama does
             conversion.get_model_class(name).set_vocab = hf_pieces
+        conversion.get_model_class("Phi3ForCausalLM").set_vocab = phi3_vocab
         load = conversion.base.ModelBase.load_hparams
 
         def load_hparams(*args, **kwargs):  # transformers 5 does not write what it wants
@@ -230,7 +237,8 @@ class Job:
                 unknown = have.get("tokenizer.ggml.unknown_token_id", -1)
                 want[key] = [TYPE_UNKNOWN if i == unknown and have[key][i] == TYPE_UNKNOWN
                              and t == TYPE_CONTROL else t for i, t in enumerate(want[key])]
-            if key == "tokenizer.ggml.tokens" and arch in ("llama", "gemma2", "gemma3"):  # llama.cpp wants one for each row
+            # llama.cpp wants one for each row
+            if key == "tokenizer.ggml.tokens" and want["tokenizer.ggml.model"] == "llama":
                 n = len(want[key])
                 want[key] += [f"[PAD{i}]" for i in range(n, len(have[key]))]
                 want["tokenizer.ggml.token_type"] += [TYPE_UNUSED] * (len(have[key]) - n)
@@ -243,7 +251,8 @@ class Job:
         tok = transformers.AutoTokenizer.from_pretrained(f"{self.model}/hf")
         with Server(self.files[0], self.serve) as server:
             self.tokens(server, tok)
-            self.probabilities(server, tok)
+            if self.kind in BOUND:
+                self.probabilities(server, tok)
 
     def tokens(self, server, tok):
         different = []
@@ -264,8 +273,9 @@ class Job:
     def probabilities(self, server, tok):
         """Of every token after every token of a text."""
         # SDPA leaves out Gemma 2's soft cap of attention scores.
+        plain = f"{self.model}/plain"  # of quantised weights
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            f"{self.model}/hf", dtype=torch.float32, attn_implementation="eager").eval()
+            plain if os.path.exists(plain) else f"{self.model}/hf", dtype=torch.float32, attn_implementation="eager").eval()
         vocab, bound = model.config.vocab_size, BOUND[self.kind]
         if model.config.model_type.startswith("gemma"):  # ggml's GELU is a table of float16
             bound = max(bound, 0.05)

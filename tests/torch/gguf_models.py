@@ -3,7 +3,8 @@
 
 OUTDIR/NAME/ has hf/ (save_pretrained and a tokenizer) and ckpt/ (DCP of {"model": state dict} as it
 is in memory: experts in one tensor, tied weights twice). Dtypes, sizes, vocabularies and weights
-are drawn from SEED.
+are drawn from SEED. NAME-mxfp4 (gpt_oss) and NAME-fp8 (deepseek_v3) are the same models with random codes for weights in hf/,
+and in plain/ with the weights that these stand for.
 """
 import json
 import logging
@@ -17,12 +18,27 @@ logging.disable(logging.WARNING)
 import torch
 import torch.distributed.checkpoint as dcp
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers,
                         pre_tokenizers, processors, trainers)
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
           r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace("{1,3}", "")
+QWEN35 = QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+
+def cased(digits, end=""):
+    start = r"[^\r\n\p{L}\p{N}]?"
+    return (rf"{start}{UPPER}*{LOWER}+{end}|{start}{UPPER}+{LOWER}*{end}|{digits}"
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+O200K, TEKKEN = cased(r"\p{N}{1,3}", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"), cased(r"\p{N}")
+DEEPSEEK3 = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+             r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+             r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""".replace(r"\r", "\r").replace(r"\n", "\n")]
 MARK = "\u2581"
 WORDS = ("mount shard rank tensor page cache offset header layer query don't we'll I'VE 12 345 6789 "
          "Größe été слово данные 模型 张量 データ 🚀 ✅ -- ... !? \t \n \n\n    ( ) [x] {y} a_b C++").split(" ")
@@ -43,13 +59,16 @@ def text(r, n):
     return "".join(out)
 
 
-def byte_level(r, vocab, specials, split, ignore_merges=False, nfc=False):
+def byte_level(r, vocab, specials, split, ignore_merges=False, nfc=False, digits=False):
     tok = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     if nfc:
         tok.normalizer = normalizers.NFC()
+    steps = [pre_tokenizers.Split(Regex(s), "isolated")
+             for s in ([split] if isinstance(split, str) else split or [])]
+    if digits:
+        steps = [pre_tokenizers.Digits(individual_digits=True)]
     byte = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not split)
-    tok.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(split), "isolated"), byte]) if split else byte
+    tok.pre_tokenizer = pre_tokenizers.Sequence([*steps, byte]) if steps else byte
     tok.decoder = decoders.ByteLevel()
     tok.train_from_iterator(
         (text(r, 12) for _ in range(300)),
@@ -95,6 +114,9 @@ def begin_with(tok, bos, *before):
     return tok
 
 
+SPLITS = {"o200k": O200K, "tekken": TEKKEN, "deepseek3": DEEPSEEK3, "qwen35": QWEN35}
+
+
 def tokenizer(r, kind, vocab):
     if kind in ("llama", "smaug"):
         names = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
@@ -111,9 +133,19 @@ def tokenizer(r, kind, vocab):
         tok = byte_level(r, vocab, list(names.values()), QWEN2, nfc=True)
         tok.post_processor = processors.ByteLevel(trim_offsets=False)
         more = {"chat_template": "{{ messages[0]['content'] }}<|im_end|>"}
+    elif kind == "glm":
+        names = {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+        tok = byte_level(r, vocab, ["<|endoftext|>", "[MASK]", "[gMASK]", "<sop>", "<|user|>",
+                                    "<|observation|>"], LLAMA3)
+        more = {}
+    elif kind in SPLITS:
+        names = {"bos_token": "<s>", "eos_token": "</s>"}
+        tok = begin_with(byte_level(r, vocab, list(names.values()), SPLITS[kind],
+                                    ignore_merges=kind == "o200k"), "<s>")
+        more = {}
     else:
         names = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
-        tok = byte_level(r, vocab, ["<|endoftext|>"], None)
+        tok = byte_level(r, vocab, ["<|endoftext|>"], None, digits=kind == "smollm")
         more = {}
     made = transformers.PreTrainedTokenizerFast(tokenizer_object=tok, **names)
     for k, v in more.items():
@@ -129,6 +161,12 @@ def config(r, name, vocab):
               "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
               "max_position_embeddings": 256}
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+    routed = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+              "n_shared_experts": 2, "first_k_dense_replace": 1, "num_hidden_layers": 4,
+              "routed_scaling_factor": 1.5}
+    latent = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+              "num_key_value_heads": 4, **routed}
 
     def rope(kind, **more):
         return {"rope_parameters": {"rope_type": kind, "rope_theta": 5e5, **more}}
@@ -153,6 +191,38 @@ def config(r, name, vocab):
             "head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16, "num_hidden_layers": 7,
             "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 2e5},
                                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
+        "phi3": (transformers.Phi3Config, {
+            "num_key_value_heads": 4, "original_max_position_embeddings": 256, "pad_token_id": None}),
+        "phi4_mini": (transformers.Phi3Config, {  # 24 of 32 elements of a head are rotated
+            "hidden_size": 128, "pad_token_id": None, "max_position_embeddings": 1024,
+            "tie_word_embeddings": True, "original_max_position_embeddings": 512,
+            **rope("longrope", partial_rotary_factor=0.75,
+                   long_factor=[round(1 + r.random() * 9, 2) for _ in range(12)],
+                   short_factor=[round(1 + r.random(), 2) for _ in range(12)])}),
+        "gemma": (transformers.GemmaConfig, {"head_dim": 32}),
+        "granite": (transformers.GraniteConfig, {
+            "attention_multiplier": 0.3, "embedding_multiplier": 3.0, "residual_multiplier": 0.4,
+            "logits_scaling": 2.0, "attention_bias": True, "mlp_bias": True}),
+        "smollm3": (transformers.SmolLM3Config, {"num_hidden_layers": 5, "pad_token_id": None}),
+        "olmo2": (transformers.Olmo2Config, {"pad_token_id": None}),
+        "olmo3": (transformers.Olmo3Config, {
+            "num_hidden_layers": 5, "sliding_window": 16, "pad_token_id": None}),
+        "glm4": (transformers.Glm4Config, {
+            "head_dim": 32, "attention_bias": r.random() < 0.5, "pad_token_id": None}),
+        "glm4_moe": (transformers.Glm4MoeConfig, {
+            **routed, "use_qk_norm": True, "attention_bias": True, "n_group": 1, "topk_group": 1,
+            "head_dim": 32, "norm_topk_prob": True}),
+        "gpt_oss": (transformers.GptOssConfig, {
+            "head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16,
+            "num_hidden_layers": 4, "intermediate_size": r.choice([64, 96]), **rope("yarn", factor=2.0, beta_fast=32.0, beta_slow=1.0,
+                                           truncate=True, original_max_position_embeddings=128)}),
+        "deepseek_v2": (transformers.DeepseekV2Config, {
+            **latent, "q_lora_rank": None, "num_hidden_layers": 27, "n_group": 1, "topk_group": 1, "scoring_func": "softmax"}),
+        "deepseek_v3": (transformers.DeepseekV3Config, {
+            **latent, "q_lora_rank": 48, "n_routed_experts": 8, "n_group": 4, "topk_group": 2,
+            "scoring_func": "sigmoid", **rope(
+                "yarn", factor=4.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
+                original_max_position_embeddings=64)}),
     }[name]
     return kind(**{**common, **more})
 
@@ -160,7 +230,61 @@ def config(r, name, vocab):
 # What tokenizer each has.
 NAMES = {"llama": "llama", "smaug": "smaug", "mistral": "pieces", "mixtral": "metaspace",
          "qwen2": "qwen", "qwen3": "qwen", "qwen2_moe": "qwen", "qwen3_moe": "qwen", "gpt2": "gpt2",
-         "gemma2": "gemma", "gemma3": "gemma"}
+         "gemma2": "gemma", "gemma3": "gemma", "phi3": "pieces", "phi4_mini": "o200k", "glm4": "glm",
+         "glm4_moe": "glm", "gemma": "gemma", "granite": "smollm", "smollm3": "llama", "olmo2": "gpt2",
+         "olmo3": "tekken", "gpt_oss": "o200k", "deepseek_v2": "smollm", "deepseek_v3": "deepseek3"}
+
+
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def mxfp4(tensors, generator):
+    """Experts as gpt-oss has them: [E, in, out] by columns, in groups of 32 with a power of two."""
+    for name in [n for n in tensors if n.endswith("_proj") and ".experts." in n]:
+        n_experts, rows, columns = tensors[name].shape
+        codes = torch.randint(16, (n_experts, columns, rows // 32, 32), generator=generator)
+        codes[:, :, :, 1:] &= torch.randint(2, codes.shape[:3] + (1,), generator=generator) * 15  # zeros, too
+        scales = torch.randint(122, 125, codes.shape[:3], generator=generator)
+        weight = E2M1[codes & 7] * torch.where(codes > 7, -1.0, 1.0) * torch.exp2(scales - 127.0)[..., None]
+        tensors[name] = weight.flatten(2).transpose(1, 2).contiguous()
+        yield name + "_blocks", (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+        yield name + "_scales", scales.to(torch.uint8)
+
+
+def float8(tensors, generator):
+    """Linear weights in blocks of 128 x 128, each with a scale."""
+    for name in [n for n in tensors if n.endswith("_proj.weight") or "_proj_with_mqa" in n]:
+        rows, columns = tensors[name].shape
+        codes = tensors[name].float().mul(100).clamp(-448, 448).to(torch.float8_e4m3fn)
+        scales = torch.rand((rows + 127) // 128, (columns + 127) // 128, generator=generator) / 100 + 0.005
+        full = scales.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :columns]
+        tensors[name] = codes.float() * full
+        yield name, codes
+        yield name + "_scale_inv", scales
+
+
+QUANTISED = {"gpt_oss": ("mxfp4", mxfp4, {"quant_method": "mxfp4"}),
+             "deepseek_v3": ("fp8", float8, {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128],
+                                             "activation_scheme": "dynamic"})}
+
+
+def quantised(name, out, model, tok, generator):
+    word, how, config = QUANTISED[name]
+    at = f"{out}-{word}"
+    plain = load_file(f"{out}/hf/model.safetensors")
+    before = set(plain)
+    codes = dict(how(plain, generator))
+    kept = {k: v for k, v in plain.items() if k not in codes and k + "_blocks" not in codes}
+    for where, tensors in (("plain", plain), ("hf", {**kept, **codes})):
+        model.config.save_pretrained(f"{at}/{where}")
+        tok.save_pretrained(f"{at}/{where}")
+        save_file({k: v.contiguous() for k, v in tensors.items()}, f"{at}/{where}/model.safetensors",
+                  {"format": "pt"})
+    assert set(plain) == before and codes
+    with open(f"{at}/hf/config.json", encoding="utf-8") as f:
+        edited = {**json.load(f), "quantization_config": config}
+    with open(f"{at}/hf/config.json", "w", encoding="utf-8") as f:
+        json.dump(edited, f)
 
 
 def make(seed, name, out):
@@ -176,6 +300,9 @@ def make(seed, name, out):
     with torch.no_grad():  # norms and biases too: ones and zeros would hide mistakes
         for _, p in sorted(model.named_parameters()):
             p.copy_(0.2 * torch.randn(p.shape, generator=generator) + (p.dim() == 1))
+        for n, p in sorted(model.named_buffers()):
+            if n.endswith("e_score_correction_bias"):
+                p.copy_(0.2 * torch.randn(p.shape, generator=generator))
     model = model.to(dtype).eval()
     model.config.dtype = dtype
     model.generation_config.temperature, model.generation_config.top_k = 0.7, 20
@@ -183,6 +310,8 @@ def make(seed, name, out):
     model.save_pretrained(f"{out}/hf")
     tok.save_pretrained(f"{out}/hf")
     dcp.save({"model": model.state_dict()}, checkpoint_id=f"{out}/ckpt", no_dist=True)
+    if name in QUANTISED:
+        quantised(name, out, model, tok, generator)
     print(f"seed {seed} {name}: {dtype}, {conf.vocab_size} tokens")
 
 

@@ -434,6 +434,47 @@ START_TEST(what_training_leaves_behind_is_ignored)
 }
 END_TEST
 
+#define GLM(layers, more) \
+	"{\"model_type\": \"glm4_moe\", \"vocab_size\": 48, \"hidden_size\": 32, " \
+	"\"intermediate_size\": 40, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, " \
+	"\"max_position_embeddings\": 64, \"n_routed_experts\": 4, \"moe_intermediate_size\": " \
+	"24, " \
+	"\"n_shared_experts\": 2, \"first_k_dense_replace\": 1, " \
+	"\"num_hidden_layers\": " #layers more "}"
+
+static const struct {
+	const char *config, *name;
+	bool ignored;
+} further[] = {
+	{ GLM(46, ""), "model.layers.46.eh_proj.weight", true },
+	{ GLM(92, ""), "model.layers.92.self_attn.q_proj.weight", true },
+	{ GLM(46, ", \"num_nextn_predict_layers\": 0"), "model.layers.46.eh_proj.weight", false },
+	{ GLM(46, ""), "model.layers.92.eh_proj.weight", false },
+	{ GLM(5, ""), "model.layers.5.eh_proj.weight", false },
+	{ GLM(5, ", \"num_nextn_predict_layers\": 2"), "model.layers.6.enorm.weight", true },
+	{ GLM(5, ", \"num_nextn_predict_layers\": 2"), "model.layers.7.enorm.weight", false },
+	{ GLM(5, ", \"num_nextn_predict_layers\": 2"), "model.layers.4.enorm.weight", false },
+	{ GLM(5, ", \"num_nextn_predict_layers\": 2"), "model.layers.5", false },
+	{ GLM(5, ", \"num_nextn_predict_layers\": 2"), "model.layers.4294967301.x", false },
+	{ DECODER("DeepseekV3ForCausalLM",
+		  LATENT ", \"q_lora_rank\": 12, \"num_nextn_predict_layers\": 1"),
+	  "model.layers.3.eh_proj.weight", true },
+	{ DECODER("DeepseekV3ForCausalLM", LATENT ", \"q_lora_rank\": 12"),
+	  "model.layers.3.eh_proj.weight", false },
+	{ DECODER("LlamaForCausalLM", ", \"num_nextn_predict_layers\": 1"),
+	  "model.layers.3.eh_proj.weight", false },
+};
+
+START_LOOP_TEST(layers_that_predict_further_tokens_are_ignored, ARRAY_LEN(further))
+{
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(read_arch(further[_i].config, &e), 0);
+	ck_assert_int_eq(arch_ignores(&arch, further[_i].name, strlen(further[_i].name)),
+			 further[_i].ignored);
+}
+END_TEST
+
 /* Nothing is allocated or looked through for what is only said. */
 START_TEST(a_config_that_asks_for_too_much_costs_nothing)
 {

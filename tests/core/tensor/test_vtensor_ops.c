@@ -122,6 +122,37 @@ START_TEST(rows_become_columns)
 }
 END_TEST
 
+START_TEST(rows_of_groups_become_columns)
+{
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+
+	for (int round = 0; round < 500; round++) {
+		uint64_t groups = 1 + rng_below(&r, 4), rows = 1 + rng_below(&r, 6);
+		uint64_t cols = 1 + rng_below(&r, 3);
+		struct matrix m;
+		struct vtensor *g, *t;
+
+		matrix_random(&m, &r, groups * rows, cols);
+		REQUIRE(!vtensor_group(&m.v, groups, &g, &e));
+		REQUIRE(!vtensor_transpose(g, &t, &e));
+		REQUIRE(g->n_dims == 3 && g->shape[0] == groups && g->shape[1] == rows &&
+			g->shape[2] == cols);
+		REQUIRE(t->n_dims == 3 && t->shape[0] == groups && t->shape[1] == cols &&
+			t->shape[2] == rows && t->bytes == groups * rows * cols * 2);
+		for (uint64_t i = 0; i < groups * rows * cols; i++) {
+			uint64_t row = i / cols, k = i % cols;
+			uint64_t x[] = { row, k }, y[] = { row / rows, row % rows, k },
+				 z[] = { row / rows, k, row % rows };
+
+			REQUIRE(same(&m.v, x, g, y) && same(&m.v, x, t, z));
+		}
+		free(g);
+		free(t);
+	}
+}
+END_TEST
+
 START_TEST(tensors_are_stacked_in_order)
 {
 	struct rng r = rng_new();

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rotary embeddings, and how they are scaled. */
+#include "base/checked.h"
+#include "base/err.h"
+#include "gguf/gguf_config.h"
+#include "gguf/gguf_config_internal.h"
+#include "gguf/gguf_write.h"
+#include "tensor/config_values.h"
+
+#include <math.h>
+#include <string.h>
+
+struct config_in gguf_rope_of(struct config_in *r)
+{
+	struct jval v = config_object(r, "rope_parameters");
+
+	if (!v.d)
+		v = config_object(r, "rope_scaling");
+	return (struct config_in){ v, r->e, r->rc };
+}
+
+const char *gguf_rope_type(struct config_in *r)
+{
+	return config_text(r, "rope_type", config_text(r, "type", "default"));
+}
+
+/*
+ * The factors that frequencies are divided by, in float32 and in the order of operations that the
+ * converter has torch do them: a number over a tensor is the number times its reciprocal.
+ */
+static void read_llama3(struct gguf_config *c, struct config_in *r)
+{
+	float factor = (float)config_number_or(r, "factor", 8);
+	float low = (float)config_number_or(r, "low_freq_factor", 1);
+	float high = (float)config_number_or(r, "high_freq_factor", 4);
+	double old = config_number_or(r, "original_max_position_embeddings", 8192);
+	float low_wave = (float)(old / (double)low), high_wave = (float)(old / (double)high);
+
+	struct gguf_factors *f = &c->factors[0];
+
+	if (c->a.head_dim % 2 || c->a.head_dim / 2 > GGUF_MAX_ROPE || !(low < high)) {
+		config_unsupported(r, "these 'llama3' rotary embeddings");
+		return;
+	}
+	f->name = "rope_freqs.weight";
+	f->n = c->a.head_dim / 2;
+	for (size_t i = 0; i < f->n; i++) {
+		float freq = 1 / powf((float)c->theta, (float)(2 * i) / (float)c->a.head_dim);
+		float wave = 1 / freq * (float)(2 * M_PI);
+		float smooth = (1 / wave * (float)old - low) / (high - low);
+
+		f->v[i] = wave < high_wave  ? 1
+			  : wave > low_wave ? factor
+					    : 1 / ((1 - smooth) / factor + smooth);
+		if (!isfinite(f->v[i]) || !(f->v[i] > 0))
+			config_wrong(r, "factor", "gives a frequency that does not fit a float32");
+	}
+}
+
+static const struct {
+	const char *from, *key;
+} yarn[] = {
+	{ "extrapolation_factor", ".rope.scaling.yarn_ext_factor" },
+	{ "attention_factor", ".rope.scaling.yarn_attn_factor" },
+	{ "attn_factor", ".rope.scaling.yarn_attn_factor" },
+	{ "beta_fast", ".rope.scaling.yarn_beta_fast" },
+	{ "beta_slow", ".rope.scaling.yarn_beta_slow" },
+};
+
+static void read_yarn(const struct gguf_config *c, struct config_in *r)
+{
+	(void)config_count(r, "original_max_position_embeddings");
+	for (size_t i = 0; i < ARRAY_LEN(yarn); i++)
+		(void)config_number_or(r, yarn[i].from, 1);
+	/* llama.cpp always does. gpt-oss is published like that. */
+	config_must(r, config_flag(r, "truncate", true) || c->a.kind == KIND_GPT_OSS,
+		    "'truncate' is false");
+	/* transformers does not read it. */
+	config_must(r, config_number_or(r, "extrapolation_factor", 1) == 1,
+		    "an 'extrapolation_factor' other than 1");
+	if (c->a.kind & KIND_LATENT)
+		return;
+	/* llama.cpp multiplies its own with it, and knows 'mscale' of DeepSeek only. */
+	config_must(r, !config_get(r, "attention_factor").d && !config_get(r, "attn_factor").d,
+		    "an 'attention_factor' of yarn");
+	config_must(r, !config_get(r, "mscale").d || !config_get(r, "mscale_all_dim").d,
+		    "'mscale' and 'mscale_all_dim'");
+}
+
+double gguf_rope_partial(const struct config_in *r, struct config_in *rope, double otherwise)
+{
+	struct config_in top = *r;
+	double x = config_number_or(rope, "partial_rotary_factor",
+				    config_number_or(&top, "partial_rotary_factor", otherwise));
+
+	if (!rope->rc)
+		rope->rc = top.rc;
+	config_must(rope, x <= 1, "a 'partial_rotary_factor' of more than 1");
+	return x <= 1 ? x : 1; /* what it is multiplied with remains an integer */
+}
+
+void gguf_rope_check(struct gguf_config *c, struct config_in *r)
+{
+	bool partial = c->a.kind & (KIND_GLM4 | KIND_GLM4_MOE);
+	struct config_in rope = gguf_rope_of(r);
+	const char *type = gguf_rope_type(&rope);
+	double part;
+
+	c->theta = config_number_or(&rope, "rope_theta",
+				    config_number_or(r, "rope_theta", c->a.family->theta));
+	if (!strcmp(type, "llama3") && c->a.kind & (KIND_LLAMA | KIND_MIXTRAL))
+		read_llama3(c, &rope);
+	else if (!strcmp(type, "linear") || !strcmp(type, "yarn"))
+		(void)config_number(&rope, "factor");
+	else if (strcmp(type, "default") != 0 && !rope.rc)
+		rope.rc = err_set(
+			r->e, ERR_UNSUPPORTED,
+			"config.json: rotary embeddings of type '%.60s' are not supported", type);
+	if (!strcmp(type, "yarn"))
+		read_yarn(c, &rope);
+	part = gguf_rope_partial(r, &rope, partial ? 0.5 : 1);
+	config_must(&rope, partial || part == 1, "partial rotary embeddings");
+	if (partial)
+		c->rotated = (uint64_t)((double)c->a.head_dim * part);
+	else if (c->a.kind & (KIND_LLAMAS | KIND_MIXTRAL))
+		c->rotated = c->a.head_dim;
+	config_must(&rope, c->rotated % 2 == 0, "an odd number of elements to rotate");
+	if (!r->rc)
+		r->rc = rope.rc;
+}
+
+void gguf_rope_put(const struct gguf_config *c, struct gguf_keys *k)
+{
+	struct ckpt_err e;
+	struct config_in all = { jdoc_root(&c->json), &e, 0 }, r = gguf_rope_of(&all);
+	const char *type = gguf_rope_type(&r);
+	double x;
+
+	gguf_f32(k, ".rope.freq_base", c->theta);
+	if (c->rotated)
+		gguf_u32(k, ".rope.dimension_count", (uint32_t)c->rotated);
+	if (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0)
+		return;
+	gguf_str(k, ".rope.scaling.type", type, strlen(type));
+	gguf_f32(k, ".rope.scaling.factor", config_number(&r, "factor"));
+	if (!strcmp(type, "linear"))
+		return;
+	gguf_u32(k, ".rope.scaling.original_context_length",
+		 (uint32_t)config_count(&r, "original_max_position_embeddings"));
+	if (jval_is_bool(config_get(&r, "truncate")))
+		gguf_bool(k, ".rope.scaling.yarn_truncate",
+			  jval_is(config_get(&r, "truncate"), J_TRUE));
+	for (size_t i = 0; i < ARRAY_LEN(yarn); i++)
+		if (jval_number(config_get(&r, yarn[i].from), &x) &&
+		    (strcmp(yarn[i].from, "attn_factor") != 0 ||
+		     !config_get(&r, "attention_factor").d))
+			gguf_f32(k, yarn[i].key, x);
+}

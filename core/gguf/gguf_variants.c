@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Models that are Llama but for something: Granite has numbers that multiply, SmolLM3 layers that do
+ * not rotate, OLMo 2 and 3 norms behind the matrices, and OLMo 3 layers that see a window.
+ *
+ * Sources: conversion/{granite,llama,olmo}.py and src/models/{granite,smollm3,olmo2}.cpp of
+ * llama.cpp; modeling_{granite,smollm3,olmo2,olmo3}.py of transformers 5.
+ */
+#include "base/checked.h"
+#include "base/err.h"
+#include "gguf/gguf_config.h"
+#include "gguf/gguf_config_internal.h"
+#include "gguf/gguf_write.h"
+#include "tensor/config_values.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+static void check_decoder(struct gguf_config *c, struct config_in *r)
+{
+	c->eps = config_number(r, "rms_norm_eps");
+	gguf_silu_check(r);
+	config_must(r, c->a.head_dim * c->a.heads == c->a.hidden,
+		    "a 'head_dim' that is not 'hidden_size' by the number of heads");
+	config_must(r, c->a.head_dim % 2 == 0, "heads of an odd size");
+	gguf_rope_check(c, r);
+}
+
+/* ---- Granite ---- */
+
+static const struct {
+	const char *from, *key;
+} multipliers[] = {
+	{ "attention_multiplier", ".attention.scale" },
+	{ "embedding_multiplier", ".embedding_scale" },
+	{ "residual_multiplier", ".residual_scale" },
+	{ "logits_scaling", ".logit_scale" },
+};
+
+void gguf_granite_check(struct gguf_config *c, struct config_in *r)
+{
+	check_decoder(c, r);
+	for (size_t i = 0; i < ARRAY_LEN(multipliers); i++)
+		(void)config_number_or(r, multipliers[i].from, 1);
+}
+
+void gguf_granite_put(const struct gguf_config *c, struct gguf_keys *k)
+{
+	struct ckpt_err e;
+	struct config_in all = { jdoc_root(&c->json), &e, 0 };
+
+	gguf_attention_put(c, k);
+	gguf_rope_put(c, k);
+	for (size_t i = 0; i < ARRAY_LEN(multipliers); i++)
+		gguf_f32(k, multipliers[i].key, config_number_or(&all, multipliers[i].from, 1));
+}
+
+/* ---- SmolLM3 ---- */
+
+enum { NO_ROPE_STEP = 4 }; /* in llama.cpp, whatever a file says */
+
+static bool rotates_as_published(const struct gguf_config *c, struct config_in *r)
+{
+	struct jval layers = config_get(r, "no_rope_layers");
+	int64_t rotated;
+	size_t n = 0;
+
+	if (!layers.d)
+		return config_count_or(r, "no_rope_layer_interval", NO_ROPE_STEP) == NO_ROPE_STEP;
+	for (struct jiter i = jiter(layers); jiter_next(&i); n++)
+		if (!jval_int(i.v, &rotated) || rotated != ((n + 1) % NO_ROPE_STEP != 0))
+			return false;
+	return n == c->a.layers;
+}
+
+void gguf_smollm3_check(struct gguf_config *c, struct config_in *r)
+{
+	check_decoder(c, r);
+	config_must(r, rotates_as_published(c, r),
+		    "another order of layers that do not rotate than that of SmolLM3-3B");
+	config_must(r, !config_flag(r, "use_sliding_window", false),
+		    "'use_sliding_window' is true");
+}
+
+void gguf_smollm3_put(const struct gguf_config *c, struct gguf_keys *k)
+{
+	gguf_attention_put(c, k);
+	gguf_rope_put(c, k);
+}
+
+/* ---- OLMo ---- */
+
+/* Does the layer see a window? */
+static bool has_window(const struct config_in *r, uint64_t layer)
+{
+	struct jval types = config_get(r, "layer_types");
+
+	return types.d ? jval_is_str(jval_at(types, layer), "sliding_attention")
+		       : (layer + 1) % 4 != 0;
+}
+
+void gguf_olmo2_check(struct gguf_config *c, struct config_in *r)
+{
+	struct jval types = config_get(r, "layer_types");
+	struct config_in rope = gguf_rope_of(r);
+
+	check_decoder(c, r);
+	config_must(r, !c->a.attention_bias, "'attention_bias' is true");
+	/* llama.cpp wants a head of its own. */
+	config_must(r, !c->a.tied, "'tie_word_embeddings' is true");
+	c->window = config_count_or(r, "sliding_window", 0);
+	/* llama.cpp scales those of the other layers only, transformers 5 those of all. */
+	config_must(r, !c->window || !strcmp(gguf_rope_type(&rope), "default"),
+		    "scaled rotary embeddings beside layers that see a window");
+	config_must(r, !types.d || jval_size(types) == c->a.layers,
+		    "'layer_types' of another number of layers");
+	config_must(r, c->a.layers <= 512,
+		    "more than 512 layers"); /* llama.cpp's LLAMA_MAX_LAYERS */
+}
+
+void gguf_olmo2_put(const struct gguf_config *c, struct gguf_keys *k)
+{
+	struct ckpt_err e;
+	struct config_in all = { jdoc_root(&c->json), &e, 0 };
+
+	gguf_attention_put(c, k);
+	gguf_rope_put(c, k);
+	if (!c->window)
+		return;
+	gguf_u32(k, ".attention.sliding_window", (uint32_t)c->window);
+	gguf_array(k, ".attention.sliding_window_pattern", GGUF_BOOL, c->a.layers);
+	for (uint64_t i = 0; i < c->a.layers; i++)
+		gguf_item_bool(k, has_window(&all, i));
+}
