@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "codec/cast.h"
+#include "codec/fp8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -289,6 +290,7 @@ static void row_of(const struct part *p, const struct loaded *l, const float *va
 	const float *scales = l->scales + group_a(p, l, a) * p->ngb;
 	const float *zeros = l->zeros ? l->zeros + group_a(p, l, a) * p->ngb : NULL;
 	bool single = p->q->groups && !p->q->groups_of_a;
+	bool fp8 = p->q->codes == CODES_E4M3 && !p->q->all_exponents;
 
 	for (uint64_t b = 0, end; b < p->nb; b = end) {
 		uint64_t g = group_b(p, l, b);
@@ -298,6 +300,8 @@ static void row_of(const struct part *p, const struct loaded *l, const float *va
 		if (zeros)
 			for (uint64_t i = b; i < end; i++)
 				l->line[i] = (values[codes[i]] - zero) * scale;
+		else if (fp8)
+			fp8_scale(codes + b, scale, l->line + b, end - b);
 		else
 			for (uint64_t i = b; i < end; i++)
 				l->line[i] = values[codes[i]] * scale;

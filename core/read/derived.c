@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "codec/coding.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
 #include "read/fetch_internal.h"
@@ -22,6 +23,13 @@ struct derived_in {
 static struct fetch *fetch_of(struct fetch *f, const struct derived_input *in)
 {
 	return in->fetch ? in->fetch : f;
+}
+
+uint32_t derived_coding(const struct fetch *f, size_t i)
+{
+	const struct derived *d = fetch_derived(f, i);
+
+	return CODING_COMPUTED(d->shift ? d->shift : DECODED_SHIFT);
 }
 
 int derived_map(const struct fetch *f, size_t i, struct chunkmap **ret, struct ckpt_err *e)
@@ -54,15 +62,32 @@ void derived_close(struct fetch *f, struct otensor *t)
 	free(inputs);
 }
 
+/* An input as a virtual tensor. *ret_own: what the caller frees, or NULL. */
+static int input_of(struct fetch *f, const struct derived_input *in, const struct vtensor **ret,
+		    struct vtensor **ret_own, struct ckpt_err *e)
+{
+	const struct catalog_tensor *t = &fetch_of(f, in)->tensors[in->tensor];
+	int rc = 0;
+
+	*ret_own = NULL;
+	*ret = in->made;
+	if (!in->made) {
+		rc = vtensor_whole(t, in->tensor, (enum ckpt_dtype)t->dtype, ret_own, e);
+		*ret = *ret_own;
+	}
+	return rc;
+}
+
 static int open_input(struct fetch *f, const struct derived_input *in, struct tensor_reader **ret,
 		      struct ckpt_err *e)
 {
-	struct fetch *from = fetch_of(f, in);
-	const struct catalog_tensor *t = &from->tensors[in->tensor];
-	struct vtensor *v;
-	int rc = vtensor_whole(t, in->tensor, (enum ckpt_dtype)t->dtype, &v, e);
+	const struct vtensor *v;
+	struct vtensor *own;
+	int rc = input_of(f, in, &v, &own, e);
 
-	return rc ? rc : tensor_open(from, v, ret, e);
+	if (!rc && !own)
+		rc = vtensor_copy(v, &own, e);
+	return rc ? rc : tensor_open(fetch_of(f, in), own, ret, e);
 }
 
 int derived_open(struct fetch *f, struct otensor *t, struct ckpt_err *e)
@@ -91,8 +116,26 @@ int derived_open(struct fetch *f, struct otensor *t, struct ckpt_err *e)
 
 /* ---- reading inputs ---- */
 
+/* What an input consists of, as it is read. */
+struct form {
+	enum ckpt_dtype dtype;
+	size_t n_dims;
+	const uint64_t *shape;
+	uint64_t bytes;
+};
+
+static struct form form_of(struct fetch *f, const struct derived_input *in)
+{
+	const struct catalog_tensor *t = &fetch_of(f, in)->tensors[in->tensor];
+
+	if (in->made)
+		return (struct form){ (enum ckpt_dtype)in->made->dtype, in->made->n_dims,
+				      in->made->shape, in->made->bytes };
+	return (struct form){ (enum ckpt_dtype)t->dtype, t->n_dims, t->shape, t->bytes };
+}
+
 /* Are the box's elements adjacent in the tensor, from element *ret_first on? */
-static bool is_run(const struct catalog_tensor *t, const uint64_t *off, const uint64_t *len,
+static bool is_run(const struct form *t, const uint64_t *off, const uint64_t *len,
 		   uint64_t *ret_first)
 {
 	uint64_t first = 0;
@@ -108,46 +151,44 @@ static bool is_run(const struct catalog_tensor *t, const uint64_t *off, const ui
 	return true;
 }
 
-static int read_slice(struct fetch *f, uint32_t number, const uint64_t *off, const uint64_t *len,
-		      uint64_t bytes, void *to, struct ckpt_err *e)
+static int read_slice(struct fetch *f, const struct derived_input *in, const uint64_t *off,
+		      const uint64_t *len, uint64_t bytes, void *to, struct ckpt_err *e)
 {
-	const struct catalog_tensor *t = &f->tensors[number];
-	autofree struct vtensor *whole = NULL;
+	autofree struct vtensor *own = NULL;
+	const struct vtensor *whole;
 	struct vtensor *part = NULL;
 	struct tensor_reader *r = NULL;
-	int rc = vtensor_whole(t, number, (enum ckpt_dtype)t->dtype, &whole, e);
+	struct fetch *from = fetch_of(f, in);
+	int rc = input_of(f, in, &whole, &own, e);
 
 	if (!rc)
 		rc = vtensor_slice(whole, off, len, &part, e);
 	if (!rc)
-		rc = tensor_open(f, part, &r, e);
+		rc = tensor_open(from, part, &r, e);
 	if (!rc)
-		rc = tensor_read(f, r, to, (size_t)bytes, 0, NULL, e);
-	tensor_close(f, r);
+		rc = tensor_read(from, r, to, (size_t)bytes, 0, NULL, e);
+	tensor_close(from, r);
 	return rc;
 }
 
 enum ckpt_dtype derived_dtype(const struct derived_in *in, size_t i)
 {
-	const struct derived_input *input = &in->d->inputs[i];
-
-	return (enum ckpt_dtype)fetch_of(in->f, input)->tensors[input->tensor].dtype;
+	return form_of(in->f, &in->d->inputs[i]).dtype;
 }
 
 int derived_read(const struct derived_in *in, size_t i, const uint64_t *off, const uint64_t *len,
 		 void *to, struct ckpt_err *e)
 {
 	const struct derived_input *input = &in->d->inputs[i];
-	struct fetch *f = fetch_of(in->f, input);
-	const struct catalog_tensor *t = &f->tensors[input->tensor];
-	uint64_t size = dtype_info((enum ckpt_dtype)t->dtype)->size, n = 1, first;
+	const struct form t = form_of(in->f, input);
+	uint64_t size = dtype_info(t.dtype)->size, n = 1, first;
 
-	for (size_t d = 0; d < t->n_dims; d++)
+	for (size_t d = 0; d < t.n_dims; d++)
 		n *= len[d];
-	if (is_run(t, off, len, &first))
-		return tensor_read(f, in->readers[i], to, (size_t)(n * size), first * size, NULL,
-				   e);
-	return read_slice(f, input->tensor, off, len, n * size, to, e);
+	if (is_run(&t, off, len, &first))
+		return tensor_read(fetch_of(in->f, input), in->readers[i], to, (size_t)(n * size),
+				   first * size, NULL, e);
+	return read_slice(in->f, input, off, len, n * size, to, e);
 }
 
 /* ---- computing ---- */
@@ -202,7 +243,7 @@ bool derived_want(void *arg, uint32_t number, uint64_t off, uint64_t len)
 		return false;
 	for (size_t i = 0; i < d->n_inputs; i++) {
 		struct fetch *from = fetch_of(f, &d->inputs[i]);
-		uint64_t all = from->tensors[d->inputs[i].tensor].bytes;
+		uint64_t all = form_of(f, &d->inputs[i]).bytes;
 		double share = (double)all / (double)bytes;
 		uint64_t first = min_u64((uint64_t)((double)off * share), all);
 		uint64_t n = min_u64((uint64_t)((double)len * share) + 1, all - first);

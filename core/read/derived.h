@@ -5,8 +5,8 @@
  * A derived tensor has a number, a name, a dtype and a shape in the catalog (catalog_compute) like
  * any other, and everything that reads tensors reads it: it has one chunk, a computed item that
  * holds its elements in row-major order. The block cache computes a block of the item
- * (DECODED_SIZE) once, however many readers wait for it, and keeps it within its limit; so a small
- * read computes the blocks that it touches.
+ * (DECODED_SIZE, or less if an element depends on many) once, however many readers wait for it, and
+ * keeps it within its limit; so a small read computes the blocks that it touches.
  *
  * An element must depend on a bounded part of the inputs: rows of codes and their scales, the same
  * element of other checkpoints. A block is computed box by box: the parts of whole rows that a
@@ -19,6 +19,7 @@
 #define READ_DERIVED_H
 
 #include "model/dtype.h"
+#include "tensor/vtensor.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -31,7 +32,20 @@ struct derived_input {
 	struct fetch
 		*fetch;	 /* of another checkpoint, which outlives this one; NULL: the same one */
 	uint32_t tensor; /* its catalog number there */
+	/* What is read in place of that tensor, of the same checkpoint; borrowed; NULL: nothing. */
+	const struct vtensor *made;
 };
+
+/* The tensors that an input is made of: catalog numbers. */
+static inline uint32_t derived_n_sources(const struct derived_input *in)
+{
+	return in->made ? in->made->n_pieces : 1;
+}
+
+static inline uint32_t derived_source(const struct derived_input *in, uint32_t k)
+{
+	return in->made ? in->made->pieces[k].source : in->tensor;
+}
 
 /*
  * Computes the elements of the box (off, len), which is not empty, to out: in row-major order, of
@@ -46,6 +60,7 @@ struct derived {
 	const void *how; /* for run */
 	const struct derived_input *inputs;
 	size_t n_inputs;
+	uint8_t shift; /* it is computed in blocks of 1 << shift bytes, whole elements; 0: DECODED_SIZE */
 };
 
 /* Reads the box (off, len) of input i, in its dtype and row-major order. */

@@ -116,8 +116,8 @@ int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source 
 
 	if (x->kind == ENC_UNKNOWN || x->kind == ENC_SHARD)
 		return err_set(e, ERR_UNSUPPORTED, "stored as '%s', which is not known", x->name);
-	*ret = item_source_at(&f->store, x->kind == ENC_COMPUTED ? CODING_COMPUTED : x->coding,
-			      loc);
+	*ret = item_source_at(
+		&f->store, x->kind == ENC_COMPUTED ? derived_coding(f, loc->file) : x->coding, loc);
 	return 0;
 }
 
@@ -143,6 +143,43 @@ void fetch_counts(const struct fetch *f, uint64_t ret[static FETCH_COUNTS])
 
 /* ---- life ---- */
 
+/* Numbers behind those of tensors are the caller's. */
+static int compute(void *arg, uint32_t number, void *buf, size_t len, uint64_t off,
+		   struct ckpt_err *e)
+{
+	struct fetch *f = arg;
+
+	if (number < f->n_tensors)
+		return derived_compute(f, number, buf, len, off, e);
+	return f->opts.compute(f->opts.compute_arg, (uint32_t)(number - f->n_tensors), buf, len,
+			       off, e);
+}
+
+static struct item_source kept_item(struct fetch *f, uint32_t number, uint64_t bytes)
+{
+	const struct chunk_loc loc = { .offset = BLOCK_DEAR,
+				       .length = bytes,
+				       .file = (uint32_t)(f->n_tensors + number) };
+
+	return item_source_at(&f->store, CODING_COMPUTED(DECODED_SHIFT), &loc);
+}
+
+int fetch_read_kept(struct fetch *f, uint32_t number, uint64_t bytes, void *buf, size_t len,
+		    uint64_t off, struct parts *parts, struct ckpt_err *e)
+{
+	struct item_source item = kept_item(f, number, bytes);
+	int rc = item_leave(&item, parts, off, buf, len, e);
+
+	return rc <= 0 ? rc : item_decode(&item, buf, len, off, e);
+}
+
+bool fetch_keep(struct fetch *f, uint32_t number, uint64_t bytes, uint64_t off, uint64_t len)
+{
+	struct item_source item = kept_item(f, number, bytes);
+
+	return item_keep(&item, off, len);
+}
+
 static int add_derived(struct fetch *f, struct ckpt_err *e)
 {
 	struct encoding computed = { .name = "computed", .kind = ENC_COMPUTED };
@@ -155,9 +192,6 @@ static int add_derived(struct fetch *f, struct ckpt_err *e)
 	for (size_t i = 0; i < f->opts.n_derived; i++)
 		f->derived[f->opts.derived[i].number] = &f->opts.derived[i];
 	f->computed = (uint32_t)f->n_encodings;
-	f->store.compute = derived_compute;
-	f->store.want = derived_want;
-	f->store.arg = f;
 	return add_encoding(f, &computed, e);
 }
 
@@ -186,6 +220,9 @@ int fetch_new(struct catalog *catalog, struct files *files, const struct fetch_o
 		fetch_free(f);
 		return err_set(e, ENOMEM, "out of memory");
 	}
+	f->store.compute = compute;
+	f->store.want = derived_want;
+	f->store.arg = f;
 	if (catalog_found_new(catalog, opts->index, files, &f->found, e)) {
 		fetch_free(f);
 		return -e->code;

@@ -25,6 +25,7 @@ struct derived;
 struct fetch;
 struct files;
 struct otensor;
+struct parts;
 struct vtensor;
 
 struct fetch_opts {
@@ -37,6 +38,10 @@ struct fetch_opts {
 	const struct derived *derived; /* borrowed: the catalog's computed tensors; see derived.h */
 	size_t n_derived;
 	const char *index; /* where to keep what is found inside items; NULL: nowhere */
+	/* Computes bytes of what the caller calls `number`; see fetch_read_kept. May be NULL. */
+	int (*compute)(void *arg, uint32_t number, void *buf, size_t len, uint64_t off,
+		       struct ckpt_err *e);
+	void *compute_arg;
 };
 
 /* catalog and files are borrowed and must outlive it. */
@@ -75,6 +80,14 @@ int64_t object_read(struct fetch *f, const struct catalog_object *o, void *buf, 
 /* The bytes of an item. */
 int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source *ret,
 	       struct ckpt_err *e);
+/*
+ * What takes long to compute is kept in the block cache, or computed ahead of its reader: bytes of a
+ * number of the caller's, which has `bytes` of them. Like tensor_read; and all blocks of a range
+ * that are not there, as far as they can be computed: false if all are there.
+ */
+int fetch_read_kept(struct fetch *f, uint32_t number, uint64_t bytes, void *buf, size_t len,
+		    uint64_t off, struct parts *parts, struct ckpt_err *e);
+bool fetch_keep(struct fetch *f, uint32_t number, uint64_t bytes, uint64_t off, uint64_t len);
 /* Does the item consist of nothing but elements? */
 bool fetch_is_elements(const struct fetch *f, const struct chunk_loc *loc);
 struct blockcache *fetch_blocks(struct fetch *f);

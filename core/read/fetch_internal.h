@@ -95,6 +95,8 @@ int derived_map(const struct fetch *f, size_t i, struct chunkmap **ret, struct c
 /* Opens the inputs of t; and closes them, which need not be open. */
 int derived_open(struct fetch *f, struct otensor *t, struct ckpt_err *e);
 void derived_close(struct fetch *f, struct otensor *t);
+/* The coding of its item. */
+uint32_t derived_coding(const struct fetch *f, size_t i);
 /* For item_store: arg is the fetch. */
 int derived_compute(void *arg, uint32_t number, void *buf, size_t len, uint64_t off,
 		    struct ckpt_err *e);

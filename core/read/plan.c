@@ -226,22 +226,27 @@ static bool moves_alike(const struct copy *c, const struct copy_dim *dims)
 }
 
 /* All copies together form the whole reply, so it is in place if every copy is. */
-bool plan_in_place(const struct plan *p, const struct plan_source *sources, uint64_t off,
-		   uint32_t *ret_file)
+bool plan_in_place(const struct plan *p, const struct plan_source *sources, uint32_t *ret_file,
+		   uint64_t *ret_off)
 {
+	uint64_t off = 0; /* may wrap around, if the copies do not agree */
 	uint32_t file = 0;
 
 	for (size_t i = 0; i < p->n; i++) {
 		const struct copy *c = &p->copies[i];
 		const struct chunk_loc *loc = &sources[c->piece].locs[c->chunk];
 
-		if (!i)
+		if (!i) {
 			file = loc->file;
+			off = loc->offset + c->src - c->dst;
+		}
 		if (loc->file != file || loc->offset + c->src != off + c->dst ||
 		    !moves_alike(c, p->dims))
 			return false;
 	}
-	if (p->n)
+	if (p->n) {
 		*ret_file = file;
+		*ret_off = off;
+	}
 	return p->n;
 }

@@ -69,10 +69,10 @@ int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64
 void plan_release(struct plan *p);
 
 /*
- * Is byte i of the reply at off + i of one file, for all i? If so *ret_file is that file. Items
- * that need decoding have no such position and must not occur here.
+ * Is byte i of the reply at *ret_off + i of file *ret_file, for all i? Items that need decoding have
+ * no such position and must not occur here.
  */
-bool plan_in_place(const struct plan *p, const struct plan_source *sources, uint64_t off,
-		   uint32_t *ret_file);
+bool plan_in_place(const struct plan *p, const struct plan_source *sources, uint32_t *ret_file,
+		   uint64_t *ret_off);
 
 #endif

@@ -41,6 +41,16 @@ bool tensor_is_encoded(const struct tensor_reader *r)
 	return r->encoded;
 }
 
+static bool is_slow(const struct block_type *b)
+{
+	return b->elements == 256;
+}
+
+uint64_t tensor_slow_bytes(const struct tensor_reader *r)
+{
+	return r->v->blocks && is_slow(r->v->blocks) ? r->v->bytes : 0;
+}
+
 void tensor_close(struct fetch *f, struct tensor_reader *r)
 {
 	if (!r)
@@ -293,7 +303,7 @@ static int read_all_blocks(struct block_range *all, struct ckpt_err *e)
 {
 	const struct block_type *b = all->r->v->blocks;
 	uint64_t end = (all->off + all->len + b->bytes - 1) / b->bytes;
-	uint64_t enough = b->elements == 256 ? ENOUGH_LARGE : ENOUGH_SMALL;
+	uint64_t enough = is_slow(b) ? ENOUGH_LARGE : ENOUGH_SMALL;
 
 	all->first = all->off / b->bytes;
 	return helpers_run(&all->f->helpers, end - all->first, enough / b->elements, read_blocks,
@@ -558,7 +568,7 @@ bool tensor_want(struct fetch *f, const struct tensor_reader *r, uint64_t off, u
 	return missing;
 }
 
-int tensor_in_place(const struct tensor_reader *r, uint64_t off, uint32_t *ret_file,
+int tensor_in_place(const struct tensor_reader *r, uint32_t *ret_file, uint64_t *ret_off,
 		    struct ckpt_err *e)
 {
 	struct plan plan = { .max = MAX_COPIES };
@@ -572,7 +582,7 @@ int tensor_in_place(const struct tensor_reader *r, uint64_t off, uint32_t *ret_f
 		plan_release(&plan);
 		return rc < 0 ? err_nomem(e) : rc;
 	}
-	yes = plan_in_place(&plan, r->sources, off, ret_file);
+	yes = plan_in_place(&plan, r->sources, ret_file, ret_off);
 	plan_release(&plan);
 	return yes ? 0 : 1;
 }

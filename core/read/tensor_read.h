@@ -27,6 +27,9 @@ struct vtensor;
 int tensor_open(struct fetch *f, struct vtensor *v, struct tensor_reader **ret, struct ckpt_err *e);
 void tensor_close(struct fetch *f, struct tensor_reader *r); /* NULL is fine */
 bool tensor_is_encoded(const struct tensor_reader *r); /* some of its items have to be decoded */
+/* How many bytes it has if computing them takes long: blocks of 256 elements, for which many scales are
+ * tried; else 0. */
+uint64_t tensor_slow_bytes(const struct tensor_reader *r);
 /* Reads exactly len bytes at off, inside the tensor as it is shown. If parts is not NULL, buf is in
  * its buffer, and parts may take some of the bytes in place; all others are written to buf. */
 int tensor_read(struct fetch *f, const struct tensor_reader *r, void *buf, size_t len, uint64_t off,
@@ -50,9 +53,9 @@ typedef int fetch_span_fn(void *arg, uint32_t file, uint64_t off, uint64_t len);
 int tensor_spans(struct fetch *f, const struct tensor_reader *r, fetch_span_fn *each, void *arg,
 		 struct ckpt_err *e);
 
-/* Is byte i of the tensor, as it is shown, at off + i of one source file, for all i? 0: yes, and
- * *ret_file is that file; 1: no. */
-int tensor_in_place(const struct tensor_reader *r, uint64_t off, uint32_t *ret_file,
+/* Is byte i of the tensor, as it is shown, at *ret_off + i of source file *ret_file, for all i? 0:
+ * yes; 1: no. */
+int tensor_in_place(const struct tensor_reader *r, uint32_t *ret_file, uint64_t *ret_off,
 		    struct ckpt_err *e);
 
 #endif

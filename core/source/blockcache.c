@@ -35,16 +35,6 @@ struct blockcache *blockcache_new(size_t max_bytes, const struct block_source *s
 	return c;
 }
 
-static void free_chain(struct entry *b)
-{
-	while (b) {
-		struct entry *next = b->chain;
-
-		free(b);
-		b = next;
-	}
-}
-
 void blockcache_free(struct blockcache *c)
 {
 	if (!c)
@@ -83,43 +73,15 @@ static void unlink_block(struct blockcache *c, struct entry *b)
 	c->evictions++;
 }
 
-static bool has_room_for_spare(const struct blockcache *c)
+/* Drops unpinned blocks beyond max bytes. */
+static void evict_to(struct blockcache *c, size_t max, struct freed *f)
 {
-	return c->n_spare < min_u64(MAX_SPARE, c->max_bytes / DECODED_SIZE);
-}
-
-static void push_spare(struct blockcache *c, struct entry *b)
-{
-	b->chain = c->spare;
-	c->spare = b;
-	c->n_spare++;
-}
-
-/* Is its memory worth keeping for a new block? */
-static bool is_spare(const struct blockcache *c, const struct entry *b)
-{
-	return b->item.coding && b->len == DECODED_SIZE && has_room_for_spare(c);
-}
-
-/* Unlinks unpinned blocks beyond max bytes. Returns those that are not kept for reuse, as a chain
- * for free_chain. */
-static struct entry *evict_to(struct blockcache *c, size_t max)
-{
-	struct entry *gone = NULL;
-
 	while (c->unused.last && (c->bytes > max || !max)) { /* including empty blocks */
 		struct entry *b = c->unused.last;
-		bool keep = is_spare(c, b) && max;
 
 		unlink_block(c, b);
-		if (keep) {
-			push_spare(c, b);
-			continue;
-		}
-		b->chain = gone;
-		gone = b;
+		entry_give(c, b, f);
 	}
-	return gone;
 }
 
 static struct entry *find(struct blockcache *c, const struct block_item *item, uint64_t index)
@@ -134,16 +96,24 @@ static struct entry *find(struct blockcache *c, const struct block_item *item, u
 void entry_reuse(struct blockcache *c, const struct block_item *item, uint64_t index)
 {
 	struct entry *b = find(c, item, index);
+	struct freed none = { 0 }; /* there is room for it */
 
-	if (!b || b->pins || !is_spare(c, b))
+	if (!b || b->pins || !b->slab || memory_is_spare(c))
 		return;
 	unlink_block(c, b);
-	push_spare(c, b);
+	entry_give(c, b, &none);
 }
 
 bool entry_is_there(struct blockcache *c, const struct block_item *item, uint64_t index)
 {
 	return find(c, item, index) != NULL;
+}
+
+bool blockcache_has(struct blockcache *c, const struct block_item *item, uint64_t index)
+{
+	SCOPED_LOCK(&c->lock);
+
+	return entry_is_there(c, item, index);
 }
 
 struct entry *entry_pin(struct blockcache *c, const struct block_item *item, uint64_t index)
@@ -153,43 +123,6 @@ struct entry *entry_pin(struct blockcache *c, const struct block_item *item, uin
 	if (b && !b->pins++)
 		LIST_REMOVE(&c->unused, b);
 	return b;
-}
-
-struct entry *entry_new(struct blockcache *c, const struct block_item *item, uint64_t index)
-{
-	struct entry *b = NULL;
-
-	if (item->coding) {
-		SCOPED_LOCK(&c->lock);
-		b = c->spare;
-		if (b) {
-			c->spare = b->chain;
-			c->n_spare--;
-		}
-	}
-	if (!b)
-		b = malloc(sizeof(*b) + block_size(item));
-	if (b)
-		*b = (struct entry){ .item = *item, .index = index, .pins = 1 };
-	return b;
-}
-
-struct entry *entry_fit(struct blockcache *c, struct entry *b)
-{
-	struct entry *fit = malloc(sizeof(*b) + b->len);
-
-	if (!fit)
-		return b;
-	memcpy(fit, b, sizeof(*b) + b->len);
-	{
-		SCOPED_LOCK(&c->lock);
-		if (b->item.coding && has_room_for_spare(c)) {
-			push_spare(c, b);
-			b = NULL;
-		}
-	}
-	free(b);
-	return fit;
 }
 
 void entry_insert(struct blockcache *c, struct entry *b)
@@ -204,7 +137,8 @@ void entry_insert(struct blockcache *c, struct entry *b)
 
 void blockcache_put(struct blockcache *c, void *pin)
 {
-	struct entry *b = pin, *gone = NULL;
+	struct entry *b = pin;
+	struct freed gone = { 0 };
 
 	if (!b)
 		return;
@@ -212,9 +146,9 @@ void blockcache_put(struct blockcache *c, void *pin)
 		SCOPED_LOCK(&c->lock);
 		if (!--b->pins)
 			LIST_PUSH(&c->unused, b);
-		gone = evict_to(c, c->max_bytes - decoders_share(c));
+		evict_to(c, c->max_bytes - decoders_share(c), &gone);
 	}
-	free_chain(gone);
+	memory_free(&gone);
 }
 
 /* ---- reading ---- */
@@ -319,22 +253,19 @@ int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uin
 void blockcache_clear(struct blockcache *c)
 {
 	for (struct decoder *d = NULL;; decoder_free(c, d)) {
-		struct entry *gone = NULL, *spare = NULL;
+		struct freed gone = { 0 };
 
 		{
 			SCOPED_LOCK(&c->lock);
 			forget_ahead(c);
 			d = decoder_surplus(c, 0);
 			if (!d) {
-				gone = evict_to(c, 0);
-				spare = c->spare;
-				c->spare = NULL;
-				c->n_spare = 0;
+				evict_to(c, 0, &gone);
+				memory_trim(c, &gone);
 				known_trim(c, 0);
 			}
 		}
-		free_chain(gone);
-		free_chain(spare);
+		memory_free(&gone);
 		if (!d)
 			break;
 	}

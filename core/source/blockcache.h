@@ -14,7 +14,7 @@
  *
  * Also used without decoding: an item whose elements are scattered is cheaper to gather from memory
  * than from the file. And for items that are computed (CODING_COMPUTED): each block alone, in any
- * order. Computing may read other items through the same cache, but none that is computed from
+ * order, and blocks have a size that the item says. Computing may read other items through the same cache, but none that is computed from
  * this one: so a thread that makes a block waits only for items closer to the stored ones, and
  * threads cannot wait for each other in a cycle.
  *
@@ -52,22 +52,28 @@ struct block_source {
 		       struct ckpt_err *e);
 };
 
+/* It takes so long to compute that its blocks are kept, although a reader in order has passed them. */
+#define BLOCK_DEAR 1
+
 /* An item, as the catalog names it. */
 struct block_item {
-	uint64_t offset, length; /* stored bytes; of a computed item 0 and all its bytes */
+	/* Stored bytes. Of a computed item 0, or BLOCK_DEAR, and all its bytes. */
+	uint64_t offset, length;
 	uint32_t file;
 	uint32_t coding; /* see codec/coding.h; 0: not encoded */
 };
 
 static inline unsigned block_shift(const struct block_item *item)
 {
+	if (coding_is_computed(item->coding))
+		return coding_shift(item->coding);
 	return item->coding ? DECODED_SHIFT : BLOCK_SHIFT;
 }
 
 /* Is it decoded from its beginning, one block after the other? */
 static inline bool block_is_stream(const struct block_item *item)
 {
-	return item->coding && item->coding != CODING_COMPUTED;
+	return item->coding && !coding_is_computed(item->coding);
 }
 
 static inline size_t block_size(const struct block_item *item)
@@ -96,6 +102,8 @@ void blockcache_counts(const struct blockcache *c, struct blockcache_counts *ret
 int blockcache_get(struct blockcache *c, const struct block_item *item, uint64_t first, size_t n,
 		   struct block *ret, void **ret_pins, struct ckpt_err *e);
 void blockcache_put(struct blockcache *c, void *pin); /* NULL is fine */
+
+bool blockcache_has(struct blockcache *c, const struct block_item *item, uint64_t index);
 
 /* Reads decoded bytes [off, off+len), up to the end of the item: the count, or a negative errno. */
 int64_t blockcache_read(struct blockcache *c, const struct block_item *item, uint64_t off,

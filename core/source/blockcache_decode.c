@@ -60,7 +60,7 @@ static int64_t read_stored(void *arg, uint64_t off, void *buf, size_t len, struc
 	const struct block_source *src = &d->cache->src;
 	int rc = 0;
 
-	if (n && item->coding == CODING_COMPUTED)
+	if (n && coding_is_computed(item->coding))
 		rc = src->compute(src->arg, item->file, buf, n, off, e);
 	else if (n)
 		rc = src->read(src->arg, item->file, buf, n, item->offset + off, e);
@@ -354,7 +354,7 @@ static struct entry *make_block(struct blockcache *c, struct decoder *d, struct 
 	}
 	n = next_bytes(d, b->data, e);
 	if (n < 0) {
-		free(b);
+		entry_free(c, b);
 		return NULL;
 	}
 	b->len = (size_t)n;
@@ -450,7 +450,7 @@ static struct entry *step(struct blockcache *c, struct decoder *d, const struct 
 		}
 		surplus = too_many(c);
 	}
-	free(unused);
+	entry_free(c, unused);
 	decoder_free(c, gone);
 	decoder_free(c, surplus);
 	return kept;

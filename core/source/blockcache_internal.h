@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blockcache_internal - shared by the files of blockcache: blocks (blockcache.c), records of their
- * items (blockcache_items.c), decoders (blockcache_decode.c) and read-ahead (blockcache_ahead.c).
+ * blockcache_internal - shared by the files of blockcache: blocks (blockcache.c) and their memory
+ * (blockcache_memory.c), records of their items (blockcache_items.c), decoders
+ * (blockcache_decode.c) and read-ahead (blockcache_ahead.c).
  *
  * Private to core/source. Everything is protected by the lock, except a busy decoder, which belongs
  * to its thread.
@@ -22,7 +23,7 @@
 enum {
 	ENTRY_BUCKETS = 4096,
 	ITEM_BUCKETS = 256,
-	MAX_SPARE = 16,	  /* blocks */
+	MAX_LEFT = 8,	  /* items */
 	MIN_DECODERS = 8, /* kept however little memory there is: 3 MiB each with torch's
                              compression */
 };
@@ -30,13 +31,20 @@ enum {
 /* A cached block. */
 struct entry {
 	struct entry *chain;	      /* of its bucket */
-	LIST_LINK(struct entry) link; /* least recently used first; only while not pinned */
+	LIST_LINK(struct entry) link; /* of the unused, or of the spare ones */
 	struct block_item item;
 	uint64_t index;
 	uint32_t pins;
 	bool ahead; /* made before it was requested */
 	size_t len;
-	uint8_t data[];
+	struct slab *slab; /* that the data is in; NULL: it is behind the entry */
+	uint8_t *data;
+};
+
+/* What is to be freed without the lock. */
+struct freed {
+	struct entry *blocks;
+	struct slab *slabs;
 };
 
 /* A record about a compressed item. */
@@ -54,10 +62,11 @@ struct known {
 	uint64_t bad;
 	struct ckpt_err why;
 	/* The sequential reader. */
-	uint64_t start, asked; /* the first block and the last requested */
-	uint64_t in_order;     /* how often the next block, or one soon after it, was requested */
-	uint64_t ahead;	       /* blocks up to here are expected to be requested */
-	bool queued, runs_ahead;
+	uint64_t kept, asked; /* the first block not given up yet, and the last requested */
+	uint64_t in_order;    /* how often the next block, or one soon after it, was requested */
+	uint64_t ahead;	      /* blocks up to here are expected to be requested */
+	bool queued;
+	uint32_t run_ahead; /* threads that do */
 };
 
 /* Consecutive requested blocks. */
@@ -92,6 +101,12 @@ struct waiter {
 	pthread_cond_t cond;
 };
 
+/* Blocks [next, end) of an item that a sequential reader has read to its end. */
+struct left_behind {
+	struct block_item item;
+	uint64_t next, end;
+};
+
 struct blockcache {
 	pthread_mutex_t lock; /* everything below */
 	struct waiter *waiters;
@@ -100,9 +115,9 @@ struct blockcache {
 	/* Changed under the lock, read by blockcache_counts without it. */
 	_Atomic uint64_t bytes, hits, misses, evictions, decoded;
 	struct entry *entries[ENTRY_BUCKETS];
-	LIST(struct entry) unused;
-	struct entry *spare;
-	size_t n_spare, n_ahead; /* blocks */
+	LIST(struct entry) unused; /* not pinned; least recently used last */
+	LIST(struct entry) spare;  /* parts of slabs that are not in use */
+	size_t n_spare, n_ahead;   /* blocks */
 	struct known *items[ITEM_BUCKETS];
 	LIST(struct known) unused_items;
 	size_t n_items;
@@ -111,6 +126,8 @@ struct blockcache {
 	struct codec_stream *streams[MIN_DECODERS]; /* of freed decoders, for new ones */
 	size_t n_streams;
 	uint64_t clock;
+	struct left_behind left[MAX_LEFT]; /* the oldest first */
+	size_t n_left;
 	struct known *ahead; /* items for which blocks may be made ahead */
 	atomic_bool any_ahead;
 };
@@ -119,6 +136,19 @@ bool block_item_equal(const struct block_item *a, const struct block_item *b);
 
 /* An empty block, pinned once; call it without the lock. NULL: out of memory. */
 struct entry *entry_new(struct blockcache *c, const struct block_item *item, uint64_t index);
+/* The same block, in no more memory than it needs, if it has been filled only to a small part; call
+ * it without the lock. */
+struct entry *entry_fit(struct blockcache *c, struct entry *b);
+/* Frees a block that is not in the cache; call it without the lock. NULL is fine. */
+void entry_free(struct blockcache *c, struct entry *b);
+/* The same under the lock: what is not kept for new blocks is left to memory_free. */
+void entry_give(struct blockcache *c, struct entry *b, struct freed *f);
+/* Is there as much for new blocks as is kept? Under the lock. */
+bool memory_is_spare(const struct blockcache *c);
+/* Keeps nothing for new blocks; under the lock. */
+void memory_trim(struct blockcache *c, struct freed *f);
+void memory_free(struct freed *f); /* without the lock */
+
 /* Under the lock. */
 bool entry_is_there(struct blockcache *c, const struct block_item *item, uint64_t index);
 struct entry *entry_pin(struct blockcache *c, const struct block_item *item, uint64_t index);
@@ -126,9 +156,6 @@ struct entry *entry_pin(struct blockcache *c, const struct block_item *item, uin
 void entry_reuse(struct blockcache *c, const struct block_item *item, uint64_t index);
 /* Takes ownership of b, which has one pin, the caller's. */
 void entry_insert(struct blockcache *c, struct entry *b);
-/* A copy, no larger than needed, of a block of a compressed item, so that b can be reused; or b
- * itself if there is no memory. Call it without the lock. */
-struct entry *entry_fit(struct blockcache *c, struct entry *b);
 
 /* The item's record, created if needed; in use until known_done. NULL: out of memory. */
 struct known *known_use(struct blockcache *c, const struct block_item *item);

@@ -114,8 +114,13 @@ static int stage_open(struct stage *g, size_t cache, struct ckpt_err *e)
 {
 	static const uint64_t shape[] = { ROWS, COLUMNS };
 	struct catalog_computed v[] = {
-		{ "c", 1, 0, CKPT_DTYPE_I32, 2, shape, 0 },
-		{ "d", 1, 1, CKPT_DTYPE_I32, 2, shape, 0 },
+		{ .fqn = "c", .fqn_len = 1, .dtype = CKPT_DTYPE_I32, .n_dims = 2, .shape = shape },
+		{ .fqn = "d",
+		  .fqn_len = 1,
+		  .like = 1,
+		  .dtype = CKPT_DTYPE_I32,
+		  .n_dims = 2,
+		  .shape = shape },
 	};
 	struct fetch_opts o = {
 		.cache_bytes = cache, .map_bytes = cache, .derived = g->derived, .n_derived = 2
@@ -131,11 +136,13 @@ static int stage_open(struct stage *g, size_t cache, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	REQUIRE(now[0] == 3 && now[1] == 0 && v[0].number == 1 && v[1].number == 2);
-	g->inputs[0][0] = (struct derived_input){ NULL, now[0] };
-	g->inputs[1][0] = (struct derived_input){ NULL, v[0].number };
-	g->inputs[0][1] = g->inputs[1][1] = (struct derived_input){ NULL, now[1] };
+	g->inputs[0][0] = (struct derived_input){ .tensor = now[0] };
+	g->inputs[1][0] = (struct derived_input){ .tensor = v[0].number };
+	g->inputs[0][1] = g->inputs[1][1] = (struct derived_input){ .tensor = now[1] };
 	for (size_t i = 0; i < 2; i++)
-		g->derived[i] = (struct derived){ v[i].number, xor_run, NULL, g->inputs[i], 2 };
+		g->derived[i] = (struct derived){
+			.number = v[i].number, .run = xor_run, .inputs = g->inputs[i], .n_inputs = 2
+		};
 	s = catalog_sources(g->catalog, &n);
 	rc = files_new(place, s, n, &g->files, e);
 	return rc ? rc : fetch_new(g->catalog, g->files, &o, &g->fetch, e);
@@ -293,12 +300,13 @@ START_TEST(its_spans_are_those_of_the_inputs)
 	struct spans s = { 0 };
 	struct ckpt_err e = { 0 };
 	uint32_t file;
+	uint64_t off;
 
 	stage_init(&g, 0, 1 << 20);
 	ck_assert(!open_derived(&g, 1, &t, &e));
 	ck_assert(!tensor_spans(g.fetch, t, add_span, &s, &e));
 	ck_assert_uint_eq(s.bytes, BYTES + 2 * ((ROWS + 1) / 2) * COLUMNS * 4);
-	ck_assert_int_eq(tensor_in_place(t, 0, &file, &e), 1);
+	ck_assert_int_eq(tensor_in_place(t, &file, &off, &e), 1);
 	(void)tensor_want(g.fetch, t, 1000, 100000);
 	tensor_close(g.fetch, t);
 	stage_release(&g);
@@ -308,7 +316,9 @@ END_TEST
 START_TEST(two_tensors_of_one_name_are_refused)
 {
 	static const uint64_t shape[] = { 2, 2 }, huge[] = { UINT64_C(1) << 40, 1 << 22 };
-	struct catalog_computed v = { "b", 1, 0, CKPT_DTYPE_I32, 2, shape, 0 };
+	struct catalog_computed v = {
+		.fqn = "b", .fqn_len = 1, .dtype = CKPT_DTYPE_I32, .n_dims = 2, .shape = shape
+	};
 	const bool hide[4] = { false };
 	struct stage g;
 	struct ckpt_err e = { 0 };

@@ -428,6 +428,7 @@ START_TEST(what_lies_in_place_is_found_as_byte_by_byte)
 		struct plan p = { 0 };
 		struct scene s;
 		struct whole w;
+		uint64_t at = 77;
 		uint32_t file = 77;
 		bool want, got;
 
@@ -436,10 +437,10 @@ START_TEST(what_lies_in_place_is_found_as_byte_by_byte)
 		whole_init(&w, s.map, s.element, s.payloads);
 		REQUIRE(!plan_read(&w.v, &w.source, 0, s.bytes, NULL, &p));
 		want = s.bytes && lies_in_place(&s, off);
-		got = plan_in_place(&p, &w.source, off, &file);
-		REQUIRE(got == want);
-		REQUIRE(file == (got ? s.map->locs[0].file : 77));
-		REQUIRE(!got || !plan_in_place(&p, &w.source, off + 1, &file));
+		got = plan_in_place(&p, &w.source, &file, &at);
+		REQUIRE(!want || (got && at == off));
+		REQUIRE(!got || lies_in_place(&s, at));
+		REQUIRE(got ? file == s.map->locs[0].file : file == 77 && at == 77);
 		found[got]++;
 		plan_release(&p);
 		scene_release(&s);

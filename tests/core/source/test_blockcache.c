@@ -9,12 +9,14 @@
 #include "source/blockcache_internal.h"
 #include "suites.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <zstd.h>
 
 /* A "file" in memory that counts what is read of it. */
@@ -190,6 +192,118 @@ START_LOOP_TEST(memory_stays_under_the_bound, 2)
 	ck_assert_int_gt(fault_peak() - before, (int64_t)(5 * MIB));
 	blockcache_free(c);
 	ck_assert_int_eq(fault_live(), before);
+}
+END_TEST
+
+/* Blocks of a large cache share huge pages, which are used again and go back. */
+START_TEST(a_large_cache_stays_under_its_bound_too)
+{
+	enum {
+		BOUND = 24,
+		PAGE = 2 * MIB,
+		MOST = BOUND / 2 + 3
+	}; /* in use, and some that are not */
+	size_t n = 80 * MIB, packed_n, pages = 0;
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, MIB, &packed_n);
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = 1 };
+	struct blockcache *c = new_cache(&s, BOUND * MIB);
+	uintptr_t seen[MOST] = { 0 }, page = 0;
+
+	for (uint64_t k = 0; k < 2 * n / DECODED_SIZE; k++) {
+		uint64_t i = k * 7 % (n / DECODED_SIZE); /* never like a reader in order */
+		struct ckpt_err e = { 0 };
+		struct block b;
+		void *pin;
+		size_t p = 0;
+
+		REQUIRE(!blockcache_get(c, &item, i, 1, &b, &pin, &e));
+		REQUIRE(b.len == DECODED_SIZE &&
+			!memcmp(b.data, bytes + i * DECODED_SIZE, DECODED_SIZE));
+		page = (uintptr_t)b.data / PAGE;
+		blockcache_put(c, pin);
+		while (p < pages && seen[p] != page)
+			p++;
+		REQUIRE(p < MOST);
+		seen[p] = page;
+		pages += p == pages;
+	}
+	blockcache_clear(c);
+	for (size_t p = 0; p < pages; p++)
+		ck_assert(msync((void *)(seen[p] * PAGE), 1, MS_ASYNC) && errno == ENOMEM);
+	check_one(c, &item, 3, bytes, n);
+	blockcache_free(c);
+}
+END_TEST
+
+static int compute_block(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
+			 struct ckpt_err *e)
+{
+	(void)arg;
+	(void)e;
+	memset(buf, (int)(file + off / DECODED_SIZE), len);
+	return 0;
+}
+
+static void read_in_order(struct blockcache *c, const struct block_item *item)
+{
+	for (uint64_t i = 0; i < item->length / DECODED_SIZE; i++) {
+		struct ckpt_err e = { 0 };
+		struct block b;
+		void *pin;
+
+		REQUIRE(!blockcache_get(c, item, i, 1, &b, &pin, &e));
+		ck_assert_uint_eq(b.data[5], (uint8_t)(item->file + i));
+		blockcache_put(c, pin);
+	}
+}
+
+/* Item after item; those that are dear stay, as far as the bound allows. */
+START_LOOP_TEST(what_a_reader_in_order_has_left_goes_unless_it_is_dear, 2)
+{
+	struct block_source src = { .compute = compute_block };
+	struct blockcache *c = blockcache_new(256 * MIB, &src);
+	struct blockcache_counts n;
+	uint64_t all = 0;
+
+	REQUIRE(c);
+	for (uint32_t i = 0; i < 24; i++) { /* each twice */
+		struct block_item item = { .offset = _i ? BLOCK_DEAR : 0,
+					   .length = (i % 3 ? 8 : 20) * MIB,
+					   .file = i % 12,
+					   .coding = CODING_COMPUTED(DECODED_SHIFT) };
+
+		read_in_order(c, &item);
+		all += item.length;
+	}
+	blockcache_counts(c, &n);
+	ck_assert_uint_eq(n.decoded, _i ? all / 2 : all);
+	if (_i)
+		ck_assert_uint_eq(n.bytes, all / 2);
+	else
+		ck_assert_uint_le(n.bytes, 24 * MIB);
+	blockcache_free(c);
+}
+END_TEST
+
+START_TEST(without_memory_for_a_huge_page_reading_fails)
+{
+	size_t n = MIB, packed_n;
+	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n);
+	struct ckpt_data s = { .bytes = packed, .n = packed_n };
+	struct block_item item = { .length = packed_n, .file = 7, .coding = 1 };
+	struct blockcache *c = new_cache(&s, 64 * MIB);
+	struct ckpt_err e = { 0 };
+	struct block b;
+	void *pin;
+	int rc;
+
+	fault_on(FAULT_MAP, 1, UINT64_MAX);
+	rc = blockcache_get(c, &item, 0, 1, &b, &pin, &e);
+	(void)fault_off();
+	ck_assert_int_eq(rc, -ENOMEM);
+	check_one(c, &item, 0, bytes, n);
+	blockcache_free(c);
 }
 END_TEST
 
