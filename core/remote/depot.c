@@ -827,21 +827,27 @@ void object_touch(struct object *o, uint64_t i)
 
 /* ---- eviction from memory ---- */
 
-/* The segment in memory that was not used for longest; NULL: all are held. */
+/* The segment in memory that was not used for longest; NULL: all are held. Where little of a segment
+ * is there, such as the heads of items, it is for a reader who comes there later, and giving it up
+ * would make little room: it goes after the others. */
 static struct object *oldest(struct depot *d, uint64_t *ret)
 {
 	struct object *best = NULL;
 	uint64_t used = UINT64_MAX;
+	bool full = false;
 
 	LIST_EACH (o, &d->objects)
 		for (uint64_t i = 0; o->room->in_memory && i < o->room->view.n_segments; i++) {
 			const struct segment *s = &o->room->v[i];
+			bool is_full = s->bytes >= map_segment_size(&o->room->view, i) / 2;
 
-			if (s->generation && s->bytes && !s->holds && s->used_ns < used) {
-				used = s->used_ns;
-				best = o;
-				*ret = i;
-			}
+			if (!s->generation || !s->bytes || s->holds || is_full < full ||
+			    (is_full == full && s->used_ns >= used))
+				continue;
+			used = s->used_ns;
+			full = is_full;
+			best = o;
+			*ret = i;
 		}
 	return best;
 }

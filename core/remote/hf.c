@@ -650,8 +650,12 @@ static int take_endpoint(struct hf *h, const char *endpoint, struct ckpt_err *e)
 int hf_open(struct net *n, const char *address, const struct store_options *o, struct store **ret,
 	    struct ckpt_err *e)
 {
-	static const struct store_ops ops = { hf_look,	hf_list, hf_make, hf_judge,
-					      hf_check, hf_free, NULL };
+	static const struct store_ops ops = { .look = hf_look,
+					      .list = hf_list,
+					      .make = hf_make,
+					      .judge = hf_judge,
+					      .check = hf_check,
+					      .free = hf_free };
 	struct hf *h = calloc(1, sizeof(*h));
 	const char *endpoint = o->endpoint ? o->endpoint : env("HF_ENDPOINT");
 	autofree char *revision = NULL;

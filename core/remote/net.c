@@ -73,7 +73,7 @@ struct call {
 	_Atomic bool cancelled;
 	struct transfer *t[2];
 	uint64_t got;
-	uint64_t sent;			    /* the most that a request has sent */
+	uint64_t most, sent;		    /* the most that a request has brought, and has sent */
 	uint64_t due_ns, began_ns, byte_ns; /* byte_ns: when the last byte came, or began_ns */
 	bool begun; /* before, it waited for a connection: that is not the server's doing */
 	unsigned tries, moves;
@@ -104,6 +104,7 @@ struct net {
 	pthread_mutex_t lock;
 	LIST(struct call) incoming, calls;
 	struct net_pace shown;
+	uint64_t reads, read_bytes; /* of net_note_read */
 	uint64_t next_id;
 	bool stop;
 };
@@ -160,7 +161,7 @@ static void release_message(struct http_message *m)
 
 const char *http_field(const struct http_answer *a, const char *name)
 {
-	const char *p = a->fields->data, *end = p + a->fields->len, *found = NULL;
+	const char *p = a->fields->data, *end = p ? p + a->fields->len : NULL, *found = NULL;
 
 	while (p && p < end) {
 		const char *value = p + strlen(p) + 1;
@@ -479,7 +480,10 @@ static size_t on_bytes(char *p, size_t size, size_t count, void *arg)
 		return 0;
 	}
 	c->got += n;
-	c->byte_ns = t->last_ns;
+	if (c->got > c->most) { /* what comes again is no progress */
+		c->most = c->got;
+		c->byte_ns = t->last_ns;
+	}
 	t->bytes += n;
 	t->net->pace.bytes += n;
 	t->net->busy_bytes += n;
@@ -563,7 +567,11 @@ static bool set_options(struct net *n, struct transfer *t)
 		bad = bad ? bad : code_; \
 	} while (0)
 	SET(CURLOPT_URL, t->m.url.data);
+#if LIBCURL_VERSION_NUM >= 0x075500
 	SET(CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+	SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
 	SET(CURLOPT_FOLLOWLOCATION, 0L);
 	SET(CURLOPT_PATH_AS_IS, 1L);
 	SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
@@ -571,7 +579,8 @@ static bool set_options(struct net *n, struct transfer *t)
 	SET(CURLOPT_TCP_NODELAY, 1L);
 	SET(CURLOPT_TCP_KEEPALIVE, 1L);
 	SET(CURLOPT_SHARE, n->share);
-	SET(CURLOPT_BUFFERSIZE, (long)RECEIVE_BYTES);
+	/* Refused by libcurl 7.74 when a handle is used again, which has its buffer then. */
+	(void)curl_easy_setopt(h, CURLOPT_BUFFERSIZE, (long)RECEIVE_BYTES);
 	SET(CURLOPT_CONNECTTIMEOUT_MS, (long)connect);
 	SET(CURLOPT_USERAGENT, "ckptfs/" CKPTFS_VERSION);
 	SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
@@ -598,6 +607,9 @@ static bool set_options(struct net *n, struct transfer *t)
 		SET(CURLOPT_READDATA, t);
 		SET(CURLOPT_SEEKFUNCTION, on_seek);
 		SET(CURLOPT_SEEKDATA, t);
+		SET(CURLOPT_CUSTOMREQUEST, method);
+	} else if (!strcmp(method, "DELETE")) {
+		/* No body, nor the type of one: Ceph takes a form for a request without a signature. */
 		SET(CURLOPT_CUSTOMREQUEST, method);
 	} else if (strcmp(method, "GET") != 0) {
 		SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->m.body.len);
@@ -694,20 +706,20 @@ static void again(struct net *n, struct call *c, uint64_t now, uint64_t at_least
 {
 	uint64_t limit = retry_ms(n, c),
 		 delay = (uint64_t)BACKOFF_MS << (c->tries < 7 ? c->tries : 7);
-	uint64_t total = UINT64_MAX;
+	uint64_t bytes = c->how.upload		    ? c->how.upload
+			 : c->how.len != UINT64_MAX ? c->how.len
+						    : c->most;
+	uint64_t total = retry_ms(n, c) + bytes / LEAST_BPS * 1000 + stall_ms(n, c);
 	bool unknown = c->how.answered && !atomic_load(c->how.answered);
 
 	if (unknown)
 		limit = min_u64(limit, UNKNOWN_MS);
-	if (c->how.upload)
-		total = retry_ms(n, c) + c->how.upload / LEAST_BPS * 1000 + stall_ms(n, c);
-	else if (c->how.len != UINT64_MAX)
-		total = retry_ms(n, c) + c->how.len / LEAST_BPS * 1000 + stall_ms(n, c);
-	delay = random_below(n, min_u64(delay, BACKOFF_MAX_MS) + 1);
+	/* A quarter of the time that is left for it, so that it is tried more than once. */
+	delay = random_below(n, min_u64(min_u64(delay, BACKOFF_MAX_MS), limit / 4) + 1);
 	delay = max_u64(delay, min_u64(at_least_ms, BACKOFF_MAX_MS));
 	c->tries++;
 	if (now + delay * CLOCK_MS - c->byte_ns > limit * CLOCK_MS ||
-	    (total != UINT64_MAX && now - c->began_ns > total * CLOCK_MS)) {
+	    now - c->began_ns > total * CLOCK_MS) {
 		struct ckpt_err e = c->last;
 		int code = c->timed_out ? ETIMEDOUT : EIO;
 
@@ -787,10 +799,14 @@ static void ended(struct net *n, struct transfer *t, CURLcode code, uint64_t now
 		later = !is_hopeless(code);
 		if (timed_out)
 			note_trouble(n, now);
-		rc = err_set(&e, timed_out ? ETIMEDOUT : EIO, "%s",
-			     !code	 ? "the connection ended within the head of the answer"
-			     : t->why[0] ? t->why
-					 : curl_easy_strerror(code));
+		rc = err_set(
+			&e, timed_out ? ETIMEDOUT : EIO, "%s",
+			!code ? "the connection ended within the head of the answer"
+			/* libcurl says so of a field of more than 100 KiB, too. */
+			: code == CURLE_OUT_OF_MEMORY && !t->head_over
+				? "the answer's header fields are too large, or memory is short"
+			: t->why[0] ? t->why
+				    : curl_easy_strerror(code));
 	} else if (c->how.len != UINT64_MAX && c->got < c->how.len) {
 		later = true;
 		err_set(&e, EIO, "the answer ended after %llu of %llu bytes",
@@ -955,7 +971,7 @@ static void *run(void *arg)
 		next = min_u64(next, look_at_clock(n, now));
 		note_busy(n, now);
 		now = clock_ns();
-		if (next > now)
+		if (next > now && !stop)
 			(void)curl_multi_poll(n->multi, NULL, 0,
 					      (int)((next - now + CLOCK_MS - 1) / CLOCK_MS), NULL);
 	}
@@ -1178,6 +1194,16 @@ void net_pace(struct net *n, struct net_pace *ret)
 {
 	SCOPED_LOCK(&n->lock);
 	*ret = n->shown;
+	ret->requests += n->reads;
+	ret->bytes += n->read_bytes;
+}
+
+void net_note_read(struct net *n, uint64_t bytes)
+{
+	SCOPED_LOCK(&n->lock);
+
+	n->reads++;
+	n->read_bytes += bytes;
 }
 
 unsigned net_retry_ms(const struct net *n)

@@ -641,8 +641,12 @@ static bool is_label(const char *bucket)
 int s3_open(struct net *n, const char *address, const struct store_options *o, struct store **ret,
 	    struct ckpt_err *e)
 {
-	static const struct store_ops ops = { s3_look, s3_list, s3_make,    s3_judge,
-					      NULL,    s3_free, &s3_uploads };
+	static const struct store_ops ops = { .look = s3_look,
+					      .list = s3_list,
+					      .make = s3_make,
+					      .judge = s3_judge,
+					      .free = s3_free,
+					      .uploads = &s3_uploads };
 	bool google = address[0] == 'g' || address[0] == 'G';
 	const char *endpoint = o->endpoint, *region = o->region;
 	struct s3 *s = calloc(1, sizeof(*s));

@@ -52,11 +52,28 @@ bool sched_wanted(const struct span *wants, size_t n, uint64_t most, uint64_t ga
 	return true;
 }
 
-uint64_t sched_gap(const struct net_pace *p, uint64_t busy, uint64_t window)
+uint64_t steps_most(const struct steps *s, uint64_t first)
 {
-	double idle = busy >= window ? 0 : 1 - (double)busy / (double)window;
-	double bytes = (double)p->latency_us / 1e6 * (double)p->connection_bps * idle;
+	bool follows = first >= s->end && first - s->end <= SCHED_MIN / WIRE_BLOCK;
 
+	return !s->blocks || !follows ? SCHED_MIN / WIRE_BLOCK
+				      : min_u64(2 * s->blocks, SCHED_MAX / WIRE_BLOCK);
+}
+
+void steps_sent(struct steps *s, uint64_t first, uint64_t end)
+{
+	s->blocks = steps_most(s, first);
+	s->end = end;
+}
+
+uint64_t sched_gap(const struct net_pace *p, uint64_t busy)
+{
+	double latency = (double)p->latency_us / 1e6, full, bytes;
+
+	full = latency * (double)max_u64(p->total_bps, p->connection_bps);
+	if ((double)busy >= full)
+		return 0;
+	bytes = latency * (double)p->connection_bps * (1 - (double)busy / full);
 	return bytes < SCHED_MAX ? (uint64_t)bytes / WIRE_BLOCK : SCHED_MAX / WIRE_BLOCK;
 }
 

@@ -24,6 +24,17 @@ enum {
 	SCHED_MAX = 8 << 20, /* of the fourth */
 };
 
+/* How large requests become that follow each other in a file. Zeros: none was sent yet. */
+struct steps {
+	uint64_t end, blocks; /* of the last one: the block behind it, and the most it could have */
+};
+
+/* The most blocks of a request that begins there. Some blocks in between do not matter: they may have
+ * been fetched before. */
+uint64_t steps_most(const struct steps *s, uint64_t first);
+/* Blocks [first, end) were asked for. */
+void steps_sent(struct steps *s, uint64_t first, uint64_t end);
+
 /* Is the block neither there nor on its way? */
 typedef bool sched_missing_fn(void *arg, uint64_t block);
 
@@ -39,9 +50,10 @@ bool sched_exact(struct span in, uint64_t most, sched_missing_fn *missing, void 
 bool sched_wanted(const struct span *wants, size_t n, uint64_t most, uint64_t gap,
 		  sched_missing_fn *missing, void *arg, struct span *ret);
 
-/* Blocks that a request may read through in order to be one: those that cost less than another
- * request, with `busy` of the window's bytes on their way. */
-uint64_t sched_gap(const struct net_pace *p, uint64_t busy, uint64_t window);
+/* Blocks that a request may read through in order to be one: those that come in the time that another
+ * request would wait for. With so much on its way (busy, in bytes) that the link is full, waiting costs
+ * nothing, and every byte does. */
+uint64_t sched_gap(const struct net_pace *p, uint64_t busy);
 
 struct window {
 	uint64_t bytes;	   /* that may be on their way */

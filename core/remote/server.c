@@ -51,8 +51,7 @@ struct file {
 	struct object *object;
 	uint32_t *sent; /* generation of each segment whose descriptor was sent; 0: none */
 	uint64_t sent_n;
-	uint64_t last_end; /* block behind the last request for what was wanted */
-	uint64_t step;	   /* blocks of the next one */
+	struct steps steps; /* of requests for what was wanted */
 	unsigned fetches;
 	bool forgotten;	     /* by the other side; freed when nothing is on its way */
 	int gone;	     /* errno, once the object was found to be another */
@@ -336,7 +335,8 @@ static void do_open(struct job *j)
 	const struct store_options o = { .endpoint = or_null(j->text[1]),
 					 .region = or_null(j->text[2]),
 					 .profile = or_null(j->text[3]),
-					 .anonymous = j->head.n[0] != 0 };
+					 .anonymous = j->head.n[0] != 0,
+					 .dir = j->fd };
 	struct ckpt_err e = { 0 };
 
 	if (store_open(j->server->net, j->text[0], &o, &j->store, &e)) {
@@ -931,10 +931,8 @@ static bool start_wanted(struct server *s, size_t i, const struct net_pace *p, u
 		s->wants[i].span.first = s->wants[i].checked;
 		return false;
 	}
-	if (r.first != f->last_end)
-		f->step = SCHED_MIN / WIRE_BLOCK;
-	if (!sched_wanted(near, n, f->step, sched_gap(p, s->busy, s->window.bytes), is_missing, &a,
-			  &r))
+	if (!sched_wanted(near, n, steps_most(&f->steps, r.first), sched_gap(p, s->busy),
+			  is_missing, &a, &r))
 		return false;
 	rc = start_fetch(s, f, r, false, false, &ignored);
 	if (rc <= 0) { /* another process fetches it, or a reader will see why not */
@@ -943,8 +941,7 @@ static bool start_wanted(struct server *s, size_t i, const struct net_pace *p, u
 		s->wants[i].span.first = r.end;
 		return rc == 0 && s->wants[i].span.first < s->wants[i].span.end;
 	}
-	f->last_end = r.first + s->fetches.first->n;
-	f->step = min_u64(2 * f->step, SCHED_MAX / WIRE_BLOCK);
+	steps_sent(&f->steps, r.first, r.first + s->fetches.first->n);
 	return true;
 }
 

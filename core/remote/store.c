@@ -204,9 +204,9 @@ int store_open(struct net *n, const char *address, const struct store_options *o
 			    struct store **, struct ckpt_err *);
 	} kinds[] = {
 		{ "s3://", s3_open },	 { "gs://", s3_open }, { "https://", web_open },
-		{ "http://", web_open }, { "hf://", hf_open },
+		{ "http://", web_open }, { "hf://", hf_open }, { FILE_SCHEME, file_open },
 	};
-	static const struct store_options none;
+	static const struct store_options none = { .dir = -1 };
 
 	if (strlen(address) >= 4096)
 		return err_set(e, EINVAL, "an address of %zu bytes is not supported",
@@ -219,7 +219,7 @@ int store_open(struct net *n, const char *address, const struct store_options *o
 		if (!strncasecmp(address, kinds[i].prefix, strlen(kinds[i].prefix)))
 			return kinds[i].open(n, address, o ? o : &none, ret, e);
 	return err_set(e, EINVAL,
-		       "'%s' is not an address that is supported: s3, gs, https, http, hf",
+		       "'%s' is not an address that is supported: s3, gs, https, http, hf, file",
 		       address);
 }
 
@@ -436,7 +436,7 @@ int store_get(struct store *s, const char *path, const struct place_seen *seen, 
 	      struct ckpt_err *e)
 {
 	static const struct http_ops ops = { get_make, get_judge, get_bytes, NULL, get_done };
-	autofree char *name = store_name(s, path);
+	autofree char *name = NULL;
 	struct object_get *g = NULL;
 	uint64_t id;
 	int rc = check_path(path, e);
@@ -447,6 +447,11 @@ int store_get(struct store *s, const char *path, const struct place_seen *seen, 
 		return err_set(e, EINVAL, "'%s': bytes %llu to %llu of %llu", path,
 			       (unsigned long long)off, (unsigned long long)(off + len),
 			       (unsigned long long)seen->size);
+	if (s->ops->get) {
+		*ret = NULL;
+		return s->ops->get(s, path, seen, off, len, urgent, sink, e);
+	}
+	name = store_name(s, path);
 	g = calloc(1, sizeof(*g));
 	if (!g || !name || !(g->path = strdup(path))) {
 		free(g);

@@ -9,7 +9,7 @@
  *	rc = store_get(s, "a.distcp", &seen, off, len, false, &sink, &get, &e);
  *
  * Addresses: s3://BUCKET/KEY, gs://BUCKET/KEY (by its S3-compatible API), https://HOST/PATH,
- * http:// likewise, hf://ORG/NAME[@REVISION][/PATH].
+ * http:// likewise, hf://ORG/NAME[@REVISION][/PATH], file:///PATH.
  *
  * A get delivers bytes only of the version that `id` names: each request carries If-Match (or the
  * commit and the ETag of the hub), and status, Content-Range and length of each answer are checked
@@ -24,8 +24,8 @@
  * libcurl.
  *
  * Threads: store_open, _look and _list block and may be called from any thread at once; store_get
- * and get_cancel return at once; the calls of a sink are made on the network's own thread, must not
- * block for long, and may call store_get and get_cancel.
+ * and get_cancel return at once; the calls of a sink are made on one thread at a time, the network's
+ * or one of the store's, must not block for long, and may call store_get and get_cancel.
  */
 #ifndef REMOTE_STORE_H
 #define REMOTE_STORE_H
@@ -65,7 +65,8 @@ struct net_pace {
 	uint64_t requests, bytes, retries, hedges; /* since net_new */
 };
 void net_pace(struct net *n, struct net_pace *ret);
-unsigned net_retry_ms(const struct net *n); /* see net_options */
+void net_note_read(struct net *n, uint64_t bytes); /* not over the network: counted all the same */
+unsigned net_retry_ms(const struct net *n);	   /* see net_options */
 
 /* ---- objects ---- */
 
@@ -75,6 +76,7 @@ struct store_options {
 	const char *region;  /* NULL: AWS_REGION, AWS_DEFAULT_REGION, the profile's, or us-east-1 */
 	const char *profile; /* NULL: AWS_PROFILE, or default */
 	bool anonymous;	     /* sign nothing, send no token */
+	int dir; /* file://: the directory, which is borrowed; the address is its path */
 };
 
 int store_open(struct net *n, const char *address, const struct store_options *o,
@@ -120,7 +122,8 @@ struct get_sink {
 int store_get(struct store *s, const char *path, const struct place_seen *seen, uint64_t off,
 	      uint64_t len, bool urgent, const struct get_sink *sink, struct get **ret,
 	      struct ckpt_err *e);
-/* The sink's done is called with -ECANCELED, soon, unless it has been called. Not from the sink. */
+/* The sink's done is called with -ECANCELED, soon, unless it has been called. Not from the sink. NULL,
+ * a get of file://: nothing is done, and a sink that cancels is all that ends it. */
 void get_cancel(struct net *n, struct get *g);
 
 #endif

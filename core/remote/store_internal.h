@@ -49,6 +49,9 @@ struct store_ops {
 	int (*look)(struct store *s, const char *path, struct place_seen *ret, struct ckpt_err *e);
 	int (*list)(struct store *s, const char *dir, store_entry_fn *each, void *arg,
 		    struct ckpt_err *e);
+	/* NULL: bytes come by requests of HTTP, for which are make, judge and check. */
+	int (*get)(struct store *s, const char *path, const struct place_seen *seen, uint64_t off,
+		   uint64_t len, bool urgent, const struct get_sink *sink, struct ckpt_err *e);
 	/* Fills in a request for an object, also on the network's thread; -EAGAIN: not yet. */
 	int (*make)(struct store *s, const char *path, const struct object_request *o,
 		    struct http_message *m, struct ckpt_err *e);
@@ -91,6 +94,8 @@ int s3_open(struct net *n, const char *address, const struct store_options *o, s
 	    struct ckpt_err *e);
 int web_open(struct net *n, const char *address, const struct store_options *o, struct store **ret,
 	     struct ckpt_err *e);
+int file_open(struct net *n, const char *address, const struct store_options *o, struct store **ret,
+	      struct ckpt_err *e);
 int hf_open(struct net *n, const char *address, const struct store_options *o, struct store **ret,
 	    struct ckpt_err *e);
 

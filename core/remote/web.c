@@ -172,8 +172,9 @@ static void web_free(struct store *base)
 int web_open(struct net *n, const char *address, const struct store_options *o, struct store **ret,
 	     struct ckpt_err *e)
 {
-	static const struct store_ops ops = { web_look, NULL,	  web_make, web_judge,
-					      NULL,	web_free, NULL };
+	static const struct store_ops ops = {
+		.look = web_look, .make = web_make, .judge = web_judge, .free = web_free
+	};
 	struct url u = { 0 };
 	struct web *w;
 	size_t len;

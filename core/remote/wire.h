@@ -2,6 +2,11 @@
 /*
  * wire - what ckptfs-fetch and the process that started it say to each other.
  *
+ * ckptfs-fetch is two processes. The one that is started only starts the other, the fetcher, again when
+ * it has died. Over the descriptor that it has been started with it sends WIRE_FETCHER with one of a
+ * new pair of sockets, of which that fetcher has the other: everything else is said there. A fetcher
+ * knows nothing of what was said to the one before it.
+ *
  * Messages go over a pair of SOCK_SEQPACKET sockets: a struct wire_head, then head.text bytes of
  * text. The numbers in n[], by kind, are listed below. Each side checks every number of the other:
  * neither trusts it. Bytes of objects never go over the socket. They are in segments: files, or
@@ -40,8 +45,8 @@
 #include <unistd.h>
 
 enum {
-	WIRE_VERSION = 2,
-	WIRE_FD = 3, /* the fetcher's end of the pair */
+	WIRE_VERSION = 3,
+	WIRE_FD = 3, /* the end of the pair that is theirs */
 	WIRE_BLOCK = 64 << 10,
 	WIRE_TEXT_MAX = 60 << 10, /* bytes of text in a message; below the default of a socket */
 	WIRE_READ_MAX = 8 << 20,  /* bytes that one WIRE_READ may ask for */
@@ -57,8 +62,10 @@ enum wire_kind {
 	WIRE_HELLO =
 		1,   /* n: version, cache_size, bytes of memory, retry_ms; text: cache_dir. Answer
 			   with the descriptor of a struct wire_counts, for reading, or with none */
-	WIRE_OPEN,   /* n: anonymous; text: address, endpoint, region, profile. Answer n: place;
-			   text: the canonical address */
+	WIRE_OPEN,   /* n: anonymous; text: address, endpoint, region, profile; for file:// with a
+			   descriptor of the directory, open for reading: what the other side may
+			   not read is not read for it. Answer n: place; text: the canonical
+			   address */
 	WIRE_CLOSE,  /* n: place; no answer */
 	WIRE_LOOK,   /* n: place; text: path. Answer n: is it there; seen */
 	WIRE_LIST,   /* n: place; text: path. Answers with n[1] = 1 and entries as text, then one
@@ -83,6 +90,9 @@ enum wire_kind {
 	WIRE_SEGMENT, /* n: file, segment, generation; with the segment's descriptor */
 	WIRE_DROP,    /* n: file, segment, generation: close it, as soon as it is not in use */
 	WIRE_MAP,     /* as the answer to WIRE_FILE, without error: other segments from now on */
+	/* Of the process that starts fetchers. */
+	WIRE_FETCHER, /* from it: this one runs from now on; with its socket */
+	WIRE_END_IT,  /* to it: the fetcher does not answer, end it */
 	WIRE_KINDS,
 };
 
@@ -143,8 +153,10 @@ static inline bool wire_get_seen(const struct wire_head *h, struct place_seen *r
 	return true;
 }
 
-/* Sends a message, with a descriptor if fd >= 0; 0 or -errno. Waits until there is room for it. */
-static inline int wire_send(int sock, struct wire_head *h, const void *text, size_t len, int fd)
+/* Sends a message, with a descriptor if fd >= 0; 0 or -errno. Waits until there is room for it, unless
+ * flags have MSG_DONTWAIT: then EAGAIN. */
+static inline int wire_send_how(int sock, struct wire_head *h, const void *text, size_t len, int fd,
+				int flags)
 {
 	union {
 		struct cmsghdr align;
@@ -169,9 +181,14 @@ static inline int wire_send(int sock, struct wire_head *h, const void *text, siz
 		memcpy(CMSG_DATA(c), &fd, sizeof(fd));
 	}
 	do
-		n = sendmsg(sock, &m, MSG_NOSIGNAL);
+		n = sendmsg(sock, &m, MSG_NOSIGNAL | flags);
 	while (n < 0 && errno == EINTR);
 	return n < 0 ? -errno : 0;
+}
+
+static inline int wire_send(int sock, struct wire_head *h, const void *text, size_t len, int fd)
+{
+	return wire_send_how(sock, h, text, len, fd, 0);
 }
 
 /*

@@ -116,13 +116,34 @@ bool item_want(const struct item_source *s, uint64_t off, uint64_t len)
 {
 	uint64_t at, n;
 
-	if (s->at.coding == CODING_COMPUTED)
+	if (coding_is_computed(s->at.coding))
 		return s->store->want(s->store->arg, s->at.file, off, len);
 	if (!item_is_plain(s) && off >= DECODED_SIZE)
 		return false; /* its decoder reads the file in order */
 	item_stored(s, off, len, &at, &n);
 	n = min_u64(n, max_u64(len, DECODED_SIZE));
 	return n && files_want(s->store->files, s->at.file, at, n);
+}
+
+bool item_keep(const struct item_source *s, uint64_t off, uint64_t len)
+{
+	unsigned shift = block_shift(&s->at);
+	bool missing = false;
+	int rc = 0;
+
+	for (uint64_t i = off >> shift; !rc && i <= (off + len - 1) >> shift; i++) {
+		struct ckpt_err ignored;
+		struct block b;
+		void *pin;
+
+		if (blockcache_has(s->store->blocks, &s->at, i))
+			continue;
+		missing = true;
+		rc = blockcache_get(s->store->blocks, &s->at, i, 1, &b, &pin, &ignored);
+		if (!rc)
+			blockcache_put(s->store->blocks, pin);
+	}
+	return missing;
 }
 
 /* ---- bytes in place ---- */

@@ -99,6 +99,7 @@ struct place_ops {
 /* What a place on another machine costs; all since its connection was made. */
 struct place_network {
 	uint64_t requests, bytes, retries, hedges;
+	uint64_t restarts; /* of a fetcher that has died */
 	/* As measured; 0: not known yet. */
 	uint64_t latency_us, connection_bps, total_bps;
 	uint64_t window;       /* bytes that may be on their way */
@@ -121,6 +122,9 @@ struct place_options {
 	uint64_t memory;       /* bytes without such a directory, at least 64 MiB; 0: 256 MiB */
 	uint64_t retry_s;      /* a request is tried again for so long; 0: 60 */
 };
+
+/* Files of this machine as if they were another's, so that they are cached: FILE_SCHEME and a path. */
+#define FILE_SCHEME "file://"
 
 /* Is it an address of another machine, not a path? */
 bool place_is_remote(const char *address);

@@ -45,9 +45,8 @@ struct dir {
 /* What the places of an address share. */
 struct tree {
 	_Atomic unsigned users;
-	struct link *link;
-	uint64_t number; /* of the fetcher's place */
-	bool singly;	 /* nothing is listed to look for a name: the address is of a file */
+	struct rplace *there;
+	bool singly; /* nothing is listed to look for a name: the address is of a file */
 	atomic_bool no_list;
 	pthread_mutex_t lock;
 	struct dir **dirs;
@@ -218,9 +217,9 @@ static void seal(struct dir *d)
 /* Asks the store. -ENOTSUP: it has no listings. */
 static int ask_list(struct tree *t, const char *path, struct dir **ret, struct ckpt_err *e)
 {
-	struct call c = { .head = { .kind = WIRE_LIST, .n = { t->number } } };
+	struct call c = { .head = { .kind = WIRE_LIST } };
 	const char *what = *path ? path : ".";
-	int rc = link_call(t->link, &c, what, strlen(what) + 1, e);
+	int rc = rplace_call(t->there, &c, what, strlen(what) + 1, e);
 	struct dir *d = rc ? NULL : dir_new(path, false);
 
 	if (!rc && !d)
@@ -273,7 +272,7 @@ static const struct entry *find_entry(const struct dir *d, const char *name, siz
 /* Asks the store about one path; 1, 0 or an error. */
 static int look_singly(struct tree *t, const char *path, struct place_seen *ret, struct ckpt_err *e)
 {
-	struct call c = { .head = { .kind = WIRE_LOOK, .n = { t->number } } };
+	struct call c = { .head = { .kind = WIRE_LOOK } };
 	const char *what = *path ? path : ".";
 	struct dir *d = find_dir(t, path, true);
 	int rc;
@@ -285,7 +284,7 @@ static int look_singly(struct tree *t, const char *path, struct place_seen *ret,
 		dir_put(t, d);
 		return rc;
 	}
-	rc = link_call(t->link, &c, what, strlen(what) + 1, e);
+	rc = rplace_call(t->there, &c, what, strlen(what) + 1, e);
 	if (!rc && c.head.n[1] && !wire_get_seen(&c.head, ret))
 		rc = err_set(e, EPROTO, "ckptfs-fetch sent numbers that mean nothing");
 	call_release(&c);
@@ -455,7 +454,7 @@ static int file(struct place *x, const char *path, struct source **ret, struct c
 		return rc;
 	f = find_file(t, whole, &seen);
 	if (!f) {
-		rc = rfile_open(t->link, t->number, whole, &seen, &f, e);
+		rc = rfile_open(t->there, whole, &seen, &f, e);
 		if (rc)
 			return err_wrap(e, "open '%s'", path);
 		keep_file(t, f);
@@ -470,8 +469,6 @@ static int file(struct place *x, const char *path, struct source **ret, struct c
 
 static void tree_put(struct tree *t)
 {
-	struct wire_head h = { .kind = WIRE_CLOSE, .n = { t->number } };
-
 	if (--t->users)
 		return;
 	for (size_t i = 0; i < t->n_dirs; i++)
@@ -481,8 +478,7 @@ static void tree_put(struct tree *t)
 	free(t->dirs);
 	free(t->files);
 	(void)pthread_mutex_destroy(&t->lock);
-	link_tell(t->link, &h);
-	link_put(t->link);
+	rplace_put(t->there);
 	free(t);
 }
 
@@ -520,7 +516,7 @@ static int sub(struct place *x, const char *name, struct place **ret, struct ckp
 
 static void network(struct place *x, struct place_network *ret)
 {
-	link_network(place_of(x)->tree->link, ret);
+	link_network(rplace_link(place_of(x)->tree->there), ret);
 }
 
 static int new_place(struct tree *t, const char *prefix, struct place **ret, struct ckpt_err *e)
@@ -550,45 +546,20 @@ static int new_place(struct tree *t, const char *prefix, struct place **ret, str
 	return 0;
 }
 
-/* Opens an address in the fetcher; *ret_root is its canonical form. */
-static int open_tree(struct link *l, const char *address, const struct place_options *o,
+/* Opens an address in the fetcher; *ret_root is its canonical form. dir: of file://, or -1. */
+static int open_tree(struct link *l, const char *address, int dir, const struct place_options *o,
 		     struct tree **ret, char **ret_root, struct ckpt_err *e)
 {
-	const char *const strings[] = { address, o->endpoint, o->region, o->profile };
-	struct call c = { .head = { .kind = WIRE_OPEN, .n = { o->anonymous } } };
 	struct tree *t = calloc(1, sizeof(*t));
-	char text[8192];
-	size_t len = 0;
-	int rc = 0;
 
 	if (!t)
 		return err_nomem(e);
-	for (size_t i = 0; !rc && i < ARRAY_LEN(strings); i++) {
-		const char *s = strings[i] ? strings[i] : "";
-		size_t n = strlen(s) + 1;
-
-		if (n > sizeof(text) - len)
-			rc = err_set(e, ENAMETOOLONG, "its name, or an option, is too long");
-		else
-			memcpy(text + len, s, n);
-		len += n;
-	}
-	if (!rc) {
-		rc = link_call(l, &c, text, len, e);
-		*ret_root = !rc && c.text && *c.text ? strdup(c.text) : NULL;
-		if (!rc && !*ret_root)
-			rc = err_nomem(e);
-		call_release(&c);
-	}
-	if (rc) {
+	if (rplace_open(l, address, dir, o, &t->there, ret_root, e)) {
 		free(t);
-		return rc;
+		return -e->code;
 	}
 	(void)pthread_mutex_init(&t->lock, NULL);
 	t->users = 1;
-	t->link = l;
-	link_hold(l);
-	t->number = c.head.n[1];
 	*ret = t;
 	return 0;
 }
@@ -644,7 +615,7 @@ static int enter_parent(struct link *l, const struct place_options *o, const cha
 		return err_nomem(e);
 	tree_put(*t);
 	*t = NULL;
-	if (open_tree(l, dir, o, t, &canonical, e))
+	if (open_tree(l, dir, -1, o, t, &canonical, e))
 		return -e->code;
 	(*t)->singly = true;
 	*ret_file = slash + 1;
@@ -672,8 +643,7 @@ static struct link_key key_of(const struct place_options *o)
 }
 
 int remote_open_new(const char *address, const struct place_options *o, struct place **ret,
-		    struct link **ret_link, uint64_t *ret_number, char **ret_root,
-		    struct ckpt_err *e)
+		    struct rplace **ret_place, char **ret_root, struct ckpt_err *e)
 {
 	static const struct place_options none;
 	const struct link_key key = key_of(o ? o : &none);
@@ -687,10 +657,10 @@ int remote_open_new(const char *address, const struct place_options *o, struct p
 		rc = link_get(&key, &l, e);
 	if (rc)
 		return err_wrap(e, "open '%s'", text_show_address(address, shown, sizeof(shown)));
-	rc = open_tree(l, address, o ? o : &none, &t, &root, e);
+	rc = open_tree(l, address, -1, o ? o : &none, &t, &root, e);
 	if (!rc) {
 		cut_slashes(root);
-		*ret_number = t->number;
+		*ret_place = t->there;
 		rc = new_place(t, "", ret, e);
 	}
 	if (t)
@@ -698,8 +668,40 @@ int remote_open_new(const char *address, const struct place_options *o, struct p
 	link_put(l);
 	if (rc)
 		return err_wrap(e, "open '%s'", text_show_address(address, shown, sizeof(shown)));
-	*ret_link = l;
 	*ret_root = steal_ptr(&root);
+	return 0;
+}
+
+static bool is_files(const char *address)
+{
+	return !strncmp(address, FILE_SCHEME, strlen(FILE_SCHEME));
+}
+
+/* file://: this process opens the directory, and the fetcher reads beneath it. */
+static int open_files(struct link *l, const char *address, const struct place_options *o,
+		      struct tree **ret, char **ret_root, const char **ret_file, struct ckpt_err *e)
+{
+	const char *path = address + strlen(FILE_SCHEME), *file = NULL;
+	autofree char *root = NULL, *dir = NULL;
+	struct place *place = NULL;
+	int rc;
+
+	if (*path != '/')
+		return err_set(e, EINVAL,
+			       "it has no absolute path: three slashes are needed, as in "
+			       "file:///data/run");
+	rc = local_open(path, NULL, &place, &root, &file, e);
+	if (!rc)
+		rc = open_tree(l, address, place_fd(place), o, ret, &dir, e);
+	place_free(place);
+	if (rc)
+		return rc;
+	(*ret)->singly = file;
+	if (asprintf(ret_root, "%s%s%s", dir, file ? "/" : "", file ? file : "") < 0) {
+		*ret_root = NULL;
+		return err_nomem(e);
+	}
+	*ret_file = file ? strrchr(*ret_root, '/') + 1 : NULL;
 	return 0;
 }
 
@@ -717,8 +719,11 @@ static int open_at(const char *address, const struct place_options *o, struct pl
 		rc = link_get(&key, &l, e);
 	if (rc)
 		return rc;
-	rc = open_tree(l, address, o, &t, &root, e);
-	if (!rc) {
+	if (is_files(address))
+		rc = open_files(l, address, o, &t, &root, &name, e);
+	else
+		rc = open_tree(l, address, -1, o, &t, &root, e);
+	if (!rc && !is_files(address)) {
 		cut_slashes(root);
 		rc = find_kind(t, address, e);
 		rc = rc < 0 ? rc : rc ? 0 : enter_parent(l, o, root, &t, &name, e);

@@ -47,9 +47,11 @@ struct room {
 };
 
 struct rfile {
-	struct link *link;
+	struct rplace *place;
+	struct link *link; /* its */
 	_Atomic unsigned users;
-	uint32_t number;
+	uint32_t number; /* in the fetcher of that epoch; under the lock */
+	uint64_t epoch;
 	char *path;
 	struct place_seen seen;
 	_Atomic int gone; /* errno: the object is another by now */
@@ -118,17 +120,18 @@ static void free_room(struct room *r)
 	free(r);
 }
 
-/* From the numbers of a message. Takes over nothing of it. */
-static int new_room(const struct wire_msg *m, uint64_t size, struct room **ret, struct ckpt_err *e)
+/* From the numbers of a message, and its descriptor, which stays the caller's. */
+static int new_room(const struct wire_head *h, int fd, uint64_t size, struct room **ret,
+		    struct ckpt_err *e)
 {
 	struct room *r = calloc(1, sizeof(*r));
 	struct stat st;
 
 	if (!r)
 		return err_nomem(e);
-	r->in_memory = m->head.n[3] != 0;
-	if (m->fd < 0 || fstat(m->fd, &st) || m->head.n[2] < MIN_SEGMENT ||
-	    !map_layout(size, m->head.n[2], &r->view) || r->view.n_segments > MAX_SEGMENTS ||
+	r->in_memory = h->n[3] != 0;
+	if (fd < 0 || fstat(fd, &st) || h->n[2] < MIN_SEGMENT ||
+	    !map_layout(size, h->n[2], &r->view) || r->view.n_segments > MAX_SEGMENTS ||
 	    st.st_size < 0 || (uint64_t)st.st_size < r->view.bytes) {
 		free(r);
 		return err_set(e, EPROTO, "ckptfs-fetch sent a map that is none");
@@ -138,7 +141,7 @@ static int new_room(const struct wire_msg *m, uint64_t size, struct room **ret, 
 		free(r);
 		return err_nomem(e);
 	}
-	r->map = mmap(NULL, (size_t)r->view.bytes, PROT_READ, MAP_SHARED, m->fd, 0);
+	r->map = mmap(NULL, (size_t)r->view.bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (r->map == MAP_FAILED) {
 		r->map = NULL;
 		free_room(r);
@@ -179,18 +182,22 @@ bool rfile_hold(struct rfile *f)
 	return n > 0;
 }
 
+static void tell_forget(struct rfile *f, uint32_t number, uint64_t epoch)
+{
+	struct wire_head h = { .kind = WIRE_FORGET, .n = { number } };
+
+	link_remove_file(f->link, number, f);
+	link_tell(f->link, epoch, &h);
+}
+
 void rfile_put(struct rfile *f)
 {
-	struct wire_head h = { .kind = WIRE_FORGET };
-
 	if (!f || --f->users)
 		return;
-	link_remove_file(f->link, f->number, f);
+	tell_forget(f, f->number, f->epoch);
 	free_room(f->room);
 	(void)pthread_mutex_destroy(&f->lock);
-	h.n[0] = f->number;
-	link_tell(f->link, &h);
-	link_put(f->link);
+	rplace_put(f->place);
 	free(f->path);
 	free(f);
 }
@@ -201,48 +208,125 @@ bool rfile_is(const struct rfile *f, const char *path, const struct place_seen *
 	       f->seen.size == seen->size;
 }
 
-int rfile_open(struct link *l, uint64_t place, const char *path, const struct place_seen *seen,
-	       struct rfile **ret, struct ckpt_err *e)
+/* Opens it in the fetcher that runs now. */
+static int ask_file(struct rfile *f, uint32_t *ret_number, uint64_t *ret_epoch, struct room **ret,
+		    struct ckpt_err *e)
 {
-	struct call c = { .head = { .kind = WIRE_FILE, .n = { place } } };
-	struct rfile *f = calloc(1, sizeof(*f));
-	struct wire_msg *m = malloc(sizeof(*m));
+	struct call c = { .head = { .kind = WIRE_FILE } };
 	int rc;
 
-	if (f)
-		f->path = strdup(path);
-	if (!f || !f->path || !m) {
-		free(m);
-		free(f ? f->path : NULL);
+	wire_put_seen(&c.head, &f->seen);
+	rc = rplace_call(f->place, &c, f->path, strlen(f->path) + 1, e);
+	if (!rc)
+		rc = new_room(&c.head, c.fd, f->seen.size, ret, e);
+	*ret_number = (uint32_t)c.head.n[1];
+	*ret_epoch = c.epoch;
+	call_release(&c);
+	return rc;
+}
+
+/* The place of the blocks is another from now on. */
+static void enter_room(struct rfile *f, struct room *r)
+{
+	r->number = f->room->number + 1;
+	free_room(f->room);
+	f->room = r;
+}
+
+/* Its number in a fetcher that runs, or has just died: it is opened again if need be. */
+static int get_number(struct rfile *f, uint64_t *ret, uint64_t *ret_epoch, struct ckpt_err *e)
+{
+	uint32_t number;
+	uint64_t epoch;
+	struct room *r;
+	bool newer;
+
+	{
+		SCOPED_LOCK(&f->lock);
+		*ret = f->number;
+		*ret_epoch = f->epoch;
+	}
+	if (*ret_epoch == link_epoch(f->link))
+		return 0;
+	if (ask_file(f, &number, &epoch, &r, e))
+		return -e->code;
+	{
+		/* Of two threads that come here at the same time one opens it for nothing. */
+		SCOPED_LOCK(&f->lock);
+		newer = epoch > f->epoch;
+		if (newer) {
+			f->number = number;
+			f->epoch = epoch;
+			enter_room(f, r);
+		}
+		*ret = f->number;
+		*ret_epoch = f->epoch;
+	}
+	if (newer && !link_add_file(f->link, epoch, number, f, e))
+		return 0;
+	tell_forget(f, number, epoch);
+	if (!newer) {
+		free_room(r);
+		return 0;
+	}
+	SCOPED_LOCK(&f->lock);
+	if (f->epoch == epoch)
+		f->epoch = 0; /* whoever needs it tries again */
+	return -e->code;
+}
+
+/* A call whose first number is the file's. */
+static int file_call(struct rfile *f, struct call *c, struct ckpt_err *e)
+{
+	int rc;
+
+	do {
+		rc = get_number(f, &c->head.n[0], &c->epoch, e);
+		if (!rc)
+			rc = link_call(f->link, c, NULL, 0, e);
+	} while (rc && link_again(c));
+	return rc;
+}
+
+/* What may be lost, and says nothing to another fetcher. */
+static void file_hint(struct rfile *f, struct wire_head *h)
+{
+	uint64_t epoch;
+
+	{
+		SCOPED_LOCK(&f->lock);
+		h->n[0] = f->number;
+		epoch = f->epoch;
+	}
+	link_hint(f->link, epoch, h);
+}
+
+int rfile_open(struct rplace *p, const char *path, const struct place_seen *seen,
+	       struct rfile **ret, struct ckpt_err *e)
+{
+	struct rfile *f = calloc(1, sizeof(*f));
+
+	if (!f || !(f->path = strdup(path))) {
 		free(f);
 		return err_nomem(e);
 	}
-	wire_put_seen(&c.head, seen);
-	rc = link_call(l, &c, path, strlen(path) + 1, e);
-	if (!rc) {
-		m->head = c.head;
-		m->fd = c.fd;
-		rc = new_room(m, seen->size, &f->room, e);
-	}
-	free(m);
-	f->number = (uint32_t)c.head.n[1];
-	call_release(&c);
-	if (rc) {
-		free(f->path);
-		free(f);
-		return rc;
-	}
-	(void)pthread_mutex_init(&f->lock, NULL);
+	f->place = p;
+	f->link = rplace_link(p);
 	f->seen = *seen;
 	f->users = 1;
-	f->link = l;
-	link_hold(l);
-	rc = link_add_file(l, f->number, f, e);
-	if (rc)
+	if (ask_file(f, &f->number, &f->epoch, &f->room, e)) {
+		free(f->path);
+		free(f);
+		return -e->code;
+	}
+	(void)pthread_mutex_init(&f->lock, NULL);
+	rplace_hold(p);
+	if (link_add_file(f->link, f->epoch, f->number, f, e)) {
 		rfile_put(f);
-	else
-		*ret = f;
-	return rc;
+		return -e->code;
+	}
+	*ret = f;
+	return 0;
 }
 
 /* ---- what the receiving thread does ---- */
@@ -324,16 +408,14 @@ void rfile_map(struct rfile *f, struct wire_msg *m)
 	struct ckpt_err ignored;
 	struct room *r;
 
-	if (new_room(m, f->seen.size, &r, &ignored))
+	if (new_room(&m->head, m->fd, f->seen.size, &r, &ignored))
 		r = NULL;
 	SCOPED_LOCK(&f->lock);
 	if (!r) { /* segments that come now are not those that the old map is about */
 		f->room->lost = true;
 		return;
 	}
-	r->number = f->room->number + 1;
-	free_room(f->room); /* once in the life of a file, because its disk is full */
-	f->room = r;
+	enter_room(f, r); /* once in the life of a file, because its disk is full */
 }
 
 /* Keeps the segments of a span that the caller will read. */
@@ -382,7 +464,7 @@ void rfile_pin(struct rfile *f, struct call *c)
 static void touch(struct rfile *f, struct rseg *s, uint64_t i)
 {
 	uint64_t now = clock_ns();
-	struct wire_head h = { .kind = WIRE_TOUCH, .n = { f->number, i } };
+	struct wire_head h = { .kind = WIRE_TOUCH, .n = { 0, i } };
 
 	{
 		SCOPED_LOCK(&f->lock);
@@ -390,7 +472,7 @@ static void touch(struct rfile *f, struct rseg *s, uint64_t i)
 			return;
 		s->touched_ns = now;
 	}
-	link_tell(f->link, &h);
+	file_hint(f, &h);
 }
 
 /* Reads from pinned segments. 1: the blocks are in others by now. */
@@ -461,12 +543,12 @@ static int read_piece(struct rfile *f, uint8_t *buf, uint64_t len, uint64_t off,
 	link_note_read(f->link, rc <= 0 || is_there(f, off, len));
 	for (unsigned tries = 0; rc == 1 && tries < MAX_TRIES; tries++) {
 		bool anew = tries || lacks_segments(f, off, len);
-		struct call c = { .head = { .kind = WIRE_READ, .n = { f->number, off, len, anew } },
+		struct call c = { .head = { .kind = WIRE_READ, .n = { 0, off, len, anew } },
 				  .file = f,
 				  .off = off,
 				  .size = len };
 
-		rc = link_call(f->link, &c, NULL, 0, e);
+		rc = file_call(f, &c, e);
 		if (rc == -ESTALE)
 			f->gone = ESTALE;
 		if (!rc)
@@ -488,9 +570,9 @@ static struct rfile *file_of(const struct source *s)
 
 static void tell_want(struct rfile *f, uint64_t off, uint64_t len)
 {
-	struct wire_head h = { .kind = WIRE_WANT, .n = { f->number, off, len } };
+	struct wire_head h = { .kind = WIRE_WANT, .n = { 0, off, len } };
 
-	link_tell(f->link, &h);
+	file_hint(f, &h);
 }
 
 static int64_t read_remote(struct source *s, void *buf, size_t len, uint64_t off,

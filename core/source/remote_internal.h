@@ -4,13 +4,20 @@
  * (objects as sources), remote (addresses as places).
  *
  *	rc = link_get(&key, &l, e);                 // starts it, or one that runs is used
- *	rc = link_call(l, &call, text, len, e);     // sends call.head, waits for the answer
+ *	do
+ *		rc = link_call(l, &call, text, len, e);  // sends call.head, waits for the answer
+ *	while (rc && link_again(&call));
  *	call_release(&call);
  *	link_put(l);
  *
  * A thread of the link receives. Every wait ends: with the answer, when the fetcher is gone, or when
  * it has said nothing for LINK_SILENT_S although it was asked whether it is there. That it answers in
  * time, with an error if need be, is its own duty (option retry).
+ *
+ * A fetcher that dies is started again (see remote/wire.h). Each has an epoch, from 1. The new one has
+ * nothing open: numbers of places and files are of an epoch, and whoever has a number of another opens
+ * the place or the file again, when it is needed. What was on its way is asked for again, until retry
+ * has passed.
  *
  * After fork(2) only the parent can use a link: in the child every call fails.
  *
@@ -28,6 +35,7 @@
 
 struct link;
 struct rfile;
+struct rplace;
 
 enum { LINK_SILENT_S = 30 };
 
@@ -51,6 +59,7 @@ enum { MAX_PINS = 3 };
 /* A call, from the caller's stack. */
 struct call {
 	struct wire_head head; /* the request; then the answer, without error */
+	uint64_t epoch; /* of its numbers; 0: it has none. Then of the fetcher that answered */
 	/* These are received with the answer; call_release frees them. */
 	char *text;
 	size_t len, cap;
@@ -60,7 +69,8 @@ struct call {
 	uint64_t off, size;
 	struct rseg *pins[MAX_PINS];
 	/* Of link.c. */
-	bool done, taken;
+	uint64_t until_ns;	/* it may be made again so long; 0: it has not been made */
+	bool done, taken, lost; /* lost: that fetcher has died */
 	struct ckpt_err err;
 	pthread_cond_t wake;
 	LIST_LINK(struct call) link;
@@ -70,9 +80,15 @@ int link_call(struct link *l, struct call *c, const void *text, size_t len, stru
 /* The same, with a descriptor, which stays the caller's. */
 int link_call_with(struct link *l, struct call *c, const void *text, size_t len, int fd,
 		   struct ckpt_err *e);
+/* After a call that failed: is it to be made again, because the fetcher has died? */
+bool link_again(struct call *c);
 void call_release(struct call *c);
-/* Sends a message that has no answer; a failure shows in the next call. */
-void link_tell(struct link *l, struct wire_head *h);
+/* Of the fetcher that runs, or ran last. */
+uint64_t link_epoch(struct link *l);
+/* Sends a message that has no answer, with numbers of an epoch; a failure shows in the next call. */
+void link_tell(struct link *l, uint64_t epoch, struct wire_head *h);
+/* The same, of what may be lost: never waits. */
+void link_hint(struct link *l, uint64_t epoch, struct wire_head *h);
 /* A read of what was here, or of what the fetcher had to be asked for. */
 void link_note_read(struct link *l, bool hit);
 void link_network(struct link *l, struct place_network *ret);
@@ -80,10 +96,27 @@ void link_network(struct link *l, struct place_network *ret);
 bool link_is_up(struct link *l);
 
 /* The receiving thread finds files by number. */
-int link_add_file(struct link *l, uint32_t number, struct rfile *f, struct ckpt_err *e);
+int link_add_file(struct link *l, uint64_t epoch, uint32_t number, struct rfile *f,
+		  struct ckpt_err *e);
 void link_remove_file(struct link *l, uint32_t number, const struct rfile *f);
 /* Of the receiving thread: rfile_trim for all files. */
 void link_trim(struct link *l);
+
+/* ---- what the fetcher has open for us ---- */
+
+/* A place in the fetcher. Threads: any. */
+struct rplace;
+
+/* Opens an address; *ret_root is its canonical form, which the caller frees. */
+int rplace_open(struct link *l, const char *address, int dir, const struct place_options *o,
+		struct rplace **ret, char **ret_root, struct ckpt_err *e);
+void rplace_hold(struct rplace *p);
+void rplace_put(struct rplace *p);
+struct link *rplace_link(const struct rplace *p);
+/* Its number, in that epoch. */
+uint64_t rplace_number(struct rplace *p, uint64_t *ret_epoch);
+/* A call whose first number is the place's. */
+int rplace_call(struct rplace *p, struct call *c, const void *text, size_t len, struct ckpt_err *e);
 
 /* ---- files ---- */
 
@@ -97,8 +130,8 @@ void rfile_trim(struct rfile *f);
 bool rfile_hold(struct rfile *f); /* false: its last user is just leaving it */
 void rfile_put(struct rfile *f);  /* NULL is fine */
 
-/* Object `path` of a place that the fetcher has open under that number. */
-int rfile_open(struct link *l, uint64_t place, const char *path, const struct place_seen *seen,
+/* Object `path` of a place. */
+int rfile_open(struct rplace *p, const char *path, const struct place_seen *seen,
 	       struct rfile **ret, struct ckpt_err *e);
 bool rfile_is(const struct rfile *f, const char *path, const struct place_seen *seen);
 /* A source of it; takes over a reference on success. */
@@ -106,10 +139,9 @@ int rfile_source(struct rfile *f, struct source **ret, struct ckpt_err *e);
 
 /* ---- places ---- */
 
-/* A place whose address may not exist yet, and never is a file. The link is the place's; *ret_root
+/* A place whose address may not exist yet, and never is a file. *ret_place is borrowed from it; *ret_root
  * is the canonical address, which the caller frees. */
 int remote_open_new(const char *address, const struct place_options *o, struct place **ret,
-		    struct link **ret_link, uint64_t *ret_number, char **ret_root,
-		    struct ckpt_err *e);
+		    struct rplace **ret_place, char **ret_root, struct ckpt_err *e);
 
 #endif

@@ -24,7 +24,9 @@
 
 enum {
 	ASK_S = 5, /* of silence, then it is asked whether it is there */
+	RETRY_MS = 60000,
 	PING_ID = 0xffffffff,
+	HELLO_ID = 0xfffffffe,
 };
 
 #define MAX_ANSWER ((size_t)512 << 20) /* bytes of a listing */
@@ -38,23 +40,35 @@ struct link {
 	char *cache_dir;
 	struct link_key key;
 	pid_t owner;
-	int sock, stop;	    /* stop: wakes the receiver to end */
+	int stop;	    /* wakes the receiver to end */
 	pthread_t receiver; /* if `receives`, under the lock */
 	bool receives;
 	atomic_bool resting; /* it ends, and the link goes on */
+	int control;	     /* of the process that starts fetchers */
+	bool deserted;	     /* of the receiver: that process has ended */
+	/* Set by the receiver, under `sending`, which is held while a message is sent, so that it
+	 * reaches no fetcher of another epoch. Nobody waits under it. */
+	pthread_mutex_t sending;
+	int sock; /* of the fetcher; -1: none runs */
 	/* Under the lock. */
 	pthread_mutex_t lock;
+	pthread_cond_t change; /* of up and down */
 	LIST(struct call) calls;
 	uint32_t last_id;
+	_Atomic uint64_t epoch;
+	bool up; /* a fetcher has answered our hello */
 	atomic_bool down;
 	bool orphan; /* its last user was the receiver, which frees it */
 	struct ckpt_err why;
-	struct rfile **files;
+	struct rfile **files; /* of this epoch */
 	size_t n_files;
 	_Atomic uint64_t heard_ns;
 	const struct wire_counts *counts; /* NULL: there are none */
+	struct place_network before;	  /* of fetchers that have died */
 	_Atomic uint64_t hits, misses;
 };
+
+static const char ended[] = "ckptfs-fetch, which reads object stores, has ended";
 
 /* All links of the process, because several checkpoints share one. */
 static struct {
@@ -139,13 +153,16 @@ static int spawn(const char *program, int sock, struct ckpt_err *e)
 
 static void link_free(struct link *l)
 {
+	const int fds[] = { l->sock, l->control, l->stop };
+
 	if (l->counts)
 		(void)munmap((void *)(uintptr_t)l->counts, sizeof(*l->counts));
-	if (l->sock >= 0)
-		(void)close(l->sock);
-	if (l->stop >= 0)
-		(void)close(l->stop);
+	for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+		if (fds[i] >= 0)
+			(void)close(fds[i]);
+	(void)pthread_cond_destroy(&l->change);
 	(void)pthread_mutex_destroy(&l->lock);
+	(void)pthread_mutex_destroy(&l->sending);
 	free(l->files);
 	free(l->cache_dir);
 	free(l);
@@ -158,6 +175,7 @@ static void go_down(struct link *l, int code, const char *why)
 	if (!l->down)
 		(void)err_set(&l->why, code, "%s", why);
 	l->down = true;
+	(void)pthread_cond_broadcast(&l->change);
 	LIST_EACH (c, &l->calls)
 		(void)pthread_cond_signal(&c->wake);
 }
@@ -204,7 +222,8 @@ static void on_answer(struct link *l, struct wire_msg *m)
 	{
 		SCOPED_LOCK(&l->lock);
 		c = find_call(l, m->head.id);
-		if (!c || c->taken || !take_answer(c, m)) /* taken: a second answer to one call */
+		if (!c || c->taken || c->lost ||
+		    !take_answer(c, m)) /* taken: a second answer to one call */
 			return;
 		f = c->file;
 		c->taken = true; /* the caller waits until it is done, whatever happens */
@@ -241,10 +260,51 @@ void link_trim(struct link *l)
 	}
 }
 
+/* Under the lock. */
+static void add_counts(struct link *l, struct place_network *n)
+{
+	const struct wire_counts *c = l->counts;
+
+	*n = l->before;
+	if (!c)
+		return;
+	n->requests += c->v.requests;
+	n->bytes += c->v.bytes;
+	n->retries += c->v.retries;
+	n->hedges += c->v.hedges;
+}
+
+/* What the fetcher says to our hello: it can be used. */
+static void on_hello(struct link *l, const struct wire_msg *m)
+{
+	struct stat st;
+	void *p = MAP_FAILED;
+
+	if (m->head.n[0]) {
+		go_down(l, m->head.n[0] < 4096 ? (int)m->head.n[0] : EIO, m->text);
+		return;
+	}
+	if (m->fd >= 0 && !fstat(m->fd, &st) && st.st_size >= (off_t)sizeof(*l->counts))
+		p = mmap(NULL, sizeof(*l->counts), PROT_READ, MAP_SHARED, m->fd, 0);
+	SCOPED_LOCK(&l->lock);
+	if (l->up) { /* it answers twice */
+		if (p != MAP_FAILED)
+			(void)munmap(p, sizeof(*l->counts));
+		return;
+	}
+	l->counts = p == MAP_FAILED ? NULL : p;
+	l->up = true;
+	(void)pthread_cond_broadcast(&l->change);
+}
+
 static void on_message(struct link *l, struct wire_msg *m)
 {
 	struct rfile *f;
 
+	if (m->head.kind == WIRE_ANSWER && m->head.id == HELLO_ID) {
+		on_hello(l, m);
+		return;
+	}
 	if (m->head.kind == WIRE_ANSWER) {
 		on_answer(l, m);
 		return;
@@ -259,27 +319,112 @@ static void on_message(struct link *l, struct wire_msg *m)
 	rfile_put(f);
 }
 
+static void set_sock(struct link *l, int sock)
+{
+	int before;
+
+	{
+		SCOPED_LOCK(&l->sending);
+		before = l->sock;
+		l->sock = sock;
+	}
+	if (before >= 0)
+		(void)close(before);
+}
+
+/* Those who wait for the fetcher may ask the next one. */
+static void on_death(struct link *l)
+{
+	const struct wire_counts *counts;
+
+	{
+		SCOPED_LOCK(&l->lock);
+		l->up = false;
+		l->epoch++;
+		LIST_EACH (c, &l->calls)
+			if (!c->taken) {
+				c->lost = true;
+				(void)pthread_cond_signal(&c->wake);
+			}
+		for (size_t i = 0; i < l->n_files; i++)
+			l->files[i] = NULL;
+		add_counts(l, &l->before);
+		counts = l->counts;
+		l->counts = NULL;
+	}
+	if (counts)
+		(void)munmap((void *)(uintptr_t)counts, sizeof(*counts));
+	set_sock(l, -1);
+}
+
+/* Takes over the descriptor. */
+static void on_fetcher(struct link *l, struct wire_msg *m)
+{
+	struct wire_head hello = { .kind = WIRE_HELLO,
+				   .id = HELLO_ID,
+				   .n = { WIRE_VERSION, l->key.cache_size, l->key.memory,
+					  l->key.retry_ms } };
+
+	if (m->head.kind != WIRE_FETCHER || m->fd < 0)
+		return; /* that one ends, because nobody has its socket */
+	if (l->sock >= 0)
+		on_death(l);
+	set_sock(l, m->fd);
+	m->fd = -1;
+	(void)wire_send(l->sock, &hello, l->cache_dir, strlen(l->cache_dir) + 1, -1);
+}
+
+/* One message of the fetcher. False: the link is of no use any more. */
+static bool hear(struct link *l, struct wire_msg *m)
+{
+	int rc = wire_receive(l->sock, m);
+
+	if (rc > 0 || rc == -EMFILE) {
+		l->heard_ns = clock_ns();
+		on_message(l, m);
+		return true;
+	}
+	if (rc == -EPROTO) {
+		go_down(l, EIO, "ckptfs-fetch sent what is no message");
+		return false;
+	}
+	on_death(l);
+	return !l->deserted;
+}
+
+/* One message about fetchers. */
+static bool hear_of_others(struct link *l, struct wire_msg *m)
+{
+	int rc = wire_receive(l->control, m);
+
+	if (rc > 0 || rc == -EMFILE) {
+		on_fetcher(l, m);
+		return true;
+	}
+	l->deserted = true;
+	return l->sock >= 0;
+}
+
 static void *receive(void *arg)
 {
 	struct link *l = arg;
 	struct wire_msg *m = malloc(sizeof(*m));
-	int rc = m ? 1 : -ENOMEM;
+	bool is_there = m;
 
-	while (rc > 0 || rc == -EMFILE) {
+	while (is_there) {
 		struct pollfd p[] = { { .fd = l->sock, .events = POLLIN },
+				      { .fd = l->deserted ? -1 : l->control, .events = POLLIN },
 				      { .fd = l->stop, .events = POLLIN } };
 
 		if (poll(p, ARRAY_LEN(p), -1) < 0 && errno != EINTR)
 			break;
-		if (p[1].revents)
+		if (p[2].revents)
 			break;
-		if (!p[0].revents)
-			continue;
-		rc = wire_receive(l->sock, m);
-		if (rc <= 0 && rc != -EMFILE)
-			break;
-		l->heard_ns = clock_ns();
-		on_message(l, m);
+		m->fd = -1;
+		if (p[0].revents)
+			is_there = hear(l, m);
+		else if (p[1].revents)
+			is_there = hear_of_others(l, m);
 		if (m->fd >= 0)
 			(void)close(m->fd);
 		if (l->orphan) {
@@ -292,10 +437,12 @@ static void *receive(void *arg)
 	free(m);
 	if (l->resting)
 		return NULL;
-	go_down(l, EIO,
-		rc == -EPROTO ? "ckptfs-fetch sent what is no message"
-			      : "ckptfs-fetch, which reads object stores, has ended: open the "
-				"checkpoint again");
+	{
+		char why[100];
+
+		(void)snprintf(why, sizeof(why), "%s: open the checkpoint again", ended);
+		go_down(l, EIO, why);
+	}
 	return NULL;
 }
 
@@ -314,22 +461,70 @@ static int start_receiver(struct link *l, struct ckpt_err *e)
 
 /* ---- calls ---- */
 
+static void time_of(uint64_t ns, struct timespec *ret)
+{
+	*ret = (struct timespec){ .tv_sec = (time_t)(ns / CLOCK_SECOND),
+				  .tv_nsec = (long)(ns % CLOCK_SECOND) };
+}
+
+static void cond_init(pthread_cond_t *c)
+{
+	pthread_condattr_t attr;
+
+	(void)pthread_condattr_init(&attr);
+	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	(void)pthread_cond_init(c, &attr);
+	(void)pthread_condattr_destroy(&attr);
+}
+
+/* To the fetcher of an epoch, and to no other. EAGAIN: there is no room. */
+static int send_now(struct link *l, uint64_t epoch, struct wire_head *h, const void *text,
+		    size_t len, int fd)
+{
+	SCOPED_LOCK(&l->sending);
+
+	return l->epoch == epoch && l->sock >= 0
+		       ? wire_send_how(l->sock, h, text, len, fd, MSG_DONTWAIT)
+		       : -EPIPE;
+}
+
+/* The same, waiting for room. */
+static int send_to(struct link *l, uint64_t epoch, struct wire_head *h, const void *text,
+		   size_t len, int fd)
+{
+	const struct timespec some = { .tv_nsec = (long)CLOCK_MS };
+	int rc;
+
+	while ((rc = send_now(l, epoch, h, text, len, fd)) == -EAGAIN && !l->down)
+		(void)nanosleep(&some, NULL);
+	return rc;
+}
+
 /* One more slice of waiting; under the lock. */
 static void wait_some(struct link *l, struct call *c, bool *ret_ask)
 {
-	uint64_t until = clock_ns() + ASK_S * CLOCK_SECOND;
-	const struct timespec t = { .tv_sec = (time_t)(until / CLOCK_SECOND),
-				    .tv_nsec = (long)(until % CLOCK_SECOND) };
+	struct timespec t;
 
+	time_of(clock_ns() + ASK_S * CLOCK_SECOND, &t);
 	*ret_ask = false;
-	while (!c->done && !l->down && !*ret_ask)
+	while (!c->done && !c->lost && !l->down && !*ret_ask)
 		*ret_ask = pthread_cond_timedwait(&c->wake, &l->lock, &t) == ETIMEDOUT;
+}
+
+/* The fetcher has said nothing for long. It is ended, so that another one takes its place; if that
+ * does not help either, the link is of no use. */
+static void end_silence(struct link *l, bool before)
+{
+	struct wire_head h = { .kind = WIRE_END_IT };
+
+	if (before || wire_send_how(l->control, &h, NULL, 0, -1, MSG_DONTWAIT))
+		go_down(l, ETIMEDOUT, "ckptfs-fetch, which reads object stores, does not answer");
 }
 
 static void wait_for(struct link *l, struct call *c)
 {
-	const uint64_t began = clock_ns();
-	bool done = false, ask;
+	uint64_t began = clock_ns();
+	bool done = false, ask, silent = false;
 
 	while (!done) {
 		uint64_t since;
@@ -337,7 +532,7 @@ static void wait_for(struct link *l, struct call *c)
 		{
 			SCOPED_LOCK(&l->lock);
 			wait_some(l, c, &ask);
-			done = c->done || l->down;
+			done = c->done || c->lost || l->down;
 		}
 		if (done || !ask)
 			continue;
@@ -345,29 +540,52 @@ static void wait_for(struct link *l, struct call *c)
 		 * read before the clock is. */
 		since = max_u64(l->heard_ns, began);
 		if (clock_ns() - since > LINK_SILENT_S * CLOCK_SECOND) {
-			go_down(l, ETIMEDOUT,
-				"ckptfs-fetch, which reads object stores, does not answer");
-		} else {
-			struct wire_head ping = { .kind = WIRE_PING, .id = PING_ID };
-
-			(void)wire_send(l->sock, &ping, NULL, 0, -1);
-		}
+			end_silence(l, silent);
+			silent = true;
+			began = clock_ns();
+		} else
+			(void)send_now(l, c->epoch,
+				       &(struct wire_head){ .kind = WIRE_PING, .id = PING_ID },
+				       NULL, 0, -1);
 	}
+}
+
+/* Waits until a fetcher runs. Under the lock. */
+static int await_fetcher(struct link *l, uint64_t until_ns, struct ckpt_err *e)
+{
+	struct timespec t;
+	int rc = 0;
+
+	time_of(until_ns, &t);
+	if (!l->down && !l->receives && start_receiver(l, e))
+		return -e->code;
+	while (!l->up && !l->down && rc != ETIMEDOUT)
+		rc = pthread_cond_timedwait(&l->change, &l->lock, &t);
+	if (l->down) {
+		*e = l->why;
+		return -e->code;
+	}
+	return l->up ? 0
+		     : err_set(e, l->epoch > 1 ? EIO : ETIMEDOUT, "%s",
+			       l->epoch > 1 ? ended
+					    : "ckptfs-fetch, which reads object stores, does not "
+					      "answer");
 }
 
 static int begin_call(struct link *l, struct call *c, struct ckpt_err *e)
 {
 	SCOPED_LOCK(&l->lock);
 
-	if (l->down) {
-		*e = l->why;
+	if (await_fetcher(l, c->until_ns, e))
 		return -e->code;
+	if (c->epoch && c->epoch != l->epoch) {
+		c->lost = true;
+		return err_set(e, EIO, "%s", ended);
 	}
-	if (!l->receives && start_receiver(l, e))
-		return -e->code;
+	c->epoch = l->epoch;
 	do
 		c->head.id = ++l->last_id;
-	while (!c->head.id || c->head.id == PING_ID || find_call(l, c->head.id));
+	while (!c->head.id || c->head.id >= HELLO_ID || find_call(l, c->head.id));
 	LIST_PUSH(&l->calls, c);
 	return 0;
 }
@@ -379,7 +597,9 @@ static void end_call(struct link *l, struct call *c)
 
 	while (c->taken && !c->done)
 		(void)pthread_cond_wait(&c->wake, &l->lock);
-	if (!c->done && !c->err.code)
+	if (c->lost)
+		(void)err_set(&c->err, EIO, "%s", ended);
+	else if (!c->done && !c->err.code)
 		c->err = l->why;
 	LIST_REMOVE(&l->calls, c);
 }
@@ -392,7 +612,6 @@ int link_call(struct link *l, struct call *c, const void *text, size_t len, stru
 int link_call_with(struct link *l, struct call *c, const void *text, size_t len, int fd,
 		   struct ckpt_err *e)
 {
-	pthread_condattr_t attr;
 	struct wire_head h;
 	int rc;
 
@@ -401,17 +620,17 @@ int link_call_with(struct link *l, struct call *c, const void *text, size_t len,
 		return err_set(e, EIO,
 			       "it was opened before fork(2): open the checkpoint again in this "
 			       "process");
-	(void)pthread_condattr_init(&attr);
-	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	(void)pthread_cond_init(&c->wake, &attr);
-	(void)pthread_condattr_destroy(&attr);
+	if (!c->until_ns)
+		c->until_ns =
+			clock_ns() + (l->key.retry_ms ? l->key.retry_ms : RETRY_MS) * CLOCK_MS;
+	cond_init(&c->wake);
 	rc = begin_call(l, c, e);
 	if (rc) {
 		(void)pthread_cond_destroy(&c->wake);
 		return rc;
 	}
 	h = c->head;
-	rc = wire_send(l->sock, &h, text, len, fd);
+	rc = send_to(l, c->epoch, &h, text, len, fd);
 	if (rc == -EPIPE || rc == -ECONNRESET) {
 		rc = 0; /* the receiver says what happened */
 	} else if (rc)
@@ -425,6 +644,20 @@ int link_call_with(struct link *l, struct call *c, const void *text, size_t len,
 	return c->err.code ? -e->code : 0;
 }
 
+bool link_again(struct call *c)
+{
+	if (!c->lost || clock_ns() >= c->until_ns)
+		return false;
+	call_release(c);
+	c->text = NULL;
+	c->len = c->cap = 0;
+	c->fd = -1;
+	c->epoch = 0;
+	c->done = c->taken = c->lost = false;
+	c->err = (struct ckpt_err){ 0 };
+	return true;
+}
+
 void call_release(struct call *c)
 {
 	if (c->fd >= 0)
@@ -432,23 +665,37 @@ void call_release(struct call *c)
 	free(c->text);
 }
 
-void link_tell(struct link *l, struct wire_head *h)
+uint64_t link_epoch(struct link *l)
+{
+	return l->epoch;
+}
+
+void link_tell(struct link *l, uint64_t epoch, struct wire_head *h)
 {
 	if (link_is_up(l))
-		(void)wire_send(l->sock, h, NULL, 0, -1);
+		(void)send_to(l, epoch, h, NULL, 0, -1);
+}
+
+void link_hint(struct link *l, uint64_t epoch, struct wire_head *h)
+{
+	if (link_is_up(l))
+		(void)send_now(l, epoch, h, NULL, 0, -1);
 }
 
 bool link_is_up(struct link *l)
 {
 	SCOPED_LOCK(&l->lock);
 
-	return !l->down && l->owner == getpid();
+	return l->up && !l->down && l->owner == getpid();
 }
 
-int link_add_file(struct link *l, uint32_t number, struct rfile *f, struct ckpt_err *e)
+int link_add_file(struct link *l, uint64_t epoch, uint32_t number, struct rfile *f,
+		  struct ckpt_err *e)
 {
 	SCOPED_LOCK(&l->lock);
 
+	if (epoch != l->epoch)
+		return 0; /* it is opened again when it is needed */
 	if (number >= WIRE_FILES_MAX || !VEC_ROOM_ZEROED(l->files, l->n_files, (size_t)number + 1))
 		return err_nomem(e);
 	if (l->files[number])
@@ -473,8 +720,11 @@ static struct link *link_new(const struct link_key *key)
 
 	if (!l)
 		return NULL;
-	l->sock = l->stop = -1;
+	l->sock = l->control = l->stop = -1;
+	l->epoch = 1;
+	cond_init(&l->change);
 	(void)pthread_mutex_init(&l->lock, NULL);
+	(void)pthread_mutex_init(&l->sending, NULL);
 	l->cache_dir = strdup(key->cache_dir ? key->cache_dir : "");
 	if (!l->cache_dir) {
 		link_free(l);
@@ -488,23 +738,6 @@ static struct link *link_new(const struct link_key *key)
 	return l;
 }
 
-static int say_hello(struct link *l, struct ckpt_err *e)
-{
-	struct call c = { .head = { .kind = WIRE_HELLO,
-				    .n = { WIRE_VERSION, l->key.cache_size, l->key.memory,
-					   l->key.retry_ms } } };
-	int rc = link_call(l, &c, l->cache_dir, strlen(l->cache_dir) + 1, e);
-	struct stat st;
-	void *p;
-
-	if (!rc && c.fd >= 0 && !fstat(c.fd, &st) && st.st_size >= (off_t)sizeof(*l->counts)) {
-		p = mmap(NULL, sizeof(*l->counts), PROT_READ, MAP_SHARED, c.fd, 0);
-		l->counts = p == MAP_FAILED ? NULL : p;
-	}
-	call_release(&c);
-	return rc;
-}
-
 void link_note_read(struct link *l, bool hit)
 {
 	(void)atomic_fetch_add_explicit(hit ? &l->hits : &l->misses, 1, memory_order_relaxed);
@@ -512,15 +745,15 @@ void link_note_read(struct link *l, bool hit)
 
 void link_network(struct link *l, struct place_network *ret)
 {
+	SCOPED_LOCK(&l->lock);
 	const struct wire_counts *c = l->counts;
 
-	*ret = (struct place_network){ .hits = l->hits, .misses = l->misses };
+	add_counts(l, ret);
+	ret->hits = l->hits;
+	ret->misses = l->misses;
+	ret->restarts = l->epoch - 1;
 	if (!c)
 		return;
-	ret->requests = c->v.requests;
-	ret->bytes = c->v.bytes;
-	ret->retries = c->v.retries;
-	ret->hedges = c->v.hedges;
 	ret->latency_us = c->v.latency_us;
 	ret->connection_bps = c->v.connection_bps;
 	ret->total_bps = c->v.total_bps;
@@ -567,7 +800,7 @@ static int start(const struct link_key *key, struct link **ret, struct ckpt_err 
 		link_free(l);
 		return rc;
 	}
-	l->sock = pair[0];
+	l->control = pair[0];
 	rc = spawn(program, pair[1], e);
 	(void)close(pair[1]);
 	l->stop = eventfd(0, EFD_CLOEXEC);
@@ -577,7 +810,10 @@ static int start(const struct link_key *key, struct link **ret, struct ckpt_err 
 		link_free(l);
 		return rc;
 	}
-	rc = say_hello(l, e);
+	{
+		SCOPED_LOCK(&l->lock);
+		rc = await_fetcher(l, clock_ns() + LINK_SILENT_S * CLOCK_SECOND, e);
+	}
 	if (rc)
 		link_stop(l);
 	else

@@ -38,10 +38,10 @@ struct item {
 
 struct writing {
 	struct place *place;
-	struct link *link; /* the place's */
-	uint64_t number;   /* of the place */
+	struct rplace *there; /* of the place */
+	struct link *link;    /* its */
 	char *address;
-	uint64_t session;
+	uint64_t session, epoch; /* if that fetcher dies, the session cannot go on */
 	bool begun;
 	bool in_commit; /* we have stopped waiting for it */
 	bool (*stop)(void *arg);
@@ -88,6 +88,10 @@ int writing_open(const char *address, const struct place_options *o, struct writ
 	char shown[200];
 	int rc;
 
+	if (!strncasecmp(address, FILE_SCHEME, strlen(FILE_SCHEME)))
+		return err_set(e, ENOTSUP,
+			       "'%s': file:// is for reading: write to the directory's path",
+			       address);
 	if (strncasecmp(address, "s3://", 5) != 0 && strncasecmp(address, "gs://", 5) != 0)
 		return err_set(e, ENOTSUP,
 			       "'%s': ckptfs writes to s3:// and gs:// only: write to a directory "
@@ -102,12 +106,14 @@ int writing_open(const char *address, const struct place_options *o, struct writ
 	(void)pthread_cond_init(&w->change, &attr);
 	(void)pthread_condattr_destroy(&attr);
 	w->users = 1;
-	rc = remote_open_new(address, o, &w->place, &w->link, &w->number, &w->address, e);
-	if (rc)
+	rc = remote_open_new(address, o, &w->place, &w->there, &w->address, e);
+	if (rc) {
 		writing_free(w);
-	else
-		*ret = w;
-	return rc;
+		return rc;
+	}
+	w->link = rplace_link(w->there);
+	*ret = w;
+	return 0;
 }
 
 struct place *writing_place(struct writing *w)
@@ -128,10 +134,11 @@ void writing_stop(struct writing *w, bool (*stop)(void *arg), void *stop_arg)
 
 int writing_begin(struct writing *w, bool only_new, struct ckpt_err *e)
 {
-	struct call c = { .head = { .kind = WIRE_BEGIN, .n = { w->number, only_new } } };
-	int rc = link_call(w->link, &c, NULL, 0, e);
+	struct call c = { .head = { .kind = WIRE_BEGIN, .n = { 0, only_new } } };
+	int rc = rplace_call(w->there, &c, NULL, 0, e);
 
 	w->session = c.head.n[1];
+	w->epoch = c.epoch;
 	w->begun = !rc;
 	call_release(&c);
 	return rc;
@@ -183,7 +190,7 @@ static void *sender(void *arg)
 	struct item *x;
 
 	while ((x = take(w))) {
-		struct call c = { .head = x->head };
+		struct call c = { .head = x->head, .epoch = w->epoch };
 		struct ckpt_err e = { 0 };
 		bool skip;
 		int rc = 0;
@@ -432,7 +439,8 @@ int writing_part(struct writing *w, uint32_t file, const char *path, uint64_t si
 
 static int send_names(struct writing *w, enum writing_names which, struct ckpt_err *e)
 {
-	struct call c = { .head = { .kind = WIRE_NAME, .n = { w->session, which } } };
+	struct call c = { .head = { .kind = WIRE_NAME, .n = { w->session, which } },
+			  .epoch = w->epoch };
 	int rc = w->names_len[which]
 			 ? link_call(w->link, &c, w->names[which], w->names_len[which], e)
 			 : 0;
@@ -500,7 +508,8 @@ int writing_commit(struct writing *w, struct ckpt_err *e)
 
 static void end_session(struct writing *w, bool hasty, char *left, size_t cap)
 {
-	struct call c = { .head = { .kind = WIRE_END, .n = { w->session, hasty } } };
+	struct call c = { .head = { .kind = WIRE_END, .n = { w->session, hasty } },
+			  .epoch = w->epoch };
 	struct ckpt_err e = { 0 };
 
 	if (link_call(w->link, &c, NULL, 0, &e))

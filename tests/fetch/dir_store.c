@@ -8,6 +8,7 @@
  *	DIR_STORE_DELAY=MS	before the first byte of each answer
  *	DIR_STORE_FAIL=N	request N fails after some of its bytes, and each Nth after it
  *	DIR_STORE_MAD=SEED	messages are sent in between that say anything
+ *	DIR_STORE_DIE=1		each get kills this process
  *	DIR_STORE_FREE=FILE	store_free waits until there is that file
  *	DIR_STORE_FULL=WHERE	nothing can be written to files on "disk", or neither there nor in
  *				"memory"
@@ -146,6 +147,8 @@ static bool request(struct net *n, const char *what, const char *path, uint64_t 
 
 	if (n->log >= 0 && k > 0)
 		(void)!write(n->log, line, (size_t)k);
+	if (*what == 'g' && getenv("DIR_STORE_DIE"))
+		abort();
 	(void)usleep(1000 * n->delay_ms);
 	return n->fail && i % n->fail == 0;
 }

@@ -518,6 +518,28 @@ START_TEST(memory_is_bounded_and_the_oldest_goes)
 }
 END_TEST
 
+/* The heads of items are looked at when a model is opened, and needed again when it is read. */
+START_TEST(segments_with_little_in_them_are_kept_for_longest)
+{
+	const struct depot_options how = { .dir = "none", .memory = 64 * MIB };
+	struct ckpt_err e = { 0 };
+	struct depot *d;
+	struct object *o;
+
+	ck_assert(!depot_new(&how, on_drop, NULL, &d, &e));
+	o = object_of(d, 1, 100 * MIB);
+	for (uint64_t b = 0; b < 1600; b += 128)
+		fetch(o, 1, b + 16, 1);
+	for (uint64_t b = 0; b < 1600 - 128; b += 128)
+		fetch(o, 1, b + 17, 111);
+	ck_assert_uint_ge(drops, 3);
+	ck_assert(!object_has(o, 16) && !object_has(o, 17));
+	ck_assert(object_has(o, 1536 + 16)); /* looked at before any of what is gone was read */
+	object_close(o);
+	depot_free(d);
+}
+END_TEST
+
 /* ---- what fails ---- */
 
 START_TEST(a_full_disk_is_left_for_memory)

@@ -92,7 +92,7 @@ static bool cut_short(struct served *r)
 {
 	uint64_t n = r->last - r->first + 1;
 
-	return n > 1000 ? partly(r, n / 2) : good(r);
+	return n > SIZE / 16 ? partly(r, n / 2) : good(r);
 }
 
 static bool busy(struct served *r)
@@ -122,6 +122,7 @@ static bool half_a_head(struct served *r)
 /* A body that ends with the connection, too early. */
 static bool without_a_length(struct served *r)
 {
+	size_t part = (size_t)(r->last + 1 - r->first) / 2;
 	char head[512];
 	int n;
 
@@ -131,7 +132,7 @@ static bool without_a_length(struct served *r)
 		     "HTTP/1.1 206 x\r\n" ETAG "Content-Range: bytes %zu-%zu/%d\r\n\r\n",
 		     (size_t)r->first, (size_t)r->last, SIZE);
 	send_all(r->fd, head, (size_t)n);
-	send_all(r->fd, object + r->first, 100);
+	send_all(r->fd, object + r->first, part < 100 ? part : 100);
 	return false;
 }
 

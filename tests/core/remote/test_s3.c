@@ -6,6 +6,7 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "remote/upload.h"
 
 static struct net *net;
 static struct store *store;
@@ -113,6 +114,25 @@ START_TEST(a_range_is_asked_for_with_the_version_that_was_seen)
 }
 END_TEST
 
+static bool remove_bare(struct served *r)
+{
+	ck_assert_str_eq(r->method, "DELETE");
+	ck_assert_ptr_null(request_field(r, "Content-Type"));
+	ck_assert_ptr_null(request_field(r, "Content-Length"));
+	return answer(r, 204, "", "", 0);
+}
+
+/* With a type, Ceph does not look at the signature. */
+START_TEST(what_removes_an_object_has_no_body)
+{
+	struct ckpt_err e = { 0 };
+
+	start(remove_bare, "s3://bucket/");
+	ck_assert_msg(!store_uploads(store)->remove(store, "k", &e), "%s", e.msg);
+	stop();
+}
+END_TEST
+
 /* ---- listings ---- */
 
 #define LIST(...) \
@@ -197,6 +217,29 @@ START_LOOP_TEST(a_listing_that_is_wrong_is_an_error, ARRAY_LEN(bad_lists))
 	ck_assert_int_eq(store_list(store, "s", note, &b, &e), bad_lists[_i].rc);
 	ck_assert_msg(strstr(e.msg, bad_lists[_i].says) != NULL, "%s", e.msg);
 	ck_assert_msg(strstr(e.msg, "'s3://b/run/s'") != NULL, "%s", e.msg);
+	buf_release(&b);
+	stop();
+}
+END_TEST
+
+static bool list_half(struct served *r)
+{
+	static const char head[] =
+		"HTTP/1.1 200 x\r\nContent-Length: 1000\r\n\r\n<ListBucketResult>";
+
+	send_all(r->fd, head, sizeof(head) - 1);
+	return false;
+}
+
+/* It begins anew each time, so what comes is no progress. */
+START_TEST(a_listing_that_is_always_cut_short_is_an_error)
+{
+	struct ckpt_err e = { 0 };
+	struct buf b = BUF_INIT(4096);
+
+	start(list_half, "s3://b/run");
+	ck_assert_int_eq(store_list(store, "s", note, &b, &e), -EIO);
+	ck_assert_msg(strstr(e.msg, "; tried ") != NULL, "%s", e.msg);
 	buf_release(&b);
 	stop();
 }

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "remote/store.h"
+#include "remote/wire.h"
 #include "rng.h"
 #include "suites.h"
 
@@ -111,6 +112,32 @@ START_TEST(wants_that_adjoin_are_one_request)
 }
 END_TEST
 
+/* ---- how large they become ---- */
+
+/* 1, 2, 4, 8, 8 MiB, also from the first block on, which is where nothing has ended yet. */
+START_LOOP_TEST(requests_that_follow_each_other_become_larger, 3)
+{
+	static const uint64_t first[] = { 0, 7, 4000 };
+	const uint64_t per = MIB / WIRE_BLOCK;
+	struct steps s = { 0 };
+	uint64_t at = first[_i];
+
+	for (uint64_t mib = 1; mib <= 16; mib *= 2) {
+		uint64_t n = min_u64(mib, 8) * per;
+
+		ck_assert_uint_eq(steps_most(&s, at), n);
+		steps_sent(&s, at, at + n);
+		at += n;
+	}
+	/* One that was cut short, and blocks that were there already. */
+	steps_sent(&s, at, at + 1);
+	ck_assert_uint_eq(steps_most(&s, at + 1 + per), 8 * per);
+	/* Another place. */
+	ck_assert_uint_eq(steps_most(&s, at + 2 + per), per);
+	ck_assert_uint_eq(steps_most(&s, at), per);
+}
+END_TEST
+
 /* ---- gaps ---- */
 
 START_TEST(a_gap_is_read_through_while_the_link_is_idle)
@@ -118,18 +145,23 @@ START_TEST(a_gap_is_read_through_while_the_link_is_idle)
 	struct net_pace p = { .latency_us = 20000, .connection_bps = 50000000 };
 	uint64_t before = UINT64_MAX;
 
-	/* 20 ms at 50 MB/s are 1 MB, 15 whole blocks of 64 KiB. */
-	ck_assert_uint_eq(sched_gap(&p, 0, 16 * MIB), 15);
-	for (uint64_t busy = 0; busy <= 20 * MIB; busy += MIB) {
-		uint64_t gap = sched_gap(&p, busy, 16 * MIB);
+	/* 20 ms at 50 MB/s are 1 MB, 15 whole blocks of 64 KiB. With as much on its way, the link has
+	 * no time to lose. */
+	ck_assert_uint_eq(sched_gap(&p, 0), 15);
+	ck_assert_uint_eq(sched_gap(&p, 500000), 7);
+	ck_assert_uint_eq(sched_gap(&p, 1000000), 0);
+	p.total_bps = 125000000; /* which takes more connections */
+	for (uint64_t busy = 0; busy <= 2500000; busy += 125000) {
+		uint64_t gap = sched_gap(&p, busy);
 
 		ck_assert_uint_le(gap, before);
+		ck_assert(busy > 1250000 || gap >= 7);
 		before = gap;
 	}
 	ck_assert_uint_eq(before, 0);
-	ck_assert_uint_eq(sched_gap(&(struct net_pace){ 0 }, 0, 16 * MIB), 0); /* not known */
+	ck_assert_uint_eq(sched_gap(&(struct net_pace){ 0 }, 0), 0); /* not known */
 	p.latency_us = UINT64_MAX;
-	ck_assert_uint_eq(sched_gap(&p, 0, 16 * MIB), SCHED_MAX / (64 << 10));
+	ck_assert_uint_eq(sched_gap(&p, 0), SCHED_MAX / (64 << 10));
 }
 END_TEST
 

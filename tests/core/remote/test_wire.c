@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
-static int pair[2];
+static int pair[2], control;
 
 static void setup(void)
 {
@@ -131,6 +131,19 @@ END_TEST
 
 /* ---- a client that has lost its mind ---- */
 
+/* Its socket takes the place of that of the process that starts it. */
+static void next_fetcher(void)
+{
+	int rc;
+	autofree struct wire_msg *m = receive(&rc);
+
+	ck_assert_int_eq(rc, 1);
+	ck_assert_uint_eq(m->head.kind, WIRE_FETCHER);
+	REQUIRE(m->fd >= 0);
+	control = pair[0];
+	pair[0] = pair[1] = m->fd;
+}
+
 static void start_fetcher(void)
 {
 	char self[4096], path[4200], dir[4096];
@@ -157,6 +170,7 @@ static void start_fetcher(void)
 	(void)close(pair[1]);
 	pair[1] = pair[0]; /* receive() is of this side */
 	REQUIRE(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status));
+	next_fetcher();
 }
 
 static void drain(void)
@@ -209,6 +223,31 @@ START_LOOP_TEST(a_fetcher_survives_whatever_it_is_told, 6)
 			(void)close(m->fd);
 		if (m->head.id == 4711)
 			break;
+	}
+}
+END_TEST
+
+/* One that does not answer is ended, and another one comes. */
+START_TEST(a_fetcher_is_ended_when_that_is_asked_for)
+{
+	struct wire_head end = { .kind = WIRE_END_IT },
+			 hello = { .kind = WIRE_HELLO, .id = 1, .n = { WIRE_VERSION } };
+	int rc;
+
+	start_fetcher();
+	for (unsigned i = 0; i < 3; i++) {
+		autofree struct wire_msg *gone = NULL, *m = NULL;
+
+		ck_assert_int_eq(wire_send(control, &end, NULL, 0, -1), 0);
+		gone = receive(&rc);
+		ck_assert_int_eq(rc, 0);
+		(void)close(pair[0]);
+		pair[0] = pair[1] = control;
+		next_fetcher();
+		ck_assert_int_eq(wire_send(pair[0], &hello, "none", 5, -1), 0);
+		m = receive(&rc);
+		ck_assert_int_eq(rc, 1);
+		ck_assert_uint_eq(m->head.n[0], 0);
 	}
 }
 END_TEST

@@ -281,6 +281,59 @@ START_TEST(what_is_wanted_is_fetched_once_in_large_requests)
 }
 END_TEST
 
+/* A checkpoint of one tensor w of n bytes. */
+static struct ckpt *open_large(uint64_t n)
+{
+	const struct ckpt_opts opts = { .index = ":memory:", .cache_dir = cache };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+	char head[200], path[4300];
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "%s/b/model.safetensors", store);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	REQUIRE(fd >= 0);
+	(void)snprintf(
+		head, sizeof(head),
+		"%c%7s{\"w\":{\"dtype\":\"U8\",\"shape\":[%llu],\"data_offsets\":[0,%llu]}}%80s",
+		120, "", (unsigned long long)n, (unsigned long long)n, "");
+	memset(head + 1, 0, 7);
+	REQUIRE(pwrite(fd, head, 128, 0) == 128 && !ftruncate(fd, (off_t)n + 128));
+	(void)close(fd);
+	ck_assert_msg(!open_typed("s3://b", &opts, &c, &e), "%s", e.msg);
+	return c;
+}
+
+/* What is announced ahead of a reader who stops is fetched for nothing: among many nothing is, however
+ * slow they are. */
+START_TEST(readers_know_of_each_other_even_if_they_are_slow)
+{
+	enum { READERS = 16, EACH = 4 << 20, PIECE = 128 << 10 };
+	struct ckpt *c = open_large((uint64_t)READERS * EACH);
+	struct ckpt_file *f[READERS];
+	struct ckpt_err e = { 0 };
+	autofree uint8_t *buf = malloc(PIECE);
+	uint64_t bytes;
+
+	REQUIRE(buf);
+	for (unsigned i = 0; i < READERS; i++)
+		ck_assert_msg(!ckpt_file_open_path(c, "tensors/w", &f[i], &e), "%s", e.msg);
+	for (uint64_t at = 0; at < 5 * MIB / 4; at += PIECE)
+		for (unsigned i = 0; i < READERS; i++)
+			ck_assert_int_eq(
+				ckpt_file_read(f[i], buf, PIECE, i * (uint64_t)EACH + at, &e),
+				PIECE);
+	(void)sleep(2);
+	for (uint64_t at = 5 * MIB / 4; at < 3 * MIB / 2; at += PIECE)
+		ck_assert_int_eq(ckpt_file_read(f[0], buf, PIECE, at, &e), PIECE);
+	(void)logged("get", &bytes);
+	ck_assert_uint_le(bytes, READERS * (5 * MIB / 4 + 128 * KIB) + 256 * KIB);
+	for (unsigned i = 0; i < READERS; i++)
+		ckpt_file_close(f[i]);
+	ckpt_close(c);
+}
+END_TEST
+
 START_TEST(whole_segments_are_mapped_and_lent)
 {
 	const struct place_options how = { .cache_dir = cache };
@@ -407,7 +460,83 @@ static pid_t fetcher(unsigned i)
 	return pid;
 }
 
-START_TEST(a_fetcher_that_dies_ends_what_waits_for_it)
+/* The process that starts it, and what it has started. */
+static pid_t parent_of(pid_t pid)
+{
+	char path[64], line[512] = "";
+	int parent = 0;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	f = fopen(path, "re");
+	REQUIRE(f && fgets(line, sizeof(line), f));
+	(void)fclose(f);
+	REQUIRE(sscanf(strrchr(line, ')'), ") %*c %d", &parent) == 1);
+	return parent;
+}
+
+/* What has been read, what is read meanwhile and what is read later is right, and what was open stays
+ * open. */
+START_LOOP_TEST(a_fetcher_that_dies_is_started_again, 2)
+{
+	const struct place_options how = { .cache_dir = _i ? "none" : cache };
+	struct place *p;
+	struct source *s, *other;
+	uint64_t ignored;
+	struct place_network n;
+
+	put_object("x", 12 * MIB);
+	put_object("y", 2 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	other = source_of(p, "y");
+	for (unsigned i = 0; i < 6; i++) {
+		read_and_check(s, 2 * i * MIB, 4096);
+		(void)source_want(s, (2 * i + 1) * MIB, MIB);
+		REQUIRE(!kill(fetcher(i), SIGKILL));
+		read_and_check(s, 2 * i * MIB, 4096);
+		read_and_check(s, (2 * i + 1) * MIB, MIB);
+		read_and_check(other, i * 300 * KIB, 100);
+		ck_assert_uint_eq(logged("pid ", &ignored), i + 2);
+	}
+	ck_assert(place_network(p, &n));
+	ck_assert_uint_eq(n.restarts, 6);
+	source_free(other);
+	other = source_of(p, "y");
+	read_and_check(other, 0, 2 * MIB);
+	read_and_check(s, 0, 12 * MIB);
+	source_free(other);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+/* A request that kills every fetcher is an error in the end, and costs little. */
+START_TEST(a_fetcher_that_always_dies_is_an_error_in_the_end)
+{
+	const struct place_options how = { .cache_dir = cache, .retry_s = 2 };
+	struct place *p;
+	struct source *s;
+	struct ckpt_err e = { 0 };
+	uint8_t buf[4096];
+	uint64_t ignored;
+
+	put_object("x", 2 * MIB);
+	REQUIRE(!setenv("DIR_STORE_DIE", "1", 1));
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	ck_assert_int_eq(source_read(s, buf, sizeof(buf), MIB, &e), -EIO);
+	ck_assert_msg(strstr(e.msg, "ckptfs-fetch, which reads object stores, has ended") != NULL,
+		      "%s", e.msg);
+	ck_assert_uint_ge(logged("pid ", &ignored), 3);
+	ck_assert_uint_le(logged("pid ", &ignored), 12);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+/* Where nobody is left to start it. */
+START_TEST(a_fetcher_that_is_not_started_again_ends_what_waits_for_it)
 {
 	const struct place_options how = { .cache_dir = cache };
 	struct place *p;
@@ -418,6 +547,7 @@ START_TEST(a_fetcher_that_dies_ends_what_waits_for_it)
 	put_object("x", 2 * MIB);
 	p = open_at("s3://b", &how);
 	s = source_of(p, "x");
+	REQUIRE(!kill(parent_of(fetcher(0)), SIGKILL));
 	read_and_check(s, 0, 4096);
 	REQUIRE(!kill(fetcher(0), SIGKILL));
 	ck_assert_int_eq(source_read(s, buf, sizeof(buf), MIB, &e), -EIO);

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Addresses that a fetcher has open, and that one that comes after it opens again. */
+#include "source/remote_internal.h"
+
+#include "base/err.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { TEXT_MAX = 8192 };
+
+struct rplace {
+	_Atomic unsigned users;
+	struct link *link;
+	int dir; /* of file://; -1: none */
+	bool anonymous;
+	char *text; /* of WIRE_OPEN: the canonical address, so that a revision remains the same commit */
+	size_t len;
+	pthread_mutex_t lock;
+	uint64_t number, epoch; /* under the lock */
+};
+
+/* One string more, with its NUL. */
+static bool add_string(char text[static TEXT_MAX], size_t *len, const char *s)
+{
+	size_t n = s ? strlen(s) + 1 : 1;
+
+	if (n > TEXT_MAX - *len)
+		return false;
+	memcpy(text + *len, s ? s : "", n);
+	*len += n;
+	return true;
+}
+
+/* Sends WIRE_OPEN; ret_root: NULL, or for the canonical address. */
+static int ask_open(struct link *l, const struct rplace *p, const char *text, size_t len,
+		    uint64_t *ret_number, uint64_t *ret_epoch, char **ret_root, struct ckpt_err *e)
+{
+	struct call c = { .head = { .kind = WIRE_OPEN, .n = { p->anonymous } } };
+	int rc;
+
+	do
+		rc = link_call_with(l, &c, text, len, p->dir, e);
+	while (rc && link_again(&c));
+	*ret_number = c.head.n[1];
+	*ret_epoch = c.epoch;
+	if (!rc && ret_root) {
+		*ret_root = c.text && *c.text ? strdup(c.text) : NULL;
+		rc = *ret_root ? 0 : err_nomem(e);
+	}
+	call_release(&c);
+	return rc;
+}
+
+static void close_number(struct rplace *p, uint64_t number, uint64_t epoch)
+{
+	struct wire_head h = { .kind = WIRE_CLOSE, .n = { number } };
+
+	link_tell(p->link, epoch, &h);
+}
+
+static void rplace_free(struct rplace *p)
+{
+	if (p->dir >= 0)
+		(void)close(p->dir);
+	free(p->text);
+	free(p);
+}
+
+int rplace_open(struct link *l, const char *address, int dir, const struct place_options *o,
+		struct rplace **ret, char **ret_root, struct ckpt_err *e)
+{
+	const char *const more[] = { o->endpoint, o->region, o->profile };
+	struct rplace *p = calloc(1, sizeof(*p));
+	autofree char *root = NULL;
+	char text[TEXT_MAX];
+	int rc = 0;
+
+	if (!p)
+		return err_nomem(e);
+	p->dir = dir < 0 ? -1 : fcntl(dir, F_DUPFD_CLOEXEC, 0);
+	if (dir >= 0 && p->dir < 0)
+		rc = err_sys(e, errno, "open '%s'", address);
+	p->anonymous = o->anonymous;
+	for (int canonical = 0; !rc && canonical < 2; canonical++) {
+		bool fits;
+
+		p->len = 0;
+		fits = add_string(text, &p->len, canonical ? root : address);
+		for (size_t i = 0; i < ARRAY_LEN(more); i++)
+			fits = fits && add_string(text, &p->len, more[i]);
+		if (!fits)
+			rc = err_set(e, ENAMETOOLONG, "its name, or an option, is too long");
+		else if (!canonical)
+			rc = ask_open(l, p, text, p->len, &p->number, &p->epoch, &root, e);
+	}
+	p->text = rc ? NULL : malloc(p->len);
+	if (!rc && !p->text)
+		rc = err_nomem(e);
+	if (rc) {
+		rplace_free(p);
+		return rc;
+	}
+	memcpy(p->text, text, p->len);
+	(void)pthread_mutex_init(&p->lock, NULL);
+	p->users = 1;
+	p->link = l;
+	link_hold(l);
+	*ret = p;
+	*ret_root = steal_ptr(&root);
+	return 0;
+}
+
+void rplace_hold(struct rplace *p)
+{
+	p->users++;
+}
+
+void rplace_put(struct rplace *p)
+{
+	if (--p->users)
+		return;
+	close_number(p, p->number, p->epoch);
+	link_put(p->link);
+	(void)pthread_mutex_destroy(&p->lock);
+	rplace_free(p);
+}
+
+struct link *rplace_link(const struct rplace *p)
+{
+	return p->link;
+}
+
+uint64_t rplace_number(struct rplace *p, uint64_t *ret_epoch)
+{
+	SCOPED_LOCK(&p->lock);
+
+	*ret_epoch = p->epoch;
+	return p->number;
+}
+
+/* The same, after it was opened again if need be. */
+static int get_number(struct rplace *p, uint64_t *ret, uint64_t *ret_epoch, struct ckpt_err *e)
+{
+	uint64_t number, epoch, other, other_epoch;
+
+	*ret = rplace_number(p, ret_epoch);
+	if (*ret_epoch == link_epoch(p->link))
+		return 0;
+	if (ask_open(p->link, p, p->text, p->len, &number, &epoch, NULL, e))
+		return -e->code;
+	{
+		/* Of two threads that come here at the same time one opens it for nothing. */
+		SCOPED_LOCK(&p->lock);
+		bool newer = epoch > p->epoch;
+
+		other = newer ? p->number : number;
+		other_epoch = newer ? p->epoch : epoch;
+		if (newer) {
+			p->number = number;
+			p->epoch = epoch;
+		}
+		*ret = p->number;
+		*ret_epoch = p->epoch;
+	}
+	close_number(p, other, other_epoch);
+	return 0;
+}
+
+int rplace_call(struct rplace *p, struct call *c, const void *text, size_t len, struct ckpt_err *e)
+{
+	int rc;
+
+	do {
+		rc = get_number(p, &c->head.n[0], &c->epoch, e);
+		if (!rc)
+			rc = link_call(p->link, c, text, len, e);
+	} while (rc && link_again(c));
+	return rc;
+}
