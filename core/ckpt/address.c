@@ -80,7 +80,7 @@ static void explain(const char *path, struct ckpt_err *e)
 		return;
 	if (strstr(path, "://")) {
 		append(e, "; the addresses that ckptfs knows begin with s3://, gs://, https://, "
-			  "http:// or hf://");
+			  "http://, hf:// or file://");
 	} else if (is_repository(path) && !is_there(path, strcspn(path, "/"))) {
 		cache = cached(path);
 		if (cache)

@@ -2,8 +2,8 @@
 #include "ckpt/ahead.h"
 
 #include "base/checked.h"
-#include "base/clock.h"
 #include "ckpt/ckpt_internal.h"
+#include "read/fetch.h"
 #include "read/tensor_read.h"
 #include "source/files.h"
 #include "tensor/vtensor.h"
@@ -15,7 +15,8 @@ enum {
 	MAX_WINDOW = 16 << 20,
 	CROWD_WINDOW = 8 << 20, /* of several readers together; 1 Gbit/s and 20 ms need 2.5 MB */
 	LEAST_WINDOW = 1 << 20, /* the kernel reads ahead so much by itself */
-	TURN_SHIFT = 30,	/* a turn is 2^30 ns, 1.07 s */
+	SLOW_WINDOW = 4 << 20,	/* of what takes a second or two to compute with one CPU */
+	TURN_SHIFT = 24,	/* a turn is 2^24 bytes, of which 16 readers get 1 MiB each */
 	FAR = 32,		/* a place that likes so many requests at a time is far away */
 	MIN_PAUSE = 1 << 20,
 	MAX_PAUSE = 64 << 20,
@@ -23,8 +24,9 @@ enum {
 };
 
 /* The numbers only produce hints, so threads need not agree. */
-void ahead_note(struct ahead *a, uint64_t off, uint64_t len)
+void ahead_note(struct ckpt_file *f, uint64_t off, uint64_t len)
 {
+	struct ahead *a = &f->ahead;
 	uint64_t next = a->next, end = off + len;
 
 	if (off > next + SLACK || end + SLACK < next) {
@@ -32,9 +34,17 @@ void ahead_note(struct ahead *a, uint64_t off, uint64_t len)
 		a->next = end;
 	} else if (end > next) {
 		/* What was left out is not read: a reader at random sometimes comes so near. */
-		a->in_order += min_u64(end - next, len);
+		len = min_u64(end - next, len);
+		a->in_order += len;
 		a->next = end;
+		if (f->engine)
+			f->engine->in_order += len;
 	}
+}
+
+bool ahead_is_in_order(const struct ahead *a)
+{
+	return a->wanted && a->in_order >= BEGIN_AFTER;
 }
 
 static bool want_tensor(struct ckpt_file *f, uint64_t id, uint64_t off, uint64_t len)
@@ -43,6 +53,8 @@ static bool want_tensor(struct ckpt_file *f, uint64_t id, uint64_t off, uint64_t
 	struct tensor_reader *r;
 	struct ckpt_err ignored;
 	struct vtensor *v;
+	uint32_t number;
+	uint64_t slow;
 	bool missing;
 
 	if (f->reader)
@@ -50,7 +62,10 @@ static bool want_tensor(struct ckpt_file *f, uint64_t id, uint64_t off, uint64_t
 	/* A failure will recur when the data is requested. */
 	if (view_vtensor(f->engine->view, id, &v, &ignored) || tensor_open(fetch, v, &r, &ignored))
 		return false;
+	slow = view_is_gguf(id, &number) ? tensor_slow_bytes(r) : 0;
 	missing = tensor_want(fetch, r, off, len);
+	if (slow && f->ahead.wanted)
+		missing |= fetch_keep(fetch, number, slow, off, len);
 	tensor_close(fetch, r);
 	return missing;
 }
@@ -74,11 +89,16 @@ static bool announce(struct ckpt_file *f, uint64_t from, uint64_t to)
 	return missing;
 }
 
-/* How many read in order from this checkpoint, in this turn or the last; this reader is counted.
- * crowd: the turn, the readers of the one before it and its own, 32, 16 and 16 bits. */
-static uint64_t count_readers(_Atomic uint64_t *crowd, struct ahead *a)
+/*
+ * How many read in order from this checkpoint, in this turn or the last; this reader is counted. Turns
+ * are of bytes that all of them have read, not of time: how fast they are does not matter.
+ * crowd: the turn, the readers of the one before it and its own, 32, 16 and 16 bits.
+ */
+static uint64_t count_readers(struct engine *engine, struct ahead *a)
 {
-	uint64_t turn = clock_ns() >> TURN_SHIFT & UINT32_MAX, v = *crowd, to, before, now;
+	uint64_t turn =
+		((engine->in_order >> TURN_SHIFT) + 1) & UINT32_MAX; /* a->turn is 0 at first */
+	uint64_t v = engine->crowd, to, before, now;
 
 	do {
 		uint64_t passed = (turn - (v >> 32)) & UINT32_MAX;
@@ -88,7 +108,7 @@ static uint64_t count_readers(_Atomic uint64_t *crowd, struct ahead *a)
 		if (a->turn != turn && now < UINT16_MAX)
 			now++;
 		to = turn << 32 | before << 16 | now;
-	} while (to != v && !atomic_compare_exchange_weak(crowd, &v, to));
+	} while (to != v && !atomic_compare_exchange_weak(&engine->crowd, &v, to));
 	a->turn = turn;
 	return max_u64(max_u64(before, now), 1);
 }
@@ -97,26 +117,26 @@ static uint64_t count_readers(_Atomic uint64_t *crowd, struct ahead *a)
  * of them. */
 static uint64_t window_of(struct ckpt_file *f)
 {
-	uint64_t n = files_at_once(f->engine->files) < FAR
-			     ? 1
-			     : count_readers(&f->engine->crowd, &f->ahead);
+	uint64_t n, each;
 
-	uint64_t each = CROWD_WINDOW / n;
-
+	if (files_at_once(f->engine->files) < FAR)
+		return MAX_WINDOW;
+	n = count_readers(f->engine, &f->ahead);
+	each = CROWD_WINDOW / n;
 	return n == 1 ? MAX_WINDOW : each < LEAST_WINDOW ? 0 : each;
 }
 
 void ahead_announce(struct ckpt_file *f)
 {
 	struct ahead *a = &f->ahead;
-	uint64_t next = a->next, window = min_u64(2 * a->in_order, MAX_WINDOW), from, to;
+	uint64_t next = a->next, most = a->slow ? SLOW_WINDOW : MAX_WINDOW, window, from, to;
 
-	if (!f->engine || window < 2 * BEGIN_AFTER || next >= f->v.size ||
-	    atomic_exchange(&a->busy, true))
+	if (!f->engine || !a->in_order || next >= f->v.size || atomic_exchange(&a->busy, true))
 		return;
-	window = min_u64(window, window_of(f));
+	/* Readers count from the start, so that the first ones know of the others. */
+	window = min_u64(window_of(f), min_u64(2 * a->in_order, most));
 	to = min_u64(next + window, f->v.size);
-	if (!window) {
+	if (window < LEAST_WINDOW || a->in_order < BEGIN_AFTER) {
 		a->busy = false;
 		return;
 	}

@@ -51,13 +51,33 @@ static int open_in_run(struct ckpt *c, const char *path, const struct ckpt_opts 
 	return rc > 0 ? -e->code : rc;
 }
 
+/* Does an option name something at an address, perhaps among paths? */
+static bool names_address(struct ckpt_opts o)
+{
+	const struct ckpt_option *x;
+
+	for (size_t i = 0; (x = ckpt_option(i)); i++) {
+		const char *const *value = (const char *const *)ckpt_opts_at(&o, x);
+
+		if ((x->form == CKPT_OPTION_FILE || x->form == CKPT_OPTION_TEXT) && *value &&
+		    x->tree && strstr(*value, "://"))
+			return true;
+	}
+	return false;
+}
+
 /* Everything works without a cache, only slowly. */
 static void warn_of_cache(struct ckpt *c, const struct ckpt_opts *o)
 {
 	struct place_network n;
+	bool is_remote = place_network(c->place, &n);
 
-	if (o->warn && place_network(c->place, &n) && *n.note)
+	if (o->warn && is_remote && *n.note)
 		o->warn(o->warn_arg, n.note);
+	else if (o->warn && o->cache_dir && strcmp(o->cache_dir, "none") != 0 && !is_remote &&
+		 !names_address(*o))
+		o->warn(o->warn_arg, "cache_dir= changes nothing for a path: open file://PATH to "
+				     "keep its bytes there");
 }
 
 /* o: NULL for a run, in which nothing else is looked for. */
@@ -430,12 +450,15 @@ int ckpt_open_sized(const char *path, const char *const opts[], const struct ckp
 {
 	struct arena words CLEANUP(arena_release) = ARENA_INIT(CKPT_MAX_WORDS);
 	struct ckpt_opts o;
-	int rc = ckpt_opts_parse(opts, hooks, size, &words, &o, e);
+	struct ckpt_err why; /* may be set on success, by what was tried first */
+	int rc = ckpt_opts_parse(opts, hooks, size, &words, &o, &why);
 
 	if (!rc)
-		rc = ckpt_open_with(path, &o, ret, e);
+		rc = ckpt_open_with(path, &o, ret, &why);
 	if (!rc)
 		ckpt_keep_words(*ret, &words);
+	else
+		*e = why;
 	return rc;
 }
 

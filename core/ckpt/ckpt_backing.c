@@ -5,6 +5,8 @@
  *
  * For nearly all other files the size alone rules this out, so the test is cheap: the first tensor
  * determines the only candidate.
+ *
+ * And tensors that a program can map.
  */
 #include <ckptfs/ckpt_mount.h>
 
@@ -43,6 +45,7 @@ static int find_tensor(struct ckpt_file *f, const struct segment *s, struct back
 {
 	struct tensor_reader *r = f->reader;
 	struct vtensor *v;
+	uint64_t off = 0;
 	uint32_t number;
 	int rc = 0;
 
@@ -52,9 +55,9 @@ static int find_tensor(struct ckpt_file *f, const struct segment *s, struct back
 			rc = tensor_open(f->engine->fetch, v, &r, e);
 	}
 	if (!rc)
-		rc = tensor_in_place(r, s->off, &number, e);
+		rc = tensor_in_place(r, &number, &off, e);
 	if (!rc)
-		rc = agree(b, f->engine->files, number, f->v.size);
+		rc = off != s->off || agree(b, f->engine->files, number, f->v.size);
 	if (r != f->reader)
 		tensor_close(f->engine->fetch, r);
 	return rc;
@@ -128,4 +131,45 @@ bool ckpt_file_written(const struct ckpt_file *f, struct ckpt_err *why)
 	(void)err_set(why, EIO, "'%s' was written to while it was open",
 		      files_path(f->backing, f->backing_number));
 	return true;
+}
+
+static int tensor_backing(struct engine *eng, const struct tensor_info *t, int *ret_fd,
+			  uint64_t *ret_off, struct ckpt_err *e)
+{
+	struct ckpt_file *f;
+	uint64_t start[CKPT_MAX_DIMS] = { 0 };
+	uint64_t off;
+	uint32_t number;
+	int rc = ckpt_steps_open(eng, t, start, NULL, t->shape, &f, e);
+
+	if (rc)
+		return rc;
+	rc = tensor_in_place(f->reader, &number, &off, e);
+	ckpt_file_close(f);
+	if (rc)
+		return rc;
+	rc = files_open(eng->files, number, e);
+	if (rc < 0)
+		return rc == -ENOTSUP ? 1 : rc;
+	*ret_fd = rc;
+	*ret_off = off;
+	return 0;
+}
+
+int ckpt_tensor_backing(struct ckpt *c, uint64_t i, int *ret_fd, uint64_t *ret_off,
+			struct ckpt_err *e)
+{
+	struct tensor_info t;
+	int rc = ckpt_tensor_at(c, i, &t, e);
+
+	return rc ? rc : tensor_backing(c->engine, &t, ret_fd, ret_off, e);
+}
+
+int ckpt_model_backing(struct ckpt *c, uint64_t i, int *ret_fd, uint64_t *ret_off,
+		       struct ckpt_err *e)
+{
+	struct tensor_info t;
+	int rc = ckpt_model_at(c, i, &t, e);
+
+	return rc ? rc : tensor_backing(c->engine, &t, ret_fd, ret_off, e);
 }

@@ -215,6 +215,7 @@ void ckpt_file_ahead(struct ckpt_file *f)
 {
 	if (!f->engine) /* a run's own files are texts and have no engine */
 		return;
+	f->ahead.wanted = true;
 	ahead_announce(f);
 	blockcache_ahead(fetch_blocks(f->engine->fetch));
 }
@@ -229,17 +230,30 @@ bool ckpt_file_is_stale(const struct ckpt_file *f)
 	return f->engine && (files_changed(f->engine->files) || others_changed(f->engine));
 }
 
-/* In a file with several tensors, each is opened when it is read. */
+/*
+ * In a file with several tensors, each is opened when it is read. What takes long to compute comes out
+ * of the block cache if it is read in order, where it is computed in larger parts and ahead of the
+ * reader. Another reader would have to wait for bytes that it does not want.
+ */
 static int read_one_of_many(struct ckpt_file *f, uint64_t id, void *buf, size_t len, uint64_t at,
 			    struct parts *parts, struct ckpt_err *e)
 {
+	struct fetch *fetch = f->engine->fetch;
 	struct tensor_reader *r;
+	uint32_t number;
+	uint64_t slow;
 	int rc = open_tensor(f->engine, id, &r, e);
 
 	if (rc)
 		return rc;
-	rc = tensor_read(f->engine->fetch, r, buf, len, at, parts, e);
-	tensor_close(f->engine->fetch, r);
+	slow = view_is_gguf(id, &number) ? tensor_slow_bytes(r) : 0;
+	if (slow)
+		f->ahead.slow = true;
+	if (slow && ahead_is_in_order(&f->ahead))
+		rc = fetch_read_kept(fetch, number, slow, buf, len, at, parts, e);
+	else
+		rc = tensor_read(fetch, r, buf, len, at, parts, e);
+	tensor_close(fetch, r);
 	return rc;
 }
 
@@ -261,7 +275,7 @@ static int64_t file_read(struct ckpt_file *f, uint8_t *buf, size_t len, uint64_t
 	int64_t done = (int64_t)left;
 	int rc = 0;
 
-	ahead_note(&f->ahead, off, left);
+	ahead_note(f, off, left);
 	for (size_t i = left ? vfile_find(&f->v, off) : 0; !rc && left; i++) {
 		const struct segment *s = &f->v.seg[i];
 		uint64_t at = off - s->off;
@@ -300,7 +314,7 @@ int64_t ckpt_file_read(struct ckpt_file *f, void *buf, size_t len, uint64_t off,
 {
 	int64_t n = file_read(f, buf, len, off, NULL, e);
 
-	if (n >= 0)
+	if (n >= 0 && !f->ahead.wanted) /* else the reader need not wait for that */
 		ahead_announce(f);
 	if (n < 0 && f->child)
 		run_tree_blame(f, e);

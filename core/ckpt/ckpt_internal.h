@@ -97,6 +97,7 @@ struct engine {
 	char **file_fault;	       /* by file: a sentence, or NULL */
 	_Atomic uint64_t *object_size; /* for compressed objects, once known; by catalog number */
 	_Atomic uint64_t *json_size;   /* the same for objects' values as JSON text */
+	_Atomic uint64_t in_order;     /* bytes that are the next of their reader's */
 	_Atomic uint64_t crowd;	       /* readers in order, see ahead.c */
 	sem_t json_turn; /* limits conversion to one value at a time: each may need much memory */
 	_Atomic(struct buf *) info;    /* info.json, built on first read */

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/nearest.h"
 #include "base/sized.h"
 #include "base/text.h"
 #include "ckpt/model_recipe.h"
@@ -100,6 +101,19 @@ static int set(struct ckpt_opts *o, const struct ckpt_option *x, const char *val
 	}
 }
 
+static int unknown(const char *word, size_t len, struct ckpt_err *e)
+{
+	struct nearest near = NEAREST_INIT(word, len);
+	const struct ckpt_option *x;
+
+	for (size_t i = 0; (x = ckpt_option(i)); i++)
+		if (!x->program)
+			nearest_try(&near, x->name, strlen(x->name), i);
+	return near.n ? err_set(e, EINVAL, "unknown option '%.*s': did you mean '%s'?", (int)len,
+				word, ckpt_option(near.best[0].id)->name)
+		      : err_set(e, EINVAL, "unknown option '%.*s'", (int)len, word);
+}
+
 int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *given, size_t size,
 		    struct arena *a, struct ckpt_opts *ret, struct ckpt_err *e)
 {
@@ -121,7 +135,7 @@ int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *given, s
 		if (!copy)
 			return err_nomem(e);
 		rc = x ? set(ret, x, copy[len] ? copy + len + 1 : NULL, n, a, e)
-		       : err_set(e, EINVAL, "unknown option '%.*s'", (int)len, words[i]);
+		       : unknown(words[i], len, e);
 	}
 	return rc;
 }

@@ -52,6 +52,8 @@ struct place_options;
 	X(TEXT, gguf_dtype, TREE, \
 	  "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q4_k_s|q4_k_m|q5_k_s|q5_k_m|q6_k|mxfp4", \
 	  "types in gguf/, quantised like llama-quantize (the model's)") \
+	X(TEXT, quantize, TREE, "fp8_dynamic|fp8_block", \
+	  "quantise linear layers in hf/, for vLLM and SGLang") \
 	X(TEXT, index, HOW, "PATH", "where to keep the chunk index; :memory: for none on disk") \
 	X(FLAG, allow_missing, TREE, NULL, \
 	  "accept incomplete tensors; opening one is an I/O error") \

@@ -149,3 +149,12 @@ void ckpt_propose_path(struct ckpt *c, ckpt_node dir, const char *path, size_t n
 		memcpy(e->msg + at + n, "?", sizeof("?"));
 	}
 }
+
+size_t ckpt_nearest(const char *name, size_t len, const char *const names[], size_t n)
+{
+	struct nearest near = NEAREST_INIT(name, len);
+
+	for (size_t i = 0; i < n; i++)
+		nearest_try(&near, names[i], strlen(names[i]), i);
+	return near.n ? (size_t)near.best[0].id : n;
+}

@@ -40,6 +40,7 @@ void engine_counters(struct tree *tree, struct ckpt_counters *ret)
 				       .copies = fetch[FETCH_COPIES],
 				       .copied_bytes = fetch[FETCH_COPIED],
 				       .quantised_bytes = fetch[FETCH_QUANTISED],
+				       .gguf_block_bytes = view_gguf_blocks(eng->view),
 				       .cache_hits = blocks.hits,
 				       .cache_misses = blocks.misses,
 				       .cache_evictions = blocks.evictions,
@@ -67,6 +68,7 @@ void ckpt_counters_add(struct ckpt_counters *to, struct ckpt *c)
 	to->cache_max_bytes += n.cache_max_bytes;
 	to->decoded_bytes += n.decoded_bytes;
 	to->quantised_bytes += n.quantised_bytes;
+	to->gguf_block_bytes += n.gguf_block_bytes;
 }
 
 struct teller {

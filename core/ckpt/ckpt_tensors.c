@@ -183,8 +183,9 @@ static int add_files(struct engine *eng, uint32_t number, uint32_t **files, size
 	int rc = 0;
 
 	for (size_t i = 0; !rc && d && i < d->n_inputs; i++)
-		if (!d->inputs[i].fetch)
-			rc = add_files(eng, d->inputs[i].tensor, files, n, e);
+		for (uint32_t k = 0;
+		     !rc && !d->inputs[i].fetch && k < derived_n_sources(&d->inputs[i]); k++)
+			rc = add_files(eng, derived_source(&d->inputs[i], k), files, n, e);
 	if (rc || d)
 		return rc;
 	rc = otensor_map(eng->fetch, number, &t, &m, e);

@@ -119,7 +119,8 @@ bool ckpt_network_sized(struct ckpt *c, struct ckpt_network *ret, size_t size)
 				   .total_bps = p.total_bps,
 				   .window_bytes = p.window,
 				   .cache_hits = p.hits,
-				   .cache_misses = p.misses };
+				   .cache_misses = p.misses,
+				   .restarts = p.restarts };
 	memcpy(n.cache_note, p.note, sizeof(n.cache_note));
 	SIZED_GIVE(ret, size, n);
 	return true;

@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "base/vec.h"
 #include "index/catalog_query.h"
 
 #include <stdlib.h>
@@ -74,7 +75,8 @@ int computed_add(struct computed *c, struct catalog *catalog, const struct compu
 						     .like = v[i].like,
 						     .dtype = v[i].dtype,
 						     .n_dims = v[i].n_dims,
-						     .shape = v[i].shape };
+						     .shape = v[i].shape,
+						     .hidden = v[i].hidden };
 		inputs += v[i].n_inputs;
 	}
 	if (!rc)
@@ -87,7 +89,8 @@ int computed_add(struct computed *c, struct catalog *catalog, const struct compu
 		put(c, &(struct derived){ .run = v[i].run,
 					  .how = v[i].how,
 					  .inputs = v[i].inputs,
-					  .n_inputs = v[i].n_inputs });
+					  .n_inputs = v[i].n_inputs,
+					  .shift = v[i].shift });
 	for (size_t i = 0; i < c->n_inputs; i++)
 		if (!c->inputs[i].fetch)
 			c->inputs[i].tensor = numbers[c->inputs[i].tensor];
@@ -98,8 +101,21 @@ int computed_add(struct computed *c, struct catalog *catalog, const struct compu
 	return 0;
 }
 
+int computed_keep(struct computed *c, struct vtensor *made, struct ckpt_err *e)
+{
+	if (!VEC_ROOM(c->made, c->cap_made, c->n_made + 1)) {
+		free(made);
+		return err_nomem(e);
+	}
+	c->made[c->n_made++] = made;
+	return 0;
+}
+
 void computed_release(struct computed *c)
 {
+	for (size_t i = 0; i < c->n_made; i++)
+		free(c->made[i]);
+	free(c->made);
 	free(c->v);
 	free(c->inputs);
 	arena_release(&c->mem);

@@ -24,6 +24,8 @@ struct computed {
 	struct derived *v;
 	struct derived_input *inputs; /* of all */
 	size_t n, n_inputs;
+	struct vtensor **made; /* of inputs */
+	size_t n_made, cap_made;
 };
 
 /* A derived tensor that is to be. The arrays, name and `how` are borrowed: the first three until
@@ -40,6 +42,8 @@ struct computed_new {
 	/* Those of this checkpoint have the numbers from before computed_add. */
 	const struct derived_input *inputs;
 	size_t n_inputs;
+	uint8_t shift; /* as in struct derived */
+	bool hidden;
 };
 
 /* Takes over what was derived before: the numbers are the catalog's. */
@@ -47,6 +51,8 @@ int computed_begin(struct computed *c, const struct derived *v, size_t n, struct
 /* hide: one for each shown tensor. The numbers of all tensors change. */
 int computed_add(struct computed *c, struct catalog *catalog, const struct computed_new *v,
 		 size_t n, const bool *hide, struct ckpt_err *e);
+/* Takes over a virtual tensor that is to be an input, also after a failure. */
+int computed_keep(struct computed *c, struct vtensor *made, struct ckpt_err *e);
 void computed_release(struct computed *c);
 
 /* The number of the shown tensor of that name; -1: there is none. */

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "ckpt/dequantise_parts.h"
 #include "codec/cast.h"
+#include "read/mxfp4_blocks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -103,44 +104,91 @@ static int find_all(struct deq_finder *f)
 	return rc;
 }
 
+static size_t count_mxfp4(const struct deq_finder *f)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < f->n; i++)
+		n += f->v[i].mxfp4;
+	return n;
+}
+
+/* What the catalog is told: all that was found, then blocks. *shapes: three numbers for each of
+ * those. */
+static void list_all(const struct deq_finder *f, struct catalog_computed *v, uint64_t (*shapes)[3])
+{
+	size_t k = f->n;
+
+	for (size_t i = 0; i < f->n; i++) {
+		const struct deq_found *x = &f->v[i];
+		const struct catalog_tensor *t = &f->t[x->inputs[0]];
+
+		v[i] = (struct catalog_computed){ .fqn = x->name,
+						  .fqn_len = x->name_len,
+						  .like = x->inputs[0],
+						  .dtype = f->dtype,
+						  .n_dims = x->n_dims,
+						  .shape = x->shape };
+		if (!x->mxfp4)
+			continue;
+		(*shapes)[0] = t->shape[0];
+		(*shapes)[1] = t->shape[1];
+		(*shapes)[2] = t->shape[2] * MXFP4_BYTES; /* fewer bytes than elements */
+		v[k++] = (struct catalog_computed){ .fqn = t->fqn,
+						    .fqn_len = t->fqn_len,
+						    .like = x->inputs[0],
+						    .dtype = CKPT_DTYPE_U8,
+						    .n_dims = 3,
+						    .shape = *shapes++,
+						    .hidden = true };
+		v[i].blocks = (uint32_t)k;
+	}
+}
+
+static const void *keep_how(const struct deq_finder *f, const struct deq_found *x)
+{
+	return x->flat.block ? arena_dup(f->mem, &x->flat, sizeof(x->flat))
+			     : arena_dup(f->mem, &x->q, sizeof(x->q));
+}
+
 /* Adds what was found to the catalog. */
 static int derive(struct catalog *c, struct deq_finder *f, struct dequantised *ret)
 {
-	autofree struct catalog_computed *v = calloc(f->n, sizeof(*v));
+	size_t n_blocks = count_mxfp4(f), n = f->n + n_blocks;
+	autofree struct catalog_computed *v = calloc(n, sizeof(*v));
+	autofree uint64_t(*shapes)[3] = calloc(n_blocks + 1, sizeof(*shapes));
 	autofree uint32_t *numbers = calloc(f->n_tensors + 1, sizeof(*numbers));
 	int rc;
 
-	ret->v = arena_array(f->mem, f->n, sizeof(*ret->v));
-	if (!v || !numbers || !ret->v)
+	ret->v = arena_array(f->mem, n, sizeof(*ret->v));
+	if (!v || !shapes || !numbers || !ret->v)
 		return err_nomem(f->e);
-	for (size_t i = 0; i < f->n; i++)
-		v[i] = (struct catalog_computed){ .fqn = f->v[i].name,
-						  .fqn_len = f->v[i].name_len,
-						  .like = f->v[i].inputs[0],
-						  .dtype = f->dtype,
-						  .n_dims = f->v[i].n_dims,
-						  .shape = f->v[i].shape };
-	rc = catalog_compute(c, v, f->n, f->hide, numbers, f->e);
+	list_all(f, v, shapes);
+	rc = catalog_compute(c, v, n, f->hide, numbers, f->e);
 	if (rc)
 		return err_wrap(f->e, "option 'dequantize'");
 	for (size_t i = 0; i < f->n; i++) {
 		const struct deq_found *x = &f->v[i];
 		struct derived_input *in = arena_array(f->mem, x->n_inputs, sizeof(*in));
-		bool flat = x->flat.block;
-		void *how = flat ? arena_dup(f->mem, &x->flat, sizeof(x->flat))
-				 : arena_dup(f->mem, &x->q, sizeof(x->q));
+		const void *how = keep_how(f, x);
 
 		if (!in || !how)
 			return err_nomem(f->e);
 		for (size_t k = 0; k < x->n_inputs; k++)
 			in[k].tensor = numbers[x->inputs[k]];
 		ret->v[i] = (struct derived){ .number = v[i].number,
-					      .run = flat ? dequant_flat_run : dequant_run,
+					      .run = x->flat.block ? dequant_flat_run : dequant_run,
 					      .how = how,
 					      .inputs = in,
 					      .n_inputs = x->n_inputs };
+		if (x->mxfp4)
+			ret->v[v[i].blocks - 1] =
+				(struct derived){ .number = v[v[i].blocks - 1].number,
+						  .run = mxfp4_blocks_run,
+						  .inputs = in,
+						  .n_inputs = x->n_inputs };
 	}
-	ret->n = f->n;
+	ret->n = n;
 	return 0;
 }
 

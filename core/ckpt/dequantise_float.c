@@ -23,6 +23,8 @@ static bool is_float8(const struct catalog_tensor *t)
 	return t->dtype == CKPT_DTYPE_F8_E4M3FN || t->dtype == CKPT_DTYPE_F8_E5M2;
 }
 
+static const char qdata[] = ".qdata";
+
 static const struct {
 	const char *end, *scales;
 } float8_names[] = {
@@ -31,6 +33,35 @@ static const struct {
 	{ ".weight", ".scale" },	 /* DeepSeek-V3.2's own files */
 	{ ".weight", ".qscale_weight" }, /* Mistral */
 };
+
+/* torchao's Float8Tensor: as many scales as it has blocks, which are all of one size. */
+static int find_qdata(struct deq_finder *f, const struct catalog_tensor *t)
+{
+	int64_t at = deq_sibling(f, t, qdata, ".scale");
+	const struct catalog_tensor *s = at < 0 ? NULL : &f->t[at];
+	size_t prefix = t->n_dims < 2 ? 0 : t->n_dims - 2u;
+	const uint64_t *n = t->shape + prefix, *k;
+	struct deq_found *x;
+
+	if (!s)
+		return deq_no_scales(f, t, qdata, ".scale");
+	k = s->shape + prefix;
+	if (t->n_dims < 2 || s->n_dims != t->n_dims || !dims_equal(prefix, s->shape, t->shape) ||
+	    !cast_possible((enum ckpt_dtype)s->dtype, CKPT_DTYPE_F32) || !k[0] || !k[1] ||
+	    n[0] % k[0] || n[1] % k[1])
+		return deq_bad_scales(f, t, s, "its dimensions must divide those of the codes");
+	x = deq_add(f, t, qdata, "", t->shape, t->n_dims);
+	if (!x)
+		return -ENOMEM;
+	x->q.codes = t->dtype == CKPT_DTYPE_F8_E4M3FN ? CODES_E4M3 : CODES_E5M2;
+	x->q.n_prefix = (uint8_t)prefix;
+	x->q.scale_dims = 2;
+	x->q.rows = max_u64(n[0] / k[0], 1);
+	x->q.columns = max_u64(n[1] / k[1], 1);
+	(void)deq_add_input(f, x, t);
+	(void)deq_add_input(f, x, s);
+	return 0;
+}
 
 int deq_find_float8(struct deq_finder *f, const struct catalog_tensor *t)
 {
@@ -42,6 +73,8 @@ int deq_find_float8(struct deq_finder *f, const struct catalog_tensor *t)
 	if (!is_float8(t) || deq_ends(t, deq_scale) || deq_ends(t, deq_scale_inv) ||
 	    deq_ends(t, ".scale"))
 		return 0;
+	if (deq_ends(t, qdata))
+		return find_qdata(f, t);
 	for (size_t i = 0; at < 0 && i < ARRAY_LEN(float8_names); i++)
 		if (!*float8_names[i].end || deq_ends(t, float8_names[i].end))
 			at = deq_sibling(f, t, float8_names[i].end, float8_names[i].scales);
@@ -124,6 +157,7 @@ int deq_find_blocks(struct deq_finder *f, const struct catalog_tensor *t)
 	if (!x)
 		return -ENOMEM;
 	set_e2m1(x);
+	x->mxfp4 = true;
 	x->q.n_prefix = 1;
 	x->q.turned = true;
 	x->q.group = 32;

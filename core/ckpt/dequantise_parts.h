@@ -46,6 +46,7 @@ struct deq_found {
 	uint32_t name_len;
 	uint64_t shape[CKPT_MAX_DIMS];
 	uint8_t n_dims;
+	bool mxfp4; /* inputs are those of mxfp4_blocks_run */
 };
 
 struct deq_finder {

@@ -7,10 +7,12 @@
 #include "base/json.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/index.h"
+#include "ckpt/quantise.h"
 #include "ckpt/verdict.h"
 #include "index/catalog_query.h"
 #include "layout/layout.h"
 #include "read/fetch.h"
+#include "read/tensor_read.h"
 #include "source/files.h"
 #include "source/place.h"
 #include "tensor/rename.h"
@@ -198,6 +200,24 @@ static void warn_not_shown(const struct engine *eng, const struct ckpt_opts *o)
 		}
 }
 
+/* For fetch_read_kept: bytes of tensor `number` of gguf/. */
+static int compute_gguf(void *arg, uint32_t number, void *buf, size_t len, uint64_t off,
+			struct ckpt_err *e)
+{
+	const struct engine *eng = arg;
+	struct tensor_reader *r;
+	struct vtensor *v;
+	int rc = view_gguf_vtensor(eng->view, number, &v, e);
+
+	if (!rc)
+		rc = tensor_open(eng->fetch, v, &r, e);
+	if (rc)
+		return rc;
+	rc = tensor_read(eng->fetch, r, buf, len, off, NULL, e);
+	tensor_close(eng->fetch, r);
+	return rc;
+}
+
 int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct index_request rq = { .place = eng->c->place,
@@ -213,7 +233,9 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 							      : ENGINE_CACHE,
 				    .map_bytes = o->maps ? o->maps : ENGINE_MAPS,
 				    .renew = renew_catalog,
-				    .renew_arg = eng };
+				    .renew_arg = eng,
+				    .compute = compute_gguf,
+				    .compute_arg = eng };
 	const struct stored_file *sources;
 	size_t n_sources, n_objects;
 	struct digest before;
@@ -246,6 +268,8 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 		rc = fetch_new(eng->catalog, eng->files, &fetch, &eng->fetch, e);
 	if (!rc)
 		rc = engine_show(eng, o, e);
+	if (!rc && o->quantize)
+		rc = quantise(eng, o, &fetch, e);
 	if (rc)
 		return rc;
 	warn_not_shown(eng, o);

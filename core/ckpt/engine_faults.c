@@ -92,7 +92,9 @@ const char *ckpt_tensor_fault(const struct engine *eng, size_t i)
 	const char *fault = NULL;
 
 	for (size_t k = 0; d && !fault && k < d->n_inputs; k++)
-		fault = ckpt_tensor_fault(others_of(eng, d->inputs[k].fetch), d->inputs[k].tensor);
+		for (uint32_t s = 0; !fault && s < derived_n_sources(&d->inputs[k]); s++)
+			fault = ckpt_tensor_fault(others_of(eng, d->inputs[k].fetch),
+						  derived_source(&d->inputs[k], s));
 	if (d)
 		return fault;
 	if (t->state == TENSOR_INCOMPLETE)

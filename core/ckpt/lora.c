@@ -295,8 +295,8 @@ static int describe(struct adapter *a, const struct change *c, uint32_t number,
 	if (!in || !kept)
 		return err_nomem(a->e);
 	in[0].tensor = number;
-	in[1] = (struct derived_input){ a->other->fetch, c->a };
-	in[2] = (struct derived_input){ a->other->fetch, c->b };
+	in[1] = (struct derived_input){ .fetch = a->other->fetch, .tensor = c->a };
+	in[2] = (struct derived_input){ .fetch = a->other->fetch, .tensor = c->b };
 	*ret = (struct computed_new){ .fqn = w->fqn,
 				      .fqn_len = w->fqn_len,
 				      .like = number,

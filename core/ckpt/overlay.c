@@ -39,7 +39,7 @@ static int describe(struct engine *eng, const struct engine *other, const char *
 			       option, FQN_TEXT(from->fqn, from->fqn_len),
 			       dtype_info((enum ckpt_dtype)from->dtype)->name, other->c->root,
 			       FQN_TEXT(to->fqn, to->fqn_len), dtype_info(dtype)->name);
-	*in = (struct derived_input){ other->fetch, p->from };
+	*in = (struct derived_input){ .fetch = other->fetch, .tensor = p->from };
 	*ret = (struct computed_new){ .fqn = to->fqn,
 				      .fqn_len = to->fqn_len,
 				      .like = p->to,

@@ -39,14 +39,16 @@ static bool is_weight(enum ckpt_dtype t)
 	return cast_possible(t, CKPT_DTYPE_F32);
 }
 
-/* The tensors of hf/, without those it leaves out. */
+/* The tensors of hf/, without those it leaves out; codes are weights for whoever knows their scales. */
 static bool shown_get(const void *arg, size_t i, struct arch_tensor *ret)
 {
+	enum view_role role = view_role(arg, i);
 	struct tensor_info t;
 
 	view_model_tensor(arg, i, &t);
-	*ret = (struct arch_tensor){ t.fqn, t.fqn_len, t.n_dims, t.shape, is_weight(t.dtype) };
-	return view_hf_has(arg, i);
+	*ret = (struct arch_tensor){ t.fqn, t.fqn_len, t.n_dims, t.shape,
+				     role == VIEW_CODES || is_weight(t.dtype) };
+	return role != VIEW_SCALES && view_hf_has(arg, i);
 }
 
 static int64_t shown_find(const void *arg, const char *name, size_t len)

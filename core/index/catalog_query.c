@@ -659,6 +659,9 @@ int catalog_compute(struct catalog *c, struct catalog_computed *v, size_t n, con
 		if (fill_computed(c, &v[i], &m[old + i], e))
 			return -e->code;
 		m[old + i].from = (uint32_t)(old + i);
+		m[old + i].hidden = v[i].hidden;
+		if (v[i].blocks)
+			m[old + i].t.blocks = (uint32_t)(old + v[i].blocks - 1);
 	}
 	qsort(m, all, sizeof(*m), by_place);
 	while (shown < all && !m[shown].hidden)
@@ -679,6 +682,10 @@ int catalog_compute(struct catalog *c, struct catalog_computed *v, size_t n, con
 	}
 	for (size_t i = 0; i < n; i++)
 		v[i].like = ret_numbers[v[i].like];
+	for (size_t i = 0; i < all; i++)
+		if (t[i].blocks)
+			t[i].blocks = t[i].blocks < old ? ret_numbers[t[i].blocks]
+							: v[t[i].blocks - old].number;
 	free(c->tensors);
 	c->tensors = t;
 	c->n_tensors = shown;

@@ -36,9 +36,11 @@ struct catalog_tensor {
 	uint64_t map_xxh64;
 	int64_t map;
 	uint32_t fqn_len, chunks, map_bytes;
-	uint32_t top;	     /* bytes of the FQN that are the top-level key, 0: not known */
-	uint32_t row;	     /* its number in the index; CATALOG_COMPUTED: it is not stored */
-	const uint8_t *path; /* the keys that lead to it, see catalog_path.h */
+	uint32_t top; /* bytes of the FQN that are the top-level key, 0: not known */
+	uint32_t row; /* its number in the index; CATALOG_COMPUTED: it is not stored */
+	/* A tensor that is not shown: the same elements as blocks, see catalog_computed; 0: none. */
+	uint32_t blocks;
+	const uint8_t *path;	      /* the keys that lead to it, see catalog_path.h */
 	uint8_t dtype, n_dims, state; /* enum ckpt_dtype, dimensions, enum tensor_state */
 	uint8_t n_logical;	      /* 0: it never was flattened */
 };
@@ -97,10 +99,15 @@ struct catalog_computed {
 	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape;
+	bool hidden; /* it is not shown itself */
+	/* The tensor v[blocks - 1] of the list has the same elements as bytes: ggml's MXFP4 blocks,
+	 * of [n, columns, rows]; 0: there is none. */
+	uint32_t blocks;
 	uint32_t number; /* set here */
 };
 /*
- * hide: one for each tensor that is shown. The new number of tensor i, hidden or not, is
+ * hide: one for each tensor that is shown. Numbers of shown tensors stay as they are if none is
+ * hidden here and all of v are. The new number of tensor i, hidden or not, is
  * ret_numbers[i]. Fails, and changes nothing, if two names are equal (EEXIST), or a tensor is larger than a file can be.
  */
 int catalog_compute(struct catalog *c, struct catalog_computed *v, size_t n, const bool *hide,

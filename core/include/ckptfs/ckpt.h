@@ -199,6 +199,8 @@ CKPT_API int64_t ckpt_model_find(const struct ckpt *c, const char *name, size_t 
  */
 CKPT_API size_t ckpt_similar(const struct ckpt *c, const char *name, size_t len, char *buf,
 			     size_t cap);
+/* Index of the one of n names that is most like this one, or n if none is. For suggestions. */
+CKPT_API size_t ckpt_nearest(const char *name, size_t len, const char *const names[], size_t n);
 /* Index of the stored tensor that the model shows, unsplit, under that name, or -1. */
 CKPT_API int64_t ckpt_model_stored(const struct ckpt *c, const char *name, size_t len);
 /*
@@ -248,6 +250,17 @@ static inline int ckpt_model_slice_read(struct ckpt *c, uint64_t i, const struct
 {
 	return ckpt_model_slice_read_sized(c, i, s, sizeof(*s), to, e);
 }
+
+/*
+ * Is the tensor, as it is shown, one run of bytes in one real file? If so, returns 0: *ret_fd, owned
+ * by the caller, is that file, open for reading and unchanged since the checkpoint was opened, and
+ * *ret_off where the tensor begins in it, for mmap(2). What is read from it or mapped are the file's
+ * current contents, which nothing checks. 1: no.
+ */
+CKPT_API int ckpt_tensor_backing(struct ckpt *c, uint64_t i, int *ret_fd, uint64_t *ret_off,
+				 struct ckpt_err *e);
+CKPT_API int ckpt_model_backing(struct ckpt *c, uint64_t i, int *ret_fd, uint64_t *ret_off,
+				struct ckpt_err *e);
 
 struct ckpt_chunk {
 	const uint64_t *off, *len; /* n_dims each: the chunk's box, in elements */

@@ -94,8 +94,9 @@ struct ckpt_counters {
 	/* The cache of decoded blocks: lookups that found their block, lookups that had to read or
 	 * decode it, blocks dropped, its size now and its limit. */
 	uint64_t cache_hits, cache_misses, cache_evictions, cache_bytes, cache_max_bytes;
-	uint64_t decoded_bytes;	  /* of compressed items; a block decoded twice counts twice */
-	uint64_t quantised_bytes; /* of blocks in gguf/; a block computed twice counts twice */
+	uint64_t decoded_bytes;	   /* of compressed items; a block decoded twice counts twice */
+	uint64_t quantised_bytes;  /* of blocks in gguf/; a block computed twice counts twice */
+	uint64_t gguf_block_bytes; /* of all blocks in gguf/, once it has been looked at */
 };
 /* Never blocks. */
 CKPT_API void ckpt_counters_sized(struct ckpt *c, struct ckpt_counters *ret, size_t size);
@@ -119,6 +120,7 @@ struct ckpt_network {
 	uint64_t cache_hits,
 		cache_misses; /* reads of what was here, and of what had to be fetched */
 	char cache_note[512]; /* why nothing is kept although it should be; "": nothing is wrong */
+	uint64_t restarts;    /* of ckptfs-fetch, because it has died */
 };
 /* False: it is on this machine. Never blocks. */
 CKPT_API bool ckpt_network_sized(struct ckpt *c, struct ckpt_network *ret, size_t size);
