@@ -2,6 +2,7 @@
 #include "mount/child.h"
 
 #include "base/err.h"
+#include "base/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +23,8 @@ static void let_go(int input, int output)
 	(void)dup2(output < 0 ? null : output, STDOUT_FILENO);
 	(void)dup2(null, STDERR_FILENO);
 	(void)dup2(input, STDIN_FILENO);
-	closefrom(STDERR_FILENO + 1);
+	if (io_close_from(STDERR_FILENO + 1))
+		_exit(1);
 }
 
 int child_start(const char *name, int input, int output, void (*run)(void *arg), void *arg,

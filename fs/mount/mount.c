@@ -321,7 +321,7 @@ static int new_session(struct mount *m, struct ckpt_err *e)
 /* Determines which mount is ours, before anything else could mistake another mount for it. */
 static int find_mount(struct mount *m, const struct buf *before, struct ckpt_err *e)
 {
-	int rc = mounts_find_new(m->target, before, &m->found, e);
+	int rc = mounts_find_new(m->target, fuse_session_fd(m->session), before, &m->found, e);
 
 	if (rc > 0)
 		return err_set(e, ESTALE,
@@ -329,7 +329,8 @@ static int find_mount(struct mount *m, const struct buf *before, struct ckpt_err
 			       "'ckptfs umount' removes what is mounted there now",
 			       m->target);
 	if (rc)
-		return rc;
+		return err_wrap(e, "mount '%s' is left behind, and 'ckptfs umount' removes it",
+				m->target);
 	m->bound = true;
 	return unmounter_bind(&m->unmounter, &m->found, e);
 }
@@ -479,8 +480,8 @@ static int miss(struct mount *m, const struct ckpt_err *missing, struct ckpt_err
 	if (m->sandbox == SANDBOX_ON)
 		return err_set(e, missing->code, "mount '%s': sandbox: %s", m->target,
 			       missing->msg);
-	log_msg(missing->code == ENOTSUP ? LOG_LEVEL_INFO : LOG_LEVEL_WARN,
-		"mount '%s': a part of the sandbox is missing: %s", m->target, missing->msg);
+	log_msg(LOG_LEVEL_WARN, "mount '%s': a part of the sandbox is missing: %s", m->target,
+		missing->msg);
 	return 0;
 }
 

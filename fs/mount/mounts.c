@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,6 +60,7 @@ static bool parse(char *line, struct entry *ret)
 	decode(path);
 	if (sscanf(rest, " - %63s %ms", ret->m.type, &ret->source) != 2)
 		return false;
+	decode(ret->source);
 	ret->path = steal_ptr(&path);
 	return true;
 }
@@ -84,11 +86,30 @@ static int for_all(void (*each)(void *arg, const struct entry *entry), void *arg
 	return 0;
 }
 
+/* A number among what the kernel says of a descriptor; 0: it does not say. */
+static unsigned fdinfo(int fd, const char *name)
+{
+	char path[64];
+	unsigned v = 0;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	FILE *f CLEANUP(cleanup_fclose) = fopen(path, "re");
+	autofree char *line = NULL;
+	size_t cap = 0, n = strlen(name);
+
+	while (f && getline(&line, &cap, f) > 0)
+		if (!strncmp(line, name, n) && line[n] == ':')
+			v = (unsigned)strtoul(line + n + 1, NULL, 10);
+	return v;
+}
+
 struct search {
 	const char *path;
 	const struct buf *old; /* or NULL */
+	unsigned connection;   /* of FUSE, the minor number of its device; 0: not known */
 	struct mount_found *ret;
 	bool found;
+	int err;
 };
 
 /* Adds everything except the mount point, which may change. The numbers alone do not suffice: they
@@ -100,23 +121,32 @@ static void add_to_list(void *arg, const struct entry *entry)
 	buf_add(arg, "", 1);
 }
 
-/* If out of memory, returns true. */
-static bool is_in(const struct buf *list, const struct entry *entry)
+/* 1: it is in the list, 0: it is not */
+static int is_in(const struct buf *list, const struct entry *entry)
 {
 	struct buf one CLEANUP(buf_release) = BUF_INIT(MAX_LINE);
 
 	add_to_list(&one, entry);
 	for (size_t at = 0; !one.err && at < list->len; at += strlen(list->data + at) + 1)
 		if (!strcmp(list->data + at, one.data))
-			return true;
-	return one.err;
+			return 1;
+	return -one.err;
 }
 
 static void look_for_path(void *arg, const struct entry *entry)
 {
 	struct search *s = arg;
+	int old = 0;
 
-	if (strcmp(entry->path, s->path) != 0 || (s->old && is_in(s->old, entry)))
+	if (strcmp(entry->path, s->path) != 0)
+		return;
+	if (s->connection)
+		old = entry->m.major || entry->m.minor != s->connection;
+	else if (s->old)
+		old = is_in(s->old, entry);
+	if (old < 0)
+		s->err = -old;
+	if (old)
 		return;
 	*s->ret = entry->m;
 	s->found = true;
@@ -126,6 +156,8 @@ static int find(struct search *s, struct ckpt_err *e)
 {
 	int rc = for_all(look_for_path, s, e);
 
+	if (!rc && s->err)
+		return err_sys(e, s->err, "list of mounts");
 	return rc ? rc : !s->found;
 }
 
@@ -134,10 +166,56 @@ int mounts_find(const char *path, struct mount_found *ret, struct ckpt_err *e)
 	return find(&(struct search){ .path = path, .ret = ret }, e);
 }
 
-int mounts_find_new(const char *path, const struct buf *list, struct mount_found *ret,
+int mounts_find_new(const char *path, int fuse_fd, const struct buf *list, struct mount_found *ret,
 		    struct ckpt_err *e)
 {
-	return find(&(struct search){ .path = path, .old = list, .ret = ret }, e);
+	return find(&(struct search){ .path = path,
+				      .old = list,
+				      .connection = fdinfo(fuse_fd, "fuse_connection"),
+				      .ret = ret },
+		    e);
+}
+
+struct source_search {
+	const char *source;
+	struct mount_found *ret;
+	unsigned n;
+	struct buf paths; /* for a sentence */
+};
+
+static size_t len_without_slashes(const char *s)
+{
+	size_t n = strlen(s);
+
+	while (n && s[n - 1] == '/')
+		n--;
+	return n;
+}
+
+static void look_for_source(void *arg, const struct entry *entry)
+{
+	struct source_search *s = arg;
+	size_t n = len_without_slashes(s->source);
+
+	if (strcmp(entry->m.type, MOUNTS_TYPE) != 0 || len_without_slashes(entry->source) != n ||
+	    memcmp(entry->source, s->source, n) != 0)
+		return;
+	buf_printf(&s->paths, "%s'%s'", s->n++ ? " and " : "", entry->path);
+	*s->ret = entry->m;
+}
+
+int mounts_find_source(const char *address, struct mount_found *ret, struct ckpt_err *e)
+{
+	struct source_search s = { .source = address, .ret = ret, .paths = BUF_INIT(MAX_LINE) };
+	char shown[200];
+	int rc = for_all(look_for_source, &s, e);
+
+	if (!rc && s.n > 1)
+		rc = err_set(e, EINVAL, "'%s' is mounted on %.160s: name one of them",
+			     text_show_address(address, shown, sizeof(shown)),
+			     s.paths.err ? "several directories" : s.paths.data);
+	buf_release(&s.paths);
+	return rc ? rc : !s.n;
 }
 
 int mounts_list(struct buf *ret, struct ckpt_err *e)
@@ -185,16 +263,8 @@ static int where_is(const struct mount_found *m, char **ret, struct ckpt_err *e)
 static unsigned mount_of(const char *name)
 {
 	autoclose int fd = open(name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	FILE *f CLEANUP(cleanup_fclose) = NULL;
-	char path[64], line[128];
-	unsigned id = 0;
 
-	(void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-	f = fd < 0 ? NULL : fopen(path, "re");
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "mnt_id: %u", &id) == 1) /* NOLINT(cert-err34-c) */
-			return id;
-	return 0;
+	return fd < 0 ? 0 : fdinfo(fd, "mnt_id");
 }
 
 static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)

@@ -13,19 +13,26 @@
 struct buf;
 struct ckpt_err;
 
+#define MOUNTS_TYPE "fuse.ckptfs"
+
 struct mount_found {
 	unsigned id;	       /* of the mount, as long as it exists */
 	unsigned major, minor; /* its device, as in /sys/class/bdi */
-	char type[64];	       /* "fuse.ckptfs" */
+	char type[64];	       /* ours: MOUNTS_TYPE */
 };
 
 /* Finds the topmost mount at this absolute path: 0, 1 if there is none, or a negative errno. */
 int mounts_find(const char *path, struct mount_found *ret, struct ckpt_err *e);
 
+/* Finds the only mount of ckptfs whose source is this address: 0, 1 if there is none, or a negative
+ * errno, with a sentence that names them if there are several. */
+int mounts_find_source(const char *address, struct mount_found *ret, struct ckpt_err *e);
+
 /* Appends all mounts as strings, so that a later one can be recognised. */
 int mounts_list(struct buf *ret, struct ckpt_err *e);
-/* Like mounts_find, but only for a mount that was not in the list. */
-int mounts_find_new(const char *path, const struct buf *list, struct mount_found *ret,
+/* Like mounts_find, but only for the mount of this FUSE device. Older kernels do not tell which that is:
+ * then one that was not in the list, although the numbers of one that has gone may come again. */
+int mounts_find_new(const char *path, int fuse_fd, const struct buf *list, struct mount_found *ret,
 		    struct ckpt_err *e);
 
 /*

@@ -23,6 +23,21 @@ void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn)
 	conn->max_backing_stack_depth = FUSE_BACKING_STACKED_UNDER;
 }
 
+#elif FUSE_VERSION < FUSE_MAKE_VERSION(3, 13) /* which can neither ask for them nor be helped */
+
+int negotiate_start(struct fuse_session *session, struct negotiation *(*get)(void *userdata))
+{
+	(void)session;
+	(void)get;
+	return 0;
+}
+
+void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn)
+{
+	(void)conn;
+	n->allow_mmap = n->passthrough = false;
+}
+
 #else
 
 #include <linux/fuse.h>

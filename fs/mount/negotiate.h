@@ -30,6 +30,17 @@ int negotiate_start(struct fuse_session *session, struct negotiation *(*get)(voi
 /* Call in the init operation. */
 void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn);
 
+/* Closing a file is no request, if libfuse can say so; if not, the kernel stops asking after the
+ * first. */
+static inline void negotiate_no_flush(struct fuse_file_info *fi)
+{
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 11)
+	fi->noflush = 1;
+#else
+	(void)fi;
+#endif
+}
+
 /* ---- io_uring instead of /dev/fuse ---- */
 
 /* Does libfuse have the io_uring option? */

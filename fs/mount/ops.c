@@ -455,7 +455,7 @@ static int reply_open(fuse_req_t req, struct handle *h, ckpt_node node, struct f
 	fi->fh = (uintptr_t)h;
 	fi->keep_cache = !changes && !ckpt_file_is_stale(h->file);
 	fi->direct_io = h->direct = changes || is_direct(fs, h, node);
-	fi->noflush = 1;
+	negotiate_no_flush(fi);
 	return fuse_reply_open(req, fi);
 }
 

@@ -118,7 +118,7 @@ static int open_backing(struct passthrough *p, struct ckpt_file *f)
 		p->refused = true;
 		stats_set_passthrough(p->stats, false);
 	}
-	tell(p, strerrordesc_np(why));
+	tell(p, strerror(why)); /* NOLINT(concurrency-mt-unsafe) */
 	return 0;
 }
 

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/landlock.h>
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
@@ -52,33 +51,48 @@ int sandbox_parse(const char *word, enum sandbox_mode *ret, struct ckpt_err *e)
 
 /* ---- Landlock: Documentation/userspace-api/landlock.rst ---- */
 
-/* Later than the headers of Linux 6.1. */
+/* All of its numbers: Linux 5.10 has no header of it, and that of 6.1 lacks the later ones. */
 enum {
+	LANDLOCK_CREATE = 444,
+	LANDLOCK_ADD = 445,
+	LANDLOCK_RESTRICT = 446,
+	ASK_VERSION = 1 << 0, /* flag of LANDLOCK_CREATE */
+	PATH_BENEATH = 1,     /* kind of rule */
+	FS_WRITE_FILE = 1 << 1,
+	FS_READ_FILE = 1 << 2,
+	FS_READ_DIR = 1 << 3,
+	FS_REMOVE_FILE = 1 << 5,
+	FS_MAKE_REG = 1 << 8,
+	FS_VERSION_1 = (1 << 13) - 1,
+	FS_REFER = 1 << 13,	     /* version 2 */
 	FS_TRUNCATE = 1 << 14,	     /* version 3 */
 	FS_IOCTL_DEV = 1 << 15,	     /* version 5 */
 	NET_ALL = 1 << 0 | 1 << 1,   /* version 4: bind, connect */
 	SCOPE_ALL = 1 << 0 | 1 << 1, /* version 6: abstract sockets, signals */
 };
 
-struct ruleset { /* struct landlock_ruleset_attr; older kernels require zeros in new fields */
+struct beneath {
+	uint64_t access;
+	int32_t parent;
+} __attribute__((packed));
+
+struct ruleset { /* older kernels require zeros in new fields */
 	uint64_t fs, net, scoped;
 };
 
-#define FS_READ	 ((uint64_t)(LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR))
-#define FS_WRITE ((uint64_t)(LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE))
-#define FS_MAKE \
-	(FS_READ | FS_WRITE | (uint64_t)LANDLOCK_ACCESS_FS_MAKE_REG | \
-	 (uint64_t)LANDLOCK_ACCESS_FS_REMOVE_FILE)
+#define FS_READ	 ((uint64_t)(FS_READ_FILE | FS_READ_DIR))
+#define FS_WRITE ((uint64_t)(FS_WRITE_FILE | FS_TRUNCATE))
+#define FS_MAKE	 (FS_READ | FS_WRITE | (uint64_t)FS_MAKE_REG | (uint64_t)FS_REMOVE_FILE)
 /* The rights that apply to a file that is not a directory. */
-#define FS_OF_FILE (FS_WRITE | (uint64_t)LANDLOCK_ACCESS_FS_READ_FILE | FS_IOCTL_DEV)
+#define FS_OF_FILE (FS_WRITE | (uint64_t)FS_READ_FILE | FS_IOCTL_DEV)
 
 /* All rights that this kernel can deny. */
 static uint64_t all_access(long version)
 {
-	uint64_t all = ((uint64_t)LANDLOCK_ACCESS_FS_MAKE_SYM << 1) - 1;
+	uint64_t all = FS_VERSION_1;
 
 	if (version >= 2)
-		all |= LANDLOCK_ACCESS_FS_REFER;
+		all |= FS_REFER;
 	if (version >= 3)
 		all |= FS_TRUNCATE;
 	if (version >= 5)
@@ -88,8 +102,7 @@ static uint64_t all_access(long version)
 
 void sandbox_prepare(struct sandbox *s)
 {
-	long version =
-		syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
+	long version = syscall(LANDLOCK_CREATE, NULL, 0, ASK_VERSION);
 	struct ruleset all = { .fs = all_access(version),
 			       .net = version >= 4 ? NET_ALL : 0,
 			       .scoped = version >= 6 ? SCOPE_ALL : 0 };
@@ -97,7 +110,7 @@ void sandbox_prepare(struct sandbox *s)
 	*s = (struct sandbox){ .rules = -1, .version = version };
 	if (version < 1)
 		return;
-	s->rules = (int)syscall(SYS_landlock_create_ruleset, &all, sizeof(all), 0);
+	s->rules = (int)syscall(LANDLOCK_CREATE, &all, sizeof(all), 0);
 }
 
 void sandbox_release(struct sandbox *s)
@@ -109,15 +122,15 @@ void sandbox_release(struct sandbox *s)
 static void allow(struct sandbox *s, const char *path, uint64_t access)
 {
 	autoclose int fd = s->rules < 0 ? -1 : open(path, O_PATH | O_CLOEXEC);
-	struct landlock_path_beneath_attr rule = { .parent_fd = fd };
+	struct beneath rule = { .parent = fd };
 	struct stat st;
 
 	if (fd < 0 || fstat(fd, &st))
 		return;
 	if (!S_ISDIR(st.st_mode))
 		access &= FS_OF_FILE;
-	rule.allowed_access = access & all_access(s->version);
-	(void)syscall(SYS_landlock_add_rule, s->rules, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+	rule.access = access & all_access(s->version);
+	(void)syscall(LANDLOCK_ADD, s->rules, PATH_BENEATH, &rule, 0);
 }
 
 void sandbox_allow_read(struct sandbox *s, const char *path)
@@ -157,7 +170,7 @@ static int restrict_paths(struct sandbox *s, struct ckpt_err *e)
 	if (s->version < 1)
 		return err_set(e, ENOTSUP, "this kernel has no Landlock");
 	allow_system(s);
-	if (s->rules < 0 || syscall(SYS_landlock_restrict_self, s->rules, 0))
+	if (s->rules < 0 || syscall(LANDLOCK_RESTRICT, s->rules, 0))
 		return err_sys(e, errno, "Landlock");
 	return 0;
 }

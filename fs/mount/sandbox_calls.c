@@ -28,7 +28,11 @@
 #include <unistd.h>
 
 enum {
-	CACHESTAT = 451, /* Linux 6.5; libseccomp of Debian 12 does not know it */
+	/* Not known to the libseccomp of Debian 11 or 12; the same numbers everywhere. */
+	EPOLL_PWAIT2 = 441, /* Linux 5.11 */
+	FUTEX_WAITV = 449,  /* Linux 5.16 */
+	CACHESTAT = 451,    /* Linux 6.5 */
+	CAN_KILL = 3,	    /* seccomp_api_get(3): SCMP_ACT_KILL_PROCESS, Linux 4.14 */
 	LAST_NUMBER = 600,
 	CALL_PR_SET_VMA = 0x53564d41, /* names of the allocator's memory */
 	NEW_NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
@@ -118,7 +122,7 @@ static const int allowed[] = {
 	/* threads; clone is below */
 	SCMP_SYS(futex),
 	SCMP_SYS(futex_time64),
-	SCMP_SYS(futex_waitv),
+	FUTEX_WAITV,
 	SCMP_SYS(set_robust_list),
 	SCMP_SYS(get_robust_list),
 	SCMP_SYS(set_tid_address),
@@ -167,7 +171,7 @@ static const int allowed[] = {
 	SCMP_SYS(epoll_ctl),
 	SCMP_SYS(epoll_wait),
 	SCMP_SYS(epoll_pwait),
-	SCMP_SYS(epoll_pwait2),
+	EPOLL_PWAIT2,
 	/* identity and working directory */
 	SCMP_SYS(getpid),
 	SCMP_SYS(getppid),
@@ -294,6 +298,9 @@ int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e)
 	scmp_filter_ctx f = seccomp_init(SCMP_ACT_KILL_PROCESS);
 	int rc;
 
+	if (!f && seccomp_api_get() < CAN_KILL)
+		return err_set(e, ENOTSUP,
+			       "this kernel has no filter of system calls (seccomp, Linux 4.14)");
 	if (!f)
 		return err_nomem(e);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);

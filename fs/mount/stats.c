@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 enum {
-	MAX_ERRNO = 133, /* the last errno of Linux; 0 counts larger ones */
+	MAX_ERRNO = 133, /* the last errno of Linux; 0 counts larger and unnamed ones */
 	/* Of latencies: [0, 1), [1, 2), [2, 4), ... us; all from 2^(BUCKETS-2) us (8 s) on are in
 	   the last. */
 	BUCKETS = 25,
@@ -100,10 +100,34 @@ void stats_served(struct stats *s, size_t bytes)
 	counters_add(s->counters, AT_BYTES, bytes);
 }
 
+/* What Linux answers calls on files with. strerrorname_np() is not everywhere: glibc 2.32. */
+static const char *const error_names[MAX_ERRNO + 1] = {
+#define ERROR(code) [code] = #code
+	ERROR(EPERM),	     ERROR(ENOENT),	ERROR(EINTR),	     ERROR(EIO),
+	ERROR(ENXIO),	     ERROR(E2BIG),	ERROR(EBADF),	     ERROR(EAGAIN),
+	ERROR(ENOMEM),	     ERROR(EACCES),	ERROR(EFAULT),	     ERROR(EBUSY),
+	ERROR(EEXIST),	     ERROR(EXDEV),	ERROR(ENODEV),	     ERROR(ENOTDIR),
+	ERROR(EISDIR),	     ERROR(EINVAL),	ERROR(ENFILE),	     ERROR(EMFILE),
+	ERROR(ENOTTY),	     ERROR(ETXTBSY),	ERROR(EFBIG),	     ERROR(ENOSPC),
+	ERROR(ESPIPE),	     ERROR(EROFS),	ERROR(EMLINK),	     ERROR(EPIPE),
+	ERROR(ERANGE),	     ERROR(EDEADLK),	ERROR(ENAMETOOLONG), ERROR(ENOLCK),
+	ERROR(ENOSYS),	     ERROR(ENOTEMPTY),	ERROR(ELOOP),	     ERROR(ENODATA),
+	ERROR(ENONET),	     ERROR(ENOLINK),	ERROR(ECOMM),	     ERROR(EPROTO),
+	ERROR(EBADMSG),	     ERROR(EOVERFLOW),	ERROR(EILSEQ),	     ERROR(EUSERS),
+	ERROR(EOPNOTSUPP),   ERROR(EADDRINUSE), ERROR(ENETUNREACH),  ERROR(ECONNABORTED),
+	ERROR(ECONNRESET),   ERROR(ENOBUFS),	ERROR(ENOTCONN),     ERROR(ETIMEDOUT),
+	ERROR(ECONNREFUSED), ERROR(EHOSTDOWN),	ERROR(EHOSTUNREACH), ERROR(ESTALE),
+	ERROR(EUCLEAN),	     ERROR(EREMOTEIO),	ERROR(EDQUOT),	     ERROR(ENOMEDIUM),
+	ERROR(ECANCELED),    ERROR(ENOKEY),	ERROR(EKEYEXPIRED),  ERROR(EKEYREVOKED),
+	ERROR(EKEYREJECTED), ERROR(EHWPOISON),
+#undef ERROR
+};
+
 void stats_error(struct stats *s, int code)
 {
-	counters_add(s->counters, AT_ERRORS + (code > 0 && code <= MAX_ERRNO ? (size_t)code : 0),
-		     1);
+	bool named = code > 0 && code <= MAX_ERRNO && error_names[code];
+
+	counters_add(s->counters, AT_ERRORS + (named ? (size_t)code : 0), 1);
 }
 
 /* The number of binary digits of the time in microseconds. */
@@ -195,12 +219,9 @@ static void put_requests(struct json_out *j, const uint64_t *n)
 static void put_errors(struct json_out *j, const uint64_t *n)
 {
 	json_open(j, "errors", '{');
-	for (int i = 0; i <= MAX_ERRNO; i++) {
-		const char *name = i ? strerrorname_np(i) : NULL;
-
+	for (int i = 0; i <= MAX_ERRNO; i++)
 		if (n[AT_ERRORS + i])
-			json_u64(j, name ? name : "other", n[AT_ERRORS + i]);
-	}
+			json_u64(j, i ? error_names[i] : "other", n[AT_ERRORS + i]);
 	json_close(j);
 }
 
@@ -237,6 +258,7 @@ static void put_engine(struct json_out *j, struct ckpt *ckpt)
 		json_u64(j, "bytes", n.bytes);
 		json_u64(j, "retries", n.retries);
 		json_u64(j, "hedges", n.hedges);
+		json_u64(j, "restarts", n.restarts);
 		json_u64(j, "latency_us", n.latency_us);
 		json_u64(j, "connection_bytes_per_second", n.connection_bps);
 		json_u64(j, "bytes_per_second", n.total_bps);
@@ -250,6 +272,7 @@ static void put_engine(struct json_out *j, struct ckpt *ckpt)
 	json_u64(j, "moves", c.copies);
 	json_u64(j, "bytes", c.copied_bytes);
 	json_u64(j, "quantised_bytes", c.quantised_bytes);
+	json_u64(j, "gguf_block_bytes", c.gguf_block_bytes);
 	json_close(j);
 	json_open(j, "block_cache", '{');
 	json_u64(j, "hits", c.cache_hits);

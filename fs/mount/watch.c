@@ -93,7 +93,7 @@ static void file_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi
 	}
 	fi->fh = (uintptr_t)r;
 	fi->direct_io = 1; /* otherwise nothing beyond the size is read */
-	fi->noflush = 1;
+	negotiate_no_flush(fi);
 	if (fuse_reply_open(req, fi) == -ENOENT) /* interrupted: there will be no release */
 		stats_close(r);
 }
