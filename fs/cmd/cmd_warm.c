@@ -22,6 +22,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "base/json.h"
 #include "base/progress.h"
 #include "base/text.h"
@@ -29,7 +30,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
-#include <linux/magic.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -437,7 +437,7 @@ static bool is_fuse(const char *path)
 {
 	struct statfs st;
 
-	return !statfs(path, &st) && st.f_type == FUSE_SUPER_MAGIC;
+	return !statfs(path, &st) && st.f_type == IO_FUSE;
 }
 
 static int add_arg(struct job *j, const char *arg, struct ckpt_err *e)

@@ -70,10 +70,13 @@ static int print_overview(void)
 	}
 	(void)printf("  %-28s %s\n\n", "help [COMMAND]",
 		     "this text, or a command's options; 'help recipes' lists recipes");
-	(void)printf(
-		"A CKPT is a checkpoint of PyTorch DCP, Megatron-core, HyperParallel, safetensors "
-		"or torch.save,\na directory or a file; or a directory of checkpoints.\n"
-		"The manual is ckptfs(1).\n");
+	(void)printf("A CKPT is a directory or a file: a checkpoint of PyTorch DCP, Megatron, "
+		     "HyperParallel,\n"
+		     "DeepSpeed, FSDP, JAX (Orbax, T5X, Flax), safetensors, torch.save or GGUF; a "
+		     "directory of\n"
+		     "checkpoints; or an address of one of these: s3://, gs://, https://, hf://, "
+		     "file://.\n"
+		     "The manual is ckptfs(1).\n");
 	return cmd_finish(STATUS_DONE);
 }
 
@@ -118,9 +121,25 @@ static int print_recipes(const char *name)
 	return bad_usage(&e, "recipes");
 }
 
+static int unknown_command(const char *name)
+{
+	const char *names[ARRAY_LEN(commands)];
+	struct ckpt_err e = { 0 };
+	size_t at;
+
+	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+		names[i] = commands[i]->name;
+	at = ckpt_nearest(name, strlen(name), names, ARRAY_LEN(commands));
+	if (at < ARRAY_LEN(commands))
+		(void)err_set(&e, EINVAL, "unknown command '%s': did you mean '%s'?", name,
+			      names[at]);
+	else
+		(void)err_set(&e, EINVAL, "unknown command '%s'", name);
+	return bad_usage(&e, NULL);
+}
+
 static int run_help(int argc, char *const *argv)
 {
-	struct ckpt_err e = { 0 };
 	const struct command *c;
 
 	if (argc < 1 || argv[0][0] == '-' || !strcmp(argv[0], "help"))
@@ -130,8 +149,7 @@ static int run_help(int argc, char *const *argv)
 	c = find_command(argv[0]);
 	if (c)
 		return print_help(c);
-	(void)err_set(&e, EINVAL, "unknown command '%s'", argv[0]);
-	return bad_usage(&e, NULL);
+	return unknown_command(argv[0]);
 }
 
 static int run_command(const struct command *c, int argc, char *const *argv)
@@ -210,7 +228,8 @@ int main(int argc, char **argv)
 		return run_command(c, argc - 2, argv + 2);
 	if (is_directory(argv[1]))
 		return run_command(&command_mount, argc - 1, argv + 1);
-	(void)err_set(&e, EINVAL, "unknown %s '%s'", argv[1][0] == '-' ? "option" : "command",
-		      argv[1]);
+	if (argv[1][0] != '-')
+		return unknown_command(argv[1]);
+	(void)err_set(&e, EINVAL, "unknown option '%s'", argv[1]);
 	return bad_usage(&e, NULL);
 }

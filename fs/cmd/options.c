@@ -197,33 +197,20 @@ static const struct {
 	const char *name;
 	unsigned group;
 } open_groups[] = {
-	{ "index", WORDS_STORE },
-	{ "ignore_ctime", WORDS_STORE },
-	{ "endpoint", WORDS_STORE },
-	{ "region", WORDS_STORE },
-	{ "profile", WORDS_STORE },
-	{ "anonymous", WORDS_STORE },
-	{ "cache_dir", WORDS_STORE },
-	{ "cache_size", WORDS_STORE },
-	{ "retry", WORDS_STORE },
-	{ "include", WORDS_NAMES },
-	{ "exclude", WORDS_NAMES },
-	{ "rename", WORDS_NAMES },
-	{ "dtype", WORDS_DTYPE },
-	{ "dequantize", WORDS_DTYPE },
-	{ "average", WORDS_DTYPE },
-	{ "overlay", WORDS_DTYPE },
-	{ "lora", WORDS_DTYPE },
-	{ "weights", WORDS_MODEL },
-	{ "recipe", WORDS_MODEL },
-	{ "assets", WORDS_MODEL },
-	{ "master", WORDS_MODEL },
-	{ "experts", WORDS_MODEL },
-	{ "shard_size", WORDS_FILES },
-	{ "layout", WORDS_FILES },
-	{ "gguf_dtype", WORDS_GGUF },
-	{ "cache", WORDS_CACHE },
-	{ "allow_missing", WORDS_MISSING },
+	{ "index", WORDS_STORE },	  { "ignore_ctime", WORDS_STORE },
+	{ "endpoint", WORDS_STORE },	  { "region", WORDS_STORE },
+	{ "profile", WORDS_STORE },	  { "anonymous", WORDS_STORE },
+	{ "cache_dir", WORDS_STORE },	  { "cache_size", WORDS_STORE },
+	{ "retry", WORDS_STORE },	  { "include", WORDS_NAMES },
+	{ "exclude", WORDS_NAMES },	  { "rename", WORDS_NAMES },
+	{ "dtype", WORDS_DTYPE },	  { "dequantize", WORDS_DTYPE },
+	{ "average", WORDS_DTYPE },	  { "overlay", WORDS_DTYPE },
+	{ "lora", WORDS_DTYPE },	  { "weights", WORDS_MODEL },
+	{ "recipe", WORDS_MODEL },	  { "assets", WORDS_MODEL },
+	{ "master", WORDS_MODEL },	  { "experts", WORDS_MODEL },
+	{ "shard_size", WORDS_FILES },	  { "layout", WORDS_FILES },
+	{ "gguf_dtype", WORDS_QUANTISE }, { "quantize", WORDS_QUANTISE },
+	{ "cache", WORDS_CACHE },	  { "allow_missing", WORDS_MISSING },
 };
 
 static unsigned open_group(const char *name)
@@ -263,15 +250,37 @@ static bool find_word(unsigned groups, const char *s, size_t len, struct word *r
 	return false;
 }
 
+/* The name of the word of these groups that was probably meant; NULL: none. */
+static const char *meant(unsigned groups, const char *s, size_t len)
+{
+	const char *names[256];
+	struct word w;
+	size_t n = 0, at;
+
+	for (size_t i = 0; ckpt_option(i) && n < ARRAY_LEN(names); i++)
+		if (open_word(i, &w) && w.group & groups)
+			names[n++] = w.name;
+	for (size_t i = 0; i < ARRAY_LEN(words) && n < ARRAY_LEN(names); i++)
+		if (words[i].group & groups)
+			names[n++] = words[i].name;
+	at = ckpt_nearest(s, len, names, n);
+	return at < n ? names[at] : NULL;
+}
+
 /* Refuses a word that find_word did not find. */
 static int refuse(unsigned groups, const char *dashes, const char *s, size_t len,
 		  struct ckpt_err *e)
 {
 	struct word w;
+	const char *near;
 
 	if (groups & WORDS_OPEN && find_word(WORDS_OPEN, s, len, &w))
 		return err_set(e, EINVAL, "option '%s%s' would change nothing here", dashes,
 			       w.name);
+	near = meant(groups, s, len);
+	if (near)
+		return err_set(e, EINVAL, "unknown option '%s%.*s': did you mean '%s%s'?", dashes,
+			       (int)len, s, dashes, near);
 	return err_set(e, EINVAL, "unknown option '%s%.*s'", dashes, (int)len, s);
 }
 

@@ -42,16 +42,16 @@ enum {
 	WORDS_COLOR = 1 << 11,
 	/* The library's options (see ckpt.h) by their effect. An option without a group is in all
 	 * of them. */
-	WORDS_STORE = 1 << 12,	 /* how a checkpoint is opened: index, endpoint, ... */
-	WORDS_NAMES = 1 << 13,	 /* which tensors there are: include, exclude, rename */
-	WORDS_DTYPE = 1 << 14,	 /* and their dtypes */
-	WORDS_MODEL = 1 << 15,	 /* which form the model: weights, recipe, assets, experts */
-	WORDS_FILES = 1 << 16,	 /* how its files are cut: shard_size, layout */
-	WORDS_GGUF = 1 << 17,	 /* gguf_dtype */
-	WORDS_MISSING = 1 << 18, /* allow_missing, unless the command always does that */
-	WORDS_CACHE = 1 << 19,	 /* cache */
+	WORDS_STORE = 1 << 12,	  /* how a checkpoint is opened: index, endpoint, ... */
+	WORDS_NAMES = 1 << 13,	  /* which tensors there are: include, exclude, rename */
+	WORDS_DTYPE = 1 << 14,	  /* and their dtypes */
+	WORDS_MODEL = 1 << 15,	  /* which form the model: weights, recipe, assets, experts */
+	WORDS_FILES = 1 << 16,	  /* how its files are cut: shard_size, layout */
+	WORDS_QUANTISE = 1 << 17, /* gguf_dtype, quantize */
+	WORDS_MISSING = 1 << 18,  /* allow_missing, unless the command always does that */
+	WORDS_CACHE = 1 << 19,	  /* cache */
 	WORDS_TENSORS = WORDS_STORE | WORDS_NAMES | WORDS_DTYPE,
-	WORDS_TREE = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_GGUF,
+	WORDS_TREE = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_QUANTISE,
 	WORDS_OPEN = WORDS_TREE | WORDS_MISSING | WORDS_CACHE,
 	WORDS_STAT = 1 << 20,
 	WORDS_SUM = 1 << 21,
