@@ -11,8 +11,12 @@ import pathlib
 import platform
 import re
 import sys
-import tomllib
 import zipfile
+
+try:
+    import tomllib
+except ImportError:  # before Python 3.11
+    import toml as tomllib  # python3-toml
 
 HERE = pathlib.Path(__file__).resolve().parent
 

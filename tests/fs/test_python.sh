@@ -1,10 +1,10 @@
 #!/bin/bash
 # The Python package with Debian's Python and NumPy, on every fixture.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
-LIMIT=${LIMIT:-120}
 . "${0%/*}/lib.sh"
 long="each_fixture_is_what_the_commands_show threads_may_read_and_close a_series_is_that_of_stat \
-  it_finds_what_is_installed a_wheel_is_all_that_is_needed structures_are_those_of_the_header"
+  it_finds_what_is_installed a_wheel_is_all_that_is_needed structures_are_those_of_the_header \
+  bfloat16_is_a_type_of_ml_dtypes it_lists_a_checkpoint"
 
 TOP=$(realpath "$HERE/../..")
 BUILD=$(dirname "$CKPTFS")
@@ -43,12 +43,35 @@ test_bfloat16_is_a_type_of_ml_dtypes() { check ml_dtypes "$(zoo)"; }
 test_files_of_the_tree_are_files() { check files "$(zoo)"; }
 test_state_dicts_are_filled_by_threads() { check state_dict "$(big)/ckpt"; }
 
+test_what_lies_whole_in_a_file_is_mapped() {
+  ckptfs reshard -q "$(big)/ckpt" whole --format=safetensors
+  aged whole
+  check mapped whole
+}
+
+test_tensors_in_more_files_than_may_be_open_are_mapped() {
+  mkdir many
+  python3 - 200 <<'END'
+import json, struct, sys
+n = int(sys.argv[1])
+files = [f"many/model-{i + 1:05d}-of-{n:05d}.safetensors" for i in range(n)]
+for i, file in enumerate(files):
+    head = json.dumps({f"t{i}": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode().ljust(64)
+    open(file, "wb").write(struct.pack("<Q", 64) + head + struct.pack("<2f", i, -i))
+json.dump({"metadata": {}, "weight_map": {f"t{i}": file[5:] for i, file in enumerate(files)}},
+          open("many/model.safetensors.index.json", "w"))
+END
+  check many_mapped many 200
+}
+
 test_safetensors_interface_over_each_fixture() {
   local path paths=()
   for path in "$DATA"/*/ckpt; do paths+=("$path"); done
+  is_full || paths=("${paths[@]:SEED % (${#paths[@]} - 9):10}")
   check loading "${paths[@]}"
 }
 
+test_checkpoints_and_tensors_can_be_pickled() { check pickled "$(big)/ckpt"; }
 test_threads_may_read_and_close() { check threads "$(big)/ckpt"; }
 
 test_a_series_is_that_of_stat() {
@@ -198,6 +221,19 @@ __attribute__((constructor)) static void hello(void) { puts("loaded"), fflush(st
     PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=d/$module /usr/bin/python3 -c 'import ckptfs; ckptfs._libckpt._library()' >out 2>err || true
   )
   is "$loaded" "$(grep -qx loaded out && echo yes || echo no)"
+}
+
+test_quantised_weights_are_codes_and_scales() {
+  mkdir hf
+  # shellcheck disable=SC2046 # words
+  python3 "$HERE/dequant.py" "$SEED" fp8 bf16 $(python3 "$HERE/gguf.py" model llama hf | cut -d ' ' -f 1,2)
+  py - <<'PYTHON'
+import ckptfs
+with ckptfs.safe_open("bf16", "np", quantize="fp8_dynamic") as f:
+    assert f.get_slice("model.layers.0.mlp.up_proj.weight_scale").get_shape() == [96, 1], f.keys()
+    codes = f.get_slice("model.layers.0.mlp.up_proj.weight")
+    assert codes.get_dtype() == "F8_E4M3" and codes.get_shape() == [96, 64], codes.get_dtype()
+PYTHON
 }
 
 run_suite "$@"

@@ -230,6 +230,24 @@ def timed(rank, out, mib):
                 print(f"turn {turn} {name}: {took:.2f} s, {more:.0f} MiB beyond the tensors on rank 0", flush=True)
 
 
+def checked(checks, *args):
+    """All ranks' failures; one check has passed if it has on all of them."""
+    counts = [0, 0]
+    for check in checks:
+        said = io.StringIO()
+        try:
+            check(*args)
+        except BaseException:  # as that of dcp is
+            traceback.print_exc(file=said)
+        all_said = [None] * WORLD
+        dist.all_gather_object(all_said, said.getvalue())
+        counts[any(all_said)] += 1
+        if dist.get_rank() == 0 and any(all_said):
+            print(f"{check.__name__}:", next(filter(None, all_said)))
+    if dist.get_rank() == 0:
+        print(f"{counts[0]} passed, {counts[1]} failed")
+
+
 def work(rank, how, data, out):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("PORT", "29541"),
                       RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_WORLD_SIZE=str(WORLD))
@@ -238,20 +256,7 @@ def work(rank, how, data, out):
         timed(rank, pathlib.Path(data), int(out))
         dist.destroy_process_group()
         return
-    counts = [0, 0]
-    for check in check_fsdp2, check_formats, check_model, check_objects_and_errors:
-        said = io.StringIO()
-        try:
-            check(pathlib.Path(data), pathlib.Path(out))
-        except BaseException:  # as that of dcp is
-            traceback.print_exc(file=said)
-        all_said = [None] * WORLD
-        dist.all_gather_object(all_said, said.getvalue())
-        counts[any(all_said)] += 1
-        if rank == 0 and any(all_said):
-            print(f"{check.__name__}:", next(filter(None, all_said)))
-    if rank == 0:
-        print(f"{counts[0]} passed, {counts[1]} failed")
+    checked((check_fsdp2, check_formats, check_model, check_objects_and_errors), pathlib.Path(data), pathlib.Path(out))
     dist.destroy_process_group()
 
 

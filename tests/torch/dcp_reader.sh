@@ -1,9 +1,10 @@
 #!/bin/bash
 # tests/torch/dcp_reader.sh [MIB]
 #
-# torch.distributed.checkpoint.load with the reader of the Python package, on four gloo ranks: what FSDP2 has saved from
-# three meshes into the same three, as torch's own reader loads it; other formats into DTensors. With MIB, the time and
-# memory of both for a checkpoint of that size instead. Must be root, for the chroot (scripts/chroot.sh).
+# torch.distributed.checkpoint with the reader and the writer of the Python package, on four gloo ranks: what FSDP2 has
+# saved from three meshes into the same three, as torch's own reader loads it; other formats into DTensors; what the
+# writer saves, as torch's own reader loads it. With MIB, the time and memory of both and of torch's own for a checkpoint
+# of that size instead. Must be root, for the chroot (scripts/chroot.sh).
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -11,15 +12,20 @@ cd "$(dirname "$0")/../.."
 . tests/torch/lib.sh
 
 if [ -n "${1:-}" ]; then
-  with_package dcp_reader.py time /mnt/out "$1" >/dev/null # it prints no count
-  grep '^turn ' "$tmp/counted" || true
-  if [ "$(grep -c '^turn ' "$tmp/counted")" != 6 ]; then # three turns of two readers
-    tail -n 40 "$tmp/counted"
-    exit 1
-  fi
+  for script in dcp_reader.py dcp_writer.py; do
+    with_package "$script" time /mnt/out "$1" >/dev/null # it prints no count
+    echo "${script%.py}:"
+    grep '^turn ' "$tmp/counted" || true
+    if [ "$(grep -c '^turn ' "$tmp/counted")" != 6 ]; then # three turns of two readers or writers
+      tail -n 40 "$tmp/counted"
+      exit 1
+    fi
+  done
   exit 0
 fi
 with_package dcp_reader.py check /mnt/data /mnt/out
+mkdir "$tmp/written"
+with_package dcp_writer.py check /mnt/out/written
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -144,6 +144,35 @@ def check_transformers():
         raise AssertionError("there is no config.json")
 
 
+def check_dequantize():
+    """Weights of float8 with a scale for each block, in the bits that torch computes: logits are equal."""
+    torch.manual_seed(5)
+    block = 16
+    config = transformers.LlamaConfig(vocab_size=48, hidden_size=32, intermediate_size=40, num_hidden_layers=2,
+                                      num_attention_heads=4, num_key_value_heads=2, dtype="bfloat16")
+    plain = transformers.AutoModelForCausalLM.from_config(config).eval()
+    stored, out = {}, OUT / "float8"
+    for name, t in plain.state_dict().items():
+        if not name.endswith("_proj.weight"):
+            stored[name] = t.contiguous()
+            continue
+        scales = torch.rand(-(-t.shape[0] // block), -(-t.shape[1] // block)) / 64 + 0.001
+        each = scales.repeat_interleave(block, 0)[:t.shape[0]].repeat_interleave(block, 1)[:, :t.shape[1]]
+        stored[name] = (t.float() / each).clamp(-448, 448).to(torch.float8_e4m3fn)
+        stored[name + "_scale_inv"] = scales
+        t.copy_(stored[name].float() * each)
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(out)
+    about = json.loads((out / "config.json").read_text())
+    about["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [block, block], "fmt": "e4m3"}
+    (out / "config.json").write_text(json.dumps(about))
+    safetensors.torch.save_file(stored, out / "model.safetensors", {"format": "pt"})
+    tokens = torch.arange(9)[None]
+    got = from_pretrained(transformers.AutoModelForCausalLM, out, dequantize="bf16", dtype=torch.bfloat16).eval()
+    assert all(same_tensor(t, got.state_dict()[name]) for name, t in plain.state_dict().items())
+    assert torch.equal(got(tokens).logits, plain(tokens).logits)
+
+
 def check_vllm():
     """With classes that have the names and signatures of vLLM's."""
     registered = {}
@@ -345,8 +374,8 @@ def check_dlpack():
 def main():
     os.environ["HF_HUB_OFFLINE"] = "1"
     passed = failed = 0
-    checks = (check_all_types, check_megatron, check_transformers, check_vllm, check_threads, check_numpy,
-              check_safetensors_interface, check_dlpack)
+    checks = (check_all_types, check_megatron, check_transformers, check_dequantize, check_vllm, check_threads,
+              check_numpy, check_safetensors_interface, check_dlpack)
     for check in checks:
         if sys.argv[3:] and check.__name__.removeprefix("check_") not in sys.argv[3:]:
             continue

@@ -117,7 +117,7 @@ MODELS = {
     "max-gemma3-small": ("maxtext-gemma3", "Gemma3Text", {"head_dim": 12, "num_hidden_layers": 4}),
     "max-gemma3-bf16": ("maxtext-gemma3", "Gemma3Text", {"head_dim": 12, "num_hidden_layers": 6, "dtype": "bfloat16"}),
 }
-UNKNOWN = ["GPTBigCode", "GPTNeoX", "Glm4", "Glm4Moe"]  # classes whose weights the verdict does not know
+UNKNOWN = ["GPTBigCode", "GPTNeoX"]  # classes whose weights the verdict does not know
 # torchtitan's names of what lies in a layer, where they have not changed.
 TITAN = {"input_layernorm.weight": "attention_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
          "self_attn.o_proj.weight": "attention.wo.weight", "self_attn.o_proj.bias": "attention.wo.bias",

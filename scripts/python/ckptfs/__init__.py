@@ -41,7 +41,8 @@ tensors. Failures raise ckptfs.Error with the library's message, which is also a
 according to its errno; unknown names raise KeyError, with similar names that exist.
 
 Threads: everything may be called from any number of threads at once; reads release the GIL. A checkpoint
-that is closed meanwhile stays open until pending reads have finished.
+that is closed meanwhile stays open until pending reads have finished. Checkpoints and what they contain can be pickled,
+for example for the workers of a DataLoader: where they are unpickled, the checkpoint is opened again.
 """
 
 from ._checkpoint import Checkpoint, File, Object, Objects, Tensors, Verdict, open, series

@@ -39,9 +39,13 @@ class Tensors(Mapping):
         self._about = lib.ckpt_model_tensor_sized if model else lib.ckpt_tensor_sized
         self._find = lib.ckpt_model_find if model else lib.ckpt_tensor_find
         self._read = lib.ckpt_model_slice_read_sized if model else lib.ckpt_slice_read_sized
+        self._backing = lib.ckpt_model_backing if model else lib.ckpt_tensor_backing
         self._model = model
         self._rank = rank
         self._names: Optional[list[str]] = None
+
+    def __reduce__(self) -> tuple:
+        return Tensors, (self._checkpoint, self._model, self._rank)
 
     def _box(self, handle, i: int, about: _Tensor):
         """The rank's part of it, as (off, len); None: nothing."""
@@ -125,13 +129,17 @@ class Tensors(Mapping):
         last = (b"\xff" * 8, 0)
         return sorted(self._list(), key=lambda name: first.get(name, last))
 
-    def state_dict(self, prefix: str = "", device: Any = "cpu", threads: int = 0, *,
-                   framework: str = "pt") -> dict[str, Any]:
+    def state_dict(self, prefix: str = "", device: Any = "cpu", threads: int = 0, *, framework: str = "pt",
+                   mmap: bool = False) -> dict[str, Any]:
         """All tensors whose names begin with prefix, under the rest of their names, as torch tensors on a device, or,
-        with framework="np", as NumPy arrays. threads read them into place at the same time; 0: one for each CPU."""
+        with framework="np", as NumPy arrays. threads read them into place at the same time; 0: one for each CPU.
+
+        mmap: a tensor that lies in one piece of a file, as it is, is mapped instead of read: at once and without memory
+        of its own, until it is written to. As with safetensors, that file must then not be overwritten or truncated:
+        the tensor would change, and beyond the file's end the process is killed. Replacing or removing it is harmless."""
         from ._load import state_dict
 
-        return state_dict(self, prefix, device, threads, framework)
+        return state_dict(self, prefix, device, threads, framework, mmap)
 
     def __getitem__(self, name: str) -> numpy.ndarray:
         return self.tensor(name)[...]
@@ -320,6 +328,7 @@ class Checkpoint(Tensors):
 
     def __init__(self, path: Union[str, os.PathLike], options: Mapping[str, Option]):
         self.path = os.fspath(path)
+        self._options = dict(options)
         self._lib = _library()
         self._lock = threading.Lock()
         self._users = 0  # calls in progress; the following must stay until they are done:
@@ -344,6 +353,11 @@ class Checkpoint(Tensors):
         self.objects = Objects(self)
         for what in odd:
             warnings.warn(f"{self.path}: {what}", stacklevel=3)
+
+    def __reduce__(self) -> tuple:
+        """In another process, such as a worker of a DataLoader, it is opened again."""
+        with self._using():  # not closed
+            return Checkpoint, (self.path, self._options)
 
     def rank(self, number: int) -> Tensors:
         """The part of the model that a rank holds; requires open(..., layout=...)."""

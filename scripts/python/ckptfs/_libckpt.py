@@ -203,6 +203,8 @@ _FUNCTIONS = {  # name: result, arguments
     "ckpt_slice_read_sized": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_size_t, c_void_p, POINTER(_Err)),
     "ckpt_model_slice_read_sized": (c_int, c_void_p, c_uint64, POINTER(_Slice), c_size_t, c_void_p,
                               POINTER(_Err)),
+    "ckpt_tensor_backing": (c_int, c_void_p, c_uint64, POINTER(c_int), POINTER(c_uint64), POINTER(_Err)),
+    "ckpt_model_backing": (c_int, c_void_p, c_uint64, POINTER(c_int), POINTER(c_uint64), POINTER(_Err)),
     "ckpt_info_json": (c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(_Err)),
     "ckpt_values_scan_sized": (c_int, c_void_p, POINTER(_ValuesScan), c_size_t, POINTER(_Err)),
     "ckpt_values_check_sized": (c_int, c_void_p, POINTER(_ValuesCheck), c_size_t, POINTER(_Err)),
@@ -258,6 +260,14 @@ def _candidates() -> Iterator[str]:
     yield name
 
 
+def _declare(lib: ctypes.CDLL, functions: Mapping[str, tuple]) -> ctypes.CDLL:
+    for name, (result, *arguments) in functions.items():
+        function = getattr(lib, name, None)  # None: an older library; calling it raises an error
+        if function is not None:
+            function.restype, function.argtypes = result, arguments
+    return lib
+
+
 @functools.lru_cache(maxsize=None)
 def _library() -> ctypes.CDLL:
     why = ""
@@ -273,11 +283,7 @@ def _library() -> ctypes.CDLL:
     version = lib.ckpt_version().decode()
     if _soversion(version) != _soversion(__version__):
         raise ImportError(f"'{path}' is libckpt {version}, and {__file__} is for {__version__}")
-    for name, (result, *arguments) in _FUNCTIONS.items():
-        function = getattr(lib, name, None)  # None: an older library; calling it raises an error
-        if function is not None:
-            function.restype, function.argtypes = result, arguments
-    return lib
+    return _declare(lib, _FUNCTIONS)
 
 
 def _lent(structure: ctypes.Structure):

@@ -9,6 +9,8 @@ import functools
 import math
 import mmap
 import os
+import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Optional, Union
 
@@ -25,6 +27,7 @@ Box = tuple[slice, ...]
 # Bytes that one thread reads at a time: so many that a call of the library costs nothing beside them, and so few that
 # all threads have work to the end.
 PIECE = 32 << 20
+MAPS = 4096  # files mapped by one call: Linux allows a process 65,530 mappings, of its libraries and memory too
 HUGE = 2 << 20  # bytes of a huge page on x86-64 and, with pages of 4 KiB, on arm64
 
 # safetensors' names of torch's types.
@@ -111,13 +114,83 @@ def _new_numpy(t: Tensor) -> numpy.ndarray:
     return out
 
 
-def load_tensors(tensors: Iterable[Tensor], framework: str = "pt", device: Any = "cpu",
-                 threads: int = 0) -> list[Any]:
-    """Whole tensors, in memory of their own."""
-    new = _new_torch if _framework(framework, device) == "pt" else _new_numpy
-    wanted = [(t, new(t)) for t in tensors]
+@functools.lru_cache(maxsize=None)
+def _mmap() -> tuple[Callable, Callable]:
+    libc = ctypes.CDLL(None)
+    begin = getattr(libc, "mmap64", None) or libc.mmap  # with an offset of 64 bits
+    begin.restype = ctypes.c_void_p
+    begin.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return begin, libc.munmap
+
+
+def _map(fd: int, size: int) -> Optional[ctypes.Array]:
+    """The whole file, until nothing refers to this any more. Module mmap would keep a descriptor of each, and tensors
+    may lie in more files than a process may have open. Private, so that tensors can be written to, and without a claim
+    on memory for that. None: no room for it, a file system that maps nothing, or an empty file."""
+    begin, end = _mmap()
+    if size > sys.maxsize:
+        return None
+    flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    address = begin(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
+    if address == ctypes.c_void_p(-1).value:
+        return None
+    whole = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(whole, end, address, size).atexit = False  # others may still use it then
+    return whole
+
+
+class _Maps:
+    """Mapped files, each once."""
+
+    def __init__(self, framework: str):
+        self._framework = framework
+        self._files: dict[tuple[int, int], Optional[ctypes.Array]] = {}
+
+    def _map(self, fd: int) -> Optional[ctypes.Array]:
+        about = os.fstat(fd)
+        key = about.st_dev, about.st_ino
+        if key not in self._files:
+            self._files[key] = _map(fd, about.st_size) if len(self._files) < MAPS else None
+        return self._files[key]
+
+    def get(self, t: Tensor) -> Any:
+        """The tensor in a mapping, which lives as long as it, or None: it is to be read."""
+        found = t._backing()
+        if found is None:
+            return None
+        fd, off = found
+        try:
+            whole = self._map(fd)
+        finally:
+            os.close(fd)
+        if whole is None or off % t.itemsize or off + t.nbytes > len(whole):
+            return None
+        if self._framework == "np":
+            import numpy as np
+
+            return np.frombuffer(whole, t.numpy_dtype(), t.size, off).reshape(t.shape)
+        import torch
+
+        # Bytes first: frombuffer() does not know all types.
+        return torch.frombuffer(whole, dtype=torch.uint8, count=t.nbytes, offset=off).view(t.torch_dtype()).view(t.shape)
+
+
+def load_tensors(tensors: Iterable[Tensor], framework: str = "pt", device: Any = "cpu", threads: int = 0,
+                 mapped: bool = False) -> list[Any]:
+    """Whole tensors, in memory of their own or, if mapped, in files where that is possible."""
+    framework = _framework(framework, device)
+    new = _new_torch if framework == "pt" else _new_numpy
+    maps = _Maps(framework)
+    found, wanted = [], []
+    for t in tensors:
+        out = maps.get(t) if mapped else None
+        if out is None:
+            out = new(t)
+            wanted.append((t, out))
+        found.append(out)
     fill(wanted, threads)
-    return [_moved(out, device) for _, out in wanted]
+    return [_moved(out, device) for out in found]
 
 
 def _moved(out: Any, device: Any) -> Any:
@@ -138,15 +211,15 @@ def _model_of(checkpoint: Checkpoint) -> Tensors:
 
 
 def load_file(path: Union[str, os.PathLike], device: Any = "cpu", *, framework: str = "pt", prefix: str = "",
-              threads: int = 0, **options: Option) -> dict[str, Any]:
+              threads: int = 0, mmap: bool = True, **options: Option) -> dict[str, Any]:
     """As safetensors.torch.load_file, of any checkpoint: the model's tensors, under their names in hf/, in memory.
 
-    framework="np": NumPy arrays. prefix and threads: see Tensors.state_dict(). The options are those of open():
-    recipe="megatron", dequantize="bf16", ...
+    framework="np": NumPy arrays. prefix, threads and mmap: see Tensors.state_dict(); as by safetensors, tensors are
+    mapped where that is possible. The options are those of open(): recipe="megatron", dequantize="bf16", ...
 
     """
     with Checkpoint(path, options) as ck:
-        return _model_of(ck).state_dict(prefix, device, threads, framework=framework)
+        return _model_of(ck).state_dict(prefix, device, threads, framework=framework, mmap=mmap)
 
 
 class SafeSlice:
@@ -195,13 +268,16 @@ class safe_open:
                 tensor = f.get_tensor(name)
             rows = f.get_slice("lm_head.weight")[:, ::8]
 
-    framework is "pt" or "np". The options are those of open(): recipe="megatron", dequantize="bf16", ...
+    framework is "pt" or "np". mmap: whole tensors are mapped where that is possible, see Tensors.state_dict(). The
+    options are those of open(): recipe="megatron", dequantize="bf16", ...
     A checkpoint whose tensors have no unique names in hf/ has those that are stored.
 
     """
 
-    def __init__(self, filename: Union[str, os.PathLike], framework: str, device: Any = "cpu", **options: Option):
+    def __init__(self, filename: Union[str, os.PathLike], framework: str, device: Any = "cpu", *, mmap: bool = True,
+                 **options: Option):
         self._framework, self._device = _framework(framework, device), device
+        self._maps = _Maps(self._framework) if mmap else None
         self._checkpoint = Checkpoint(filename, options)
         self._tensors = _model_of(self._checkpoint)
 
@@ -224,20 +300,22 @@ class safe_open:
         return {"format": "pt"}
 
     def get_tensor(self, name: str) -> Any:
-        return self.get_slice(name)[...]
+        tensor = self._tensors.tensor(name)
+        found = self._maps.get(tensor) if self._maps else None
+        return self.get_slice(name)[...] if found is None else _moved(found, self._device)
 
     def get_tensors(self) -> dict[str, Any]:
         """All, read by several threads."""
-        return self._tensors.state_dict(device=self._device, framework=self._framework)
+        return self._tensors.state_dict(device=self._device, framework=self._framework, mmap=self._maps is not None)
 
     def get_slice(self, name: str) -> SafeSlice:
         return SafeSlice(self._tensors.tensor(name), self._framework, self._device)
 
 
-def state_dict(tensors: Tensors, prefix: str, device: Any, threads: int, framework: str) -> dict[str, Any]:
+def state_dict(tensors: Tensors, prefix: str, device: Any, threads: int, framework: str, mapped: bool) -> dict[str, Any]:
     """See Tensors.state_dict()."""
     names = [name for name in tensors.in_file_order() if name.startswith(prefix)]
     if not names and prefix and len(tensors):
         raise KeyError(f"no tensor's name begins with '{prefix}'")
-    loaded = dict(zip(names, load_tensors(map(tensors.tensor, names), framework, device, threads)))
+    loaded = dict(zip(names, load_tensors(map(tensors.tensor, names), framework, device, threads, mapped)))
     return {name[len(prefix):]: loaded[name] for name in tensors if name in loaded}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref, c_int64, c_uint64
+from ctypes import byref, c_int, c_int64, c_uint64
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._libckpt import _check, _Err, _lent, _Slice, _Tensor, _text
@@ -58,6 +58,7 @@ class Tensor:
     def __init__(self, group: Tensors, number: int, about: _Tensor, box=None):
         self._group = group
         self._number = number
+        self._part = box is not None
         self._off = box[0] if box else (0,) * about.n_dims
         self.name: str = _text(about.fqn, about.fqn_len)
         #: torch's name of its type: "bfloat16"
@@ -66,6 +67,9 @@ class Tensor:
         self.shape: tuple[int, ...] = tuple(box[1]) if box else tuple(about.shape[:about.n_dims])
         #: why it cannot be read, or None
         self.fault: Optional[str] = about.fault.decode() if about.fault else None
+
+    def __reduce__(self) -> tuple:
+        return self._group.tensor, (self.name,)
 
     @property
     def ndim(self) -> int:
@@ -190,6 +194,15 @@ class Tensor:
             raise ValueError(f"room for {list(out.shape)} elements of {itemsize} bytes, but there "
                              f"are {list(shape)} of {self.itemsize}")
         self._read(wanted, at, strides)
+
+    def _backing(self) -> Optional[tuple[int, int]]:
+        """If the whole tensor lies in a file as it is: a descriptor of that, which the caller closes, and the offset."""
+        fd, off, e = c_int(-1), c_uint64(), _Err()
+        if self._part:
+            return None
+        with self._group._checkpoint._using() as handle:
+            rc = self._group._backing(handle, self._number, byref(fd), byref(off), byref(e))
+        return None if _check(rc, e, self._group._checkpoint.path) else (fd.value, off.value)
 
     def _read(self, wanted, at: int, strides: Sequence[int]) -> None:
         """strides: in bytes, of the dimensions that are kept."""

@@ -1,41 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any checkpoint as one of torch.distributed.checkpoint.
+"""Storage for torch.distributed.checkpoint: a reader of any checkpoint, and a writer of five formats.
 
     import torch.distributed.checkpoint as dcp
-    from ckptfs.dcp import StorageReader
+    from ckptfs.dcp import StorageReader, StorageWriter
 
     state = {"model": model.state_dict()}           # DTensors of any mesh, or plain tensors
+    dcp.save(state, storage_writer=StorageWriter("run/step-1000"))
     dcp.load(state, storage_reader=StorageReader("run/step-1000"))
 
 Each rank reads the elements that it holds, straight into its tensors, whatever the format, the number of ranks and the
 sharding that the checkpoint was saved with.
+
+Each rank writes what torch's planner gives it, straight from its tensors. The checkpoint appears all at once, when every
+rank's data are on disk; if a rank fails or is killed, what was there before is unchanged.
 """
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
+import errno
+import gc
 import io
 import os
+import pickle
 import warnings
 from typing import Any, Optional, Union
 
 import torch
-from torch.distributed.checkpoint import LoadPlan, LoadPlanner
+from torch.distributed.checkpoint import LoadPlan, LoadPlanner, SavePlan, SavePlanner
 from torch.distributed.checkpoint import StorageReader as _StorageReader
+from torch.distributed.checkpoint import StorageWriter as _StorageWriter
 from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata, Metadata, StorageMeta,
                                                    TensorProperties, TensorStorageMetadata)
-from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
+from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from ._checkpoint import Checkpoint, Object
 from ._libckpt import Error, Option
 from ._load import read_boxes
+from ._writer import FORMATS, Writer, is_megatrons
 
-__all__ = ["StorageReader"]
+__all__ = ["StorageReader", "StorageWriter"]
 
 _MAGIC = (0x1950a86a20f9469cfc6c).to_bytes(10, "little")  # what torch.save begins a file with that is no archive
 
 
-class StorageReader(_StorageReader):
+class _AtPath:
+    """What readers and writers of torch say of where they are."""
+
+    _path: Union[str, os.PathLike, None]
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def reset(self, checkpoint_id: Union[str, os.PathLike, None] = None) -> None:
+        self.close()
+        if checkpoint_id:
+            self._path = checkpoint_id
+
+    @property
+    def checkpoint_id(self) -> Union[str, os.PathLike, None]:
+        return self._path
+
+
+class StorageReader(_AtPath, _StorageReader):
     """Reads every checkpoint that ckptfs.open() opens; the options are its.
 
     model: the names and tensors of hf/, for example with recipe="megatron", in place of those that are stored.
@@ -52,11 +82,6 @@ class StorageReader(_StorageReader):
         self._path, self._options = path, options
         self._model, self._threads, self._weights_only = model, threads, weights_only
         self._checkpoint: Optional[Checkpoint] = None
-
-    def reset(self, checkpoint_id: Union[str, os.PathLike, None] = None) -> None:
-        self.close()
-        if checkpoint_id:
-            self._path = checkpoint_id
 
     def close(self) -> None:
         """The checkpoint stays open from one load to the next, until this or reset()."""
@@ -127,17 +152,13 @@ class StorageReader(_StorageReader):
             if room is not target:
                 target.copy_(room)
             planner.commit_tensor(item, target)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+        return _done(None)
 
     def _bytes_of(self, found: Object) -> io.BytesIO:
         """What the planner passes to torch.load(weights_only=False)."""
         # Objects of DCP and Megatron-core are files of torch.save's, those of HyperParallel pickles; others are JSON.
         pickled = found.startswith((b"PK\3\4", b"\x80"))
         if pickled and not self._weights_only:
-            import pickle  # nothing else here executes one
-
             of_torch = found.startswith(b"PK") or _MAGIC in found[:32]
             return io.BytesIO(found) if of_torch else _saved(pickle.loads(found))
         try:
@@ -151,10 +172,6 @@ class StorageReader(_StorageReader):
                         + (": pass weights_only=False if you trust who saved it" if pickled else "")) from why
         return _saved(value)
 
-    @property
-    def checkpoint_id(self) -> Union[str, os.PathLike, None]:
-        return self._path
-
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Union[str, os.PathLike]) -> bool:
         try:
@@ -164,11 +181,159 @@ class StorageReader(_StorageReader):
             return False
 
 
+class StorageWriter(_AtPath, _StorageWriter):
+    """Writes checkpoints with libckpt.
+
+    path: a directory that does not exist or is empty; or checkpoint_id= of save().
+    format: "dcp", "megatron" (Megatron-core's torch_dist), "hyperparallel", "safetensors" (tensors only; each rank's
+    parts in files of its own if a tensor has several), "zarr" (whole tensors only).
+    overwrite: replace an existing checkpoint once the new one is complete. Anything but a checkpoint is never replaced.
+    zstd: compress (dcp, megatron): the level, 0 for none.
+    threads: of each rank, each with a file of its own (dcp, megatron).
+    file_per_item: a file for each tensor or part of one (dcp, megatron).
+    shard_size: bytes of tensors in a file (safetensors: 0 for 5 GB) or a chunk (zarr: 0 for 256 MiB).
+    options: for an address of an object store, see ckptfs-remote(7); only a single rank can save there.
+
+    What is not a tensor is written as torch.save writes it (hyperparallel: as a pickle; megatron: as an object of
+    one part, NAME/shard_0_1, unless its name is one of Megatron-core's). A writer can be used for one save after
+    another, also by async_save. After a failed save the files beside path, which the next save there removes, stay
+    until the writer is used again or close() is called, or nothing refers to it any more.
+
+    """
+
+    def __init__(self, path: Union[str, os.PathLike, None] = None, *, format: str = "dcp", overwrite: bool = False,
+                 zstd: int = 0, threads: int = 0, file_per_item: bool = False, shard_size: int = 0, **options: Option):
+        super().__init__()
+        if format not in FORMATS:
+            raise ValueError(f"unknown format {format!r}; choose one of {', '.join(FORMATS)}")
+        self._path = path
+        self._how = {"format": format, "overwrite": overwrite, "zstd": zstd, "threads": threads,
+                     "file_per_item": file_per_item, "shard_size": shard_size}
+        self._options = options
+        self._writer: Optional[Writer] = None  # of a save that has begun
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_writer": None}
+
+    def close(self) -> None:
+        """Removes what a save has left that did not finish."""
+        if self._writer:
+            self._writer.close()
+            self._writer = None
+
+    def _new(self) -> Writer:
+        if self._path is None:
+            raise ValueError("there is no path: pass one to StorageWriter(), or checkpoint_id= to save()")
+        return Writer(os.fspath(self._path), self._how, self._options)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.get("use_collectives", True):
+            raise ValueError("use_collectives=False makes a checkpoint of each rank, which this writer cannot")
+        if is_coordinator and kwargs.get("rank"):
+            raise ValueError("the coordinator must be rank 0")
+        self.close()
+        if is_coordinator:
+            self._new().validate()  # before anything is planned
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        if self._how["format"] == "safetensors" and not all(getattr(p, "usable", True) for p in plans):
+            raise ValueError("enable_plan_caching=True is not for format='safetensors': its files are numbered anew in "
+                             "each save")
+        if len(plans) > 1 and self._path is not None and "://" in os.fspath(self._path):
+            raise ValueError(f"{os.fspath(self._path)!r}: only one rank can save to an object store: save to a directory "
+                             "and upload it")
+        try:
+            self._writer = self._begun(0, len(plans), plans[0])
+        except Error as e:
+            if e.errno != errno.EBUSY:
+                raise
+            # A failed save is part of a cycle of its exception and the frames in its traceback.
+            gc.collect()
+            self._writer = self._begun(0, len(plans), plans[0])
+        try:
+            told = self._writer.global_plan(plans)
+        except BaseException:
+            self.close()  # no other rank writes yet
+            raise
+        return [dataclasses.replace(p, storage_data=(i, len(plans), t)) for i, (p, t) in enumerate(zip(plans, told))]
+
+    def _begun(self, rank: int, size: int, plan: SavePlan) -> Writer:
+        writer = self._new()
+        try:
+            writer.begin(rank, size, plan)
+        except BaseException:
+            writer.close()
+            raise
+        return writer
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        rank, size, told = plan.storage_data
+        writer = self._writer or self._begun(rank, size, plan)
+        try:
+            return _done(writer.write(plan, told, lambda item: self._data_of(item, planner)))
+        finally:
+            if writer is not self._writer:
+                writer.close()
+
+    def _data_of(self, item: WriteItem, planner: SavePlanner) -> tuple[int, int, Any]:
+        data: Any = planner.resolve_data(item)
+        name = item.index.fqn
+        if item.type == WriteItemType.BYTE_IO:
+            room = self._bytes_of(name, data).getbuffer()
+            size = len(room)
+            owner = (ctypes.c_char * size).from_buffer(room)
+            return ctypes.addressof(owner), size, owner
+        t = data.detach()
+        if t.shape != item.tensor_data.chunk.sizes or t.dtype != item.tensor_data.properties.dtype:
+            raise ValueError(f"tensor '{name}': {t.dtype} {list(t.shape)} is not what the plan says")
+        t = t.cpu().resolve_conj().resolve_neg().contiguous()
+        if t.numel() and not t.data_ptr():
+            raise ValueError(f"tensor '{name}': a {type(t).__name__} has no elements in memory")
+        return t.data_ptr(), t.numel() * t.element_size(), t
+
+    def _bytes_of(self, name: str, saved: io.BytesIO) -> io.BytesIO:
+        """In the form of the format; saved: by torch.save, a moment ago."""
+        if self._how["format"] == "hyperparallel":
+            return io.BytesIO(pickle.dumps(_loaded(saved)))
+        if self._how["format"] == "megatron" and not is_megatrons(name):
+            return _saved([_loaded(saved)])
+        return saved
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        assert self._writer
+        try:
+            self._writer.finish(metadata, results)
+        finally:
+            self.close()
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Union[str, os.PathLike]) -> bool:
+        try:
+            cls(checkpoint_id, overwrite=True)._new().validate()
+            return True
+        except OSError:
+            return False
+
+
+def _done(value: Any) -> Future[Any]:
+    done: Future[Any] = Future()
+    done.set_result(value)
+    return done
+
+
 def _saved(value: Any) -> io.BytesIO:
     out = io.BytesIO()
     torch.save(value, out)
     out.seek(0)
     return out
+
+
+def _loaded(saved: io.BytesIO) -> Any:
+    saved.seek(0)
+    return torch.load(saved, weights_only=False)
 
 
 def _has_class(value: Any) -> bool:

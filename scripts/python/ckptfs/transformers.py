@@ -27,7 +27,7 @@ __all__ = ["from_pretrained"]
 def from_pretrained(model_class: Any, path: Union[str, os.PathLike], *, recipe: Optional[str] = None,
                     dequantize: Optional[str] = None, assets: Union[str, os.PathLike, None] = None,
                     config: Optional[transformers.PretrainedConfig] = None, strict: bool = True, threads: int = 0,
-                    options: Optional[Mapping[str, Option]] = None, **named: Any) -> Any:
+                    mmap: bool = True, options: Optional[Mapping[str, Option]] = None, **named: Any) -> Any:
     """As model_class.from_pretrained(), of any checkpoint: the model of hf/, in memory.
 
     recipe, dequantize, assets and options are those of ckptfs.open(). config is read from hf/config.json, which
@@ -36,6 +36,8 @@ def from_pretrained(model_class: Any, path: Union[str, os.PathLike], *, recipe: 
 
     strict: a weight that the checkpoint lacks, or has in another shape, is an Error; transformers alone would give it
     random values.
+
+    threads and mmap: see Tensors.state_dict().
 
     """
     words = {"recipe": recipe, "dequantize": dequantize, "assets": assets, **(options or {})}
@@ -49,7 +51,7 @@ def from_pretrained(model_class: Any, path: Union[str, os.PathLike], *, recipe: 
                 raise Error(f"config.json of '{path}': transformers {transformers.__version__} has no model_type {kind!r}; "
                             "pass config=")
             config = transformers.CONFIG_MAPPING[kind].from_dict(about)
-        state = ck.model.state_dict(threads=threads)
+        state = ck.model.state_dict(threads=threads, mmap=mmap)
         generation = _generation(ck)
     if hasattr(model_class, "_model_mapping"):  # an AutoModel, which asks for a directory to look into
         model_class = _class_of(model_class, config)
