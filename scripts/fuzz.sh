@@ -1,22 +1,161 @@
 #!/bin/bash
-# fuzz.sh SECONDS TARGET... - run libFuzzer on each target, with ASan and UBSan, starting from its
-# corpus. New inputs go to build/corpus; a crash is also kept there and makes the script fail. Needs clang.
+# fuzz.sh SECONDS TARGET... - run libFuzzer on each target, with ASan and UBSan, starting from its corpus, and write
+# what it did to tests/fuzz/RECORD.tsv. New inputs go to build/corpus, reduced to those that reach something of their
+# own; a crash, a leak, 20 s for one input or 4 GiB is kept there, too, and makes the script fail. Needs clang.
+#
+# fuzz.sh check - names the targets that have not run, those whose code has changed since they did, and those that have
+# run for less than an hour of CPU. It fails only if the record has a line that is none, or of no target: running takes
+# hours, and a change of the code must not wait for that.
+# fuzz.sh changed - names the targets whose code has changed since, those first that have run least.
+# fuzz.sh brief BUILDDIR SECONDS MOST - runs the first MOST of these, as they are in BUILDDIR, without clang and without
+# guidance by coverage: where building all again for libFuzzer would take longer than the runs.
+#
+# The code of a target is the target, the headers of core that it includes, and the files beside these whose names
+# begin like theirs (parse/zip.h: core/parse/zip*.[ch]), but for base and model; after "Fuzzes:" in its first comment
+# it names others, with "/" at the end for a folder. The record has the hash of it; CPU seconds and inputs are summed up until it changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-seconds=$1
-shift
-flags=(-std=gnu17 -g -O1 -D_GNU_SOURCE -DCKPTFS_VERSION='"fuzz"' -Icore -Icore/include -Itests -Itests/core -pthread
-  '-fsanitize=fuzzer,address,undefined' -fno-sanitize-recover=all -Wno-gnu)
-read -ra libs < <(pkg-config --libs sqlite3 libzstd zlib blosc libxxhash libdeflate nettle jansson)
-mkdir -p build/corpus
-make VARIANT=fuzz CC="${CC:-clang}" build/fuzz/libcore.a
-for target in "$@"; do
-  name=${target#fuzz_}
-  mkdir -p "build/corpus/$name"
-  clang "${flags[@]}" -o "build/fuzz/$target" "tests/fuzz/$target.c" build/fuzz/libcore.a \
-    "${libs[@]}" -lm
-  echo "== $target, $seconds s"
-  "build/fuzz/$target" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=4096 \
-    -artifact_prefix="build/corpus/$name-" "build/corpus/$name" "tests/fuzz/corpus/$name" 2>&1 |
-    grep -vE 'NEW|REDUCE|pulse' | tail -n 12
-done
+record=tests/fuzz/RECORD.tsv
+enough=3600 # CPU seconds on the same code
+columns='target\tdate\tcode\tcpu_seconds\tinputs\tedges\tfeatures\tcorpus\tseeds'
+
+targets() {
+  local f
+  for f in tests/fuzz/fuzz_*.c; do basename "${f#tests/fuzz/fuzz_}" .c; done
+}
+
+# NAME - its files, in order.
+sources() {
+  local file=tests/fuzz/fuzz_$1.c words word
+  words=$(sed -nE '/Fuzzes:/,/\*\//{s/.*Fuzzes://; s/^ \*//; s|\*/.*||; p}' "$file")
+  [[ -n $words ]] || words=$(sed -nE 's|^#include "([a-z_0-9]+/[a-z_0-9/]+)\.h".*|\1|p' "$file" | grep -vE '^(base|model|core)/')
+  {
+    echo "$file"
+    for word in $words; do
+      if [[ $word == */ ]]; then find "core/$word" -name '*.[ch]'; else compgen -G "core/$word*.[ch]"; fi || true
+    done
+  } | sort -u
+}
+
+code() {
+  local list
+  mapfile -t list < <(sources "$1")
+  [[ ${#list[@]} -gt 1 ]] || { echo "fuzz.sh: fuzz_$1.c names no code that it fuzzes" >&2; exit 1; }
+  cat "${list[@]}" | sha256sum | cut -c 1-12
+}
+
+# NAME COLUMN - of its line; nothing if there is none.
+recorded() {
+  [[ ! -e $record ]] || awk -F'\t' -v n="$1" -v c="$2" '$1 == n { print $c }' "$record"
+}
+
+changed() {
+  local name cpu
+  for name in $(targets); do
+    [[ $(recorded "$name" 3) == "$(code "$name")" ]] && continue
+    cpu=$(recorded "$name" 4)
+    echo "${cpu:-0} $name"
+  done | sort -n | cut -d ' ' -f 2
+}
+
+check() {
+  local name cpu bad=0 never=() old=() few=()
+  for name in $(targets); do
+    cpu=$(recorded "$name" 4)
+    if [[ -z $cpu ]]; then
+      never+=("$name")
+    elif [[ ! $cpu =~ ^[0-9]+$ ]]; then
+      echo "fuzz.sh: the line of '$name' in $record has no CPU seconds" >&2
+      bad=1
+    elif [[ $(recorded "$name" 3) != "$(code "$name")" ]]; then
+      old+=("$name")
+    elif ((cpu < enough)); then
+      few+=("$name:${cpu}s")
+    fi
+  done
+  while read -r name; do
+    [[ -e tests/fuzz/fuzz_$name.c ]] || { echo "fuzz.sh: $record has '$name', which is no target" >&2; bad=1; }
+  done < <(tail -n +2 "$record" | cut -f 1)
+  [[ ${#never[@]} = 0 ]] || echo "fuzz: not recorded: ${never[*]}"
+  [[ ${#old[@]} = 0 ]] || echo "fuzz: changed since they ran: ${old[*]}"
+  [[ ${#few[@]} = 0 ]] || echo "fuzz: less than $enough s of CPU: ${few[*]}"
+  return $bad
+}
+
+brief() {
+  local name names bad=0
+  mapfile -t names < <(changed | head -n "$3")
+  for name in "${names[@]}"; do
+    "$1/fuzz/fuzz_$name" -s "$2" "tests/fuzz/corpus/$name" || { echo "fuzz: see $1/fuzz/fuzz_$name.input" >&2; bad=1; }
+  done
+  return $bad
+}
+
+# NAME CPU_SECONDS LOG - sums up, unless the code has changed, and writes its line.
+note() {
+  local name=$1 cpu=$2 log=$3 now inputs edges features corpus seeds
+  now=$(code "$name")
+  inputs=$(sed -nE 's/^stat::number_of_executed_units: *//p' "$log")
+  read -r edges features < <(sed -nE 's/.* cov: ([0-9]+) ft: ([0-9]+) .*/\1 \2/p' "$log" | tail -n 1)
+  corpus=$(find "build/corpus/$name" -type f | wc -l)
+  seeds=$(find "tests/fuzz/corpus/$name" -type f | wc -l)
+  {
+    flock 9
+    if [[ $(recorded "$name" 3) == "$now" ]]; then
+      cpu=$((cpu + $(recorded "$name" 4)))
+      inputs=$((inputs + $(recorded "$name" 5)))
+    fi
+    {
+      echo -e "$columns"
+      {
+        [[ ! -e $record ]] || tail -n +2 "$record" | awk -F'\t' -v n="$name" '$1 != n'
+        printf '%s\t' "$name" "$(date -u +%F)" "$now" "$cpu" "$inputs" "${edges:-0}" "${features:-0}" "$corpus"
+        echo "$seeds"
+      } | LC_ALL=C sort
+    } >build/corpus/record
+    cp build/corpus/record "$record"
+  } 9>build/corpus/lock
+}
+
+# NAME - what is found with fewer inputs.
+reduce() {
+  local name=$1 less
+  less=$(mktemp -d "build/corpus/$name.XXXXXX")
+  if "build/fuzz/fuzz/fuzz_$name" -merge=1 -timeout=20 -rss_limit_mb=4096 "$less" "build/corpus/$name" "tests/fuzz/corpus/$name" \
+    >/dev/null 2>&1; then
+    rm -rf "build/corpus/$name"
+    mv "$less" "build/corpus/$name"
+  else
+    rm -rf "$less"
+  fi
+}
+
+build() {
+  make --no-print-directory VARIANT=fuzz CC="${CC:-clang}" "${@/#/build/fuzz/fuzz/}"
+}
+
+run() {
+  local seconds=$1 target name log TIMEFORMAT='%U %S' used rc bad=0
+  shift
+  mkdir -p build/corpus
+  build "$@"
+  for target in "$@"; do
+    name=${target#fuzz_}
+    log=build/corpus/$name.log
+    mkdir -p "build/corpus/$name"
+    echo "== $target, $seconds s"
+    rc=0
+    used=$({ time "build/fuzz/fuzz/$target" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=4096 -timeout=20 \
+      -artifact_prefix="build/corpus/$name-" "build/corpus/$name" "tests/fuzz/corpus/$name" >"$log" 2>&1; } 2>&1) || rc=$?
+    grep -vE 'NEW|REDUCE|pulse' "$log" | tail -n $((rc ? 60 : 10))
+    ((rc)) && { bad=1; continue; } # the record is of runs that found nothing
+    reduce "$name"
+    note "$name" "$(awk '{ printf "%d", $1 + $2 }' <<<"$used")" "$log"
+  done
+  return $bad
+}
+
+case $1 in
+  check | changed | brief) "$@" ;;
+  *) run "$@" ;;
+esac

@@ -6,6 +6,8 @@
  *
  * The input: which checkpoint, which options, then edits, each of a kind, a file, a place and what
  * the kind needs.
+ *
+ * Fuzzes: format/ read/ source/files source/item_source tree/view
  */
 #include "base/bytes.h"
 #include "base/err.h"
@@ -40,6 +42,7 @@ static const char *const fixtures[] = {
 	"mranks_version_0/ckpt",
 	"torchsave_tar/ckpt",
 	"torchsave_parts/ckpt",
+	"dcp_wrapped/ckpt",
 	"orbax/names/ckpt",
 	"orbax/uncompressed_nodes/ckpt",
 	"orbax/v3_sharded/ckpt",

@@ -5,6 +5,8 @@
  *
  * The input: under what names, how many ranks, then the ranks' files, each after its length. Files
  * are streams of torch.save from before archives, which no checksum protects.
+ *
+ * Fuzzes: format/fsdp/ format/torch_tensor
  */
 #include "base/bytes.h"
 #include "base/err.h"

@@ -2,15 +2,19 @@
 /*
  * config.json, a blank line, tokenizer.json, a blank line, tokenizer_config.json. What becomes keys
  * is well formed: as many tokens as the configuration says, with a type each.
+ *
+ * Fuzzes: gguf/
  */
 #include "base/err.h"
 #include "core/gguf_util.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_tokens.h"
+#include "mutate.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUSTOM_MUTATOR(parts_of_json, NULL)
 
 static void require(bool ok)
 {

@@ -2,12 +2,14 @@
 /* Heads of GGUF files of any bytes: what is accepted keeps what gguf.h promises. */
 #include "base/err.h"
 #include "bytes.h"
+#include "mutate.h"
 #include "parse/gguf.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUSTOM_MUTATOR(parts_of_gguf, NULL)
 
 /* Every byte of the value belongs to it. */
 static void walk(const struct gguf_value *v)

@@ -3,12 +3,15 @@
  * Two bytes of a length, that many of a HyperParallel metadata file, and a container:
  * _rank0_.safetensors beside it. Read, looked into, joined, indexed in memory, every chunk map
  * loaded.
+ *
+ * Fuzzes: format/hyperparallel/
  */
 #include "base/bytes.h"
 #include "base/err.h"
 #include "format/format.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
+#include "mutate.h"
 #include "source/place.h"
 
 #include <fcntl.h>
@@ -17,6 +20,7 @@
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUSTOM_MUTATOR(parts_of_json, NULL)
 
 static char metadata[] = "0.metadata", container[] = "_rank0_.safetensors";
 static char dir[4096];

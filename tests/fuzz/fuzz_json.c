@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as JSON, under flags that the first byte chooses: what jansson makes of them. */
+/*
+ * Any bytes as JSON, under flags that the first byte chooses: what jansson makes of them.
+ *
+ * Fuzzes: base/json
+ */
 #include "json_same.h"
 
 #include <stdlib.h>

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a DCP .metadata: parsed, joined, indexed in memory, every chunk map loaded. */
+/*
+ * Any bytes as a DCP .metadata: parsed, joined, indexed in memory, every chunk map loaded.
+ *
+ * Fuzzes: format/dcp/ parse/pickle
+ */
 #include "base/err.h"
 #include "format/dcp/dcp_records.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
+#include "mutate.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUSTOM_MUTATOR(parts_of_pickle, NULL)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

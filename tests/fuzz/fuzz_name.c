@@ -2,6 +2,8 @@
 /*
  * FQNs, one per line: as file names and back, and in a list where each is found by its name and by
  * its file name. And the input as a file name that somebody asks for.
+ *
+ * Fuzzes: tensor/name
  */
 #include "base/err.h"
 #include "tensor/namelist.h"

@@ -4,6 +4,7 @@
  * and through a window of few bytes. What the first and the last find must be the same.
  */
 #include "base/err.h"
+#include "mutate.h"
 #include "parse/pickle.h"
 
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 enum { MAX_BYTES = 32 << 20 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUSTOM_MUTATOR(parts_of_pickle, NULL)
 
 static int classify(void *arg, const char *module, const char *name)
 {

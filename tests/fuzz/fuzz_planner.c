@@ -4,6 +4,8 @@
  * a planner accepts is compared with a model that looks at each element; what it refuses, it
  * refuses in a sentence, and it refuses nothing that is in order. The input's bytes are the
  * choices.
+ *
+ * Fuzzes: save/
  */
 #include "planner_saved.h"
 

@@ -2,6 +2,8 @@
 /*
  * Recipes of any bytes, for a few tensors. What one makes is made of elements that are there, each
  * of its own once.
+ *
+ * Fuzzes: recipe/ tensor/vtensor
  */
 #include "base/err.h"
 #include "core/recipe_util.h"

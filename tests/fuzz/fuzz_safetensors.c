@@ -2,12 +2,14 @@
 /* Safetensors headers of any bytes, with the file's length known and not. */
 #include "base/err.h"
 #include "bytes.h"
+#include "mutate.h"
 #include "parse/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUSTOM_MUTATOR(parts_of_safetensors, mend_safetensors)
 
 static void check(const struct st_header *h, const char *name, size_t size)
 {

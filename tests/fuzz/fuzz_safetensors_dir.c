@@ -3,6 +3,8 @@
  * A directory of safetensors: an index, then headers (as JSON, without the length in front) of
  * files a, b, ..., separated by bytes FF. Parsed, joined, indexed in memory, every chunk map
  * loaded.
+ *
+ * Fuzzes: format/safetensors/ format/st_index
  */
 #include "base/bytes.h"
 #include "base/err.h"
@@ -10,11 +12,13 @@
 #include "format/st_index.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
+#include "mutate.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUSTOM_MUTATOR(parts_of_json, NULL)
 
 struct bytes {
 	const uint8_t *p;

@@ -5,6 +5,8 @@
  *
  *	dimensions, three sizes of the tensor, size of its chunks, flags: 1 the CRC of the first
  *	index is made right; the encoding's name, NUL; the shard
+ *
+ * Fuzzes: format/shard read/fetch_shards
  */
 #include "base/buf.h"
 #include "base/bytes.h"

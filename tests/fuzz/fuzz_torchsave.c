@@ -2,16 +2,26 @@
 /*
  * Any bytes as a file of torch.save, archive or stream: what is reported lies inside the file and
  * can be read back from the index.
+ *
+ * Fuzzes: format/torch/ format/torch_tensor
  */
 #include "base/err.h"
 #include "bytes.h"
 #include "format/torch/torchsave.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
+#include "mutate.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* An archive, or the pickles of a stream. */
+static size_t parts_of_torch(const uint8_t *p, size_t n, struct part *v)
+{
+	return n && *p == 'P' ? parts_of_zip(p, n, v) : parts_of_pickle(p, n, v);
+}
+CUSTOM_MUTATOR(parts_of_torch, mend_zip)
 
 static void check(struct catalog *c, size_t size)
 {

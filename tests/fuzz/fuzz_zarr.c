@@ -3,11 +3,14 @@
  * A Megatron-core zarr checkpoint of one tensor: the input's first line is its .zarray, or with a
  * '!' before it metadata.json; the other lines are names of files in its directory. Scanned, and
  * the index read back.
+ *
+ * Fuzzes: format/megatron/zarr format/raw
  */
 #include "base/err.h"
 #include "format/format.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
+#include "mutate.h"
 #include "source/place.h"
 
 #include <fcntl.h>
@@ -18,6 +21,7 @@
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUSTOM_MUTATOR(parts_of_json, NULL)
 
 static const char good[] = "{\"sharded_backend\":\"zarr\",\"sharded_backend_version\":1}";
 static char top[64];

@@ -4,12 +4,14 @@
  * the key of a chunk.
  */
 #include "base/err.h"
+#include "mutate.h"
 #include "parse/zarr_metadata.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUSTOM_MUTATOR(parts_of_json, NULL)
 
 static void check_level(const struct zarr_array *a, const struct zarr_level *l)
 {

@@ -5,11 +5,13 @@
  */
 #include "base/err.h"
 #include "bytes.h"
+#include "mutate.h"
 #include "parse/zip.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+CUSTOM_MUTATOR(parts_of_zip, mend_zip)
 
 static int each(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
