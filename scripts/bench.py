@@ -35,14 +35,16 @@ sys.path.insert(0, f"{TOP}/tests/bench")
 
 from data import Data  # noqa: E402
 from harness import BUSY, Bench, Failed, Row, Skip, busy_cpus, short  # noqa: E402
+import loading  # noqa: E402
 import programs  # noqa: E402
 import reads  # noqa: E402
 import remote  # noqa: E402
 
 GROUPS = {group: reads.reads for group in reads.READS}
 GROUPS |= {f.__name__: f for f in (
-    reads.cast, reads.dequantise, reads.merge, reads.zstd, programs.ls, programs.mount, programs.convert, programs.reshard,
-    programs.index, programs.deepspeed, programs.plan, programs.values, remote.remote)}
+    reads.cast, reads.dequantise, reads.merge, reads.zstd, programs.ls, programs.mount, programs.convert, programs.quantise,
+    programs.reshard, programs.index, programs.deepspeed, programs.plan, programs.values, loading.python,
+    remote.remote)}
 ROOM, SPARE = 40, 2 << 30
 
 

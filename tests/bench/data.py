@@ -131,6 +131,25 @@ def model_shapes(nbytes):
     return shapes
 
 
+def llama_shapes(nbytes):
+    """A config.json of transformers' Llama of about nbytes in bfloat16, and the shapes of its weights."""
+    hidden = 2048
+    while hidden > 64 and 2 * 16 * hidden**2 * 4 > nbytes:
+        hidden //= 2
+    layers = max(1, nbytes // (2 * 16 * hidden**2) - 1)
+    shapes = {"model.embed_tokens.weight": (8 * hidden, hidden)}
+    for i in range(layers):
+        at = f"model.layers.{i}"
+        shapes |= {f"{at}.self_attn.{name}_proj.weight": (hidden, hidden) for name in "qkvo"}
+        shapes |= {f"{at}.mlp.{name}_proj.weight": (4 * hidden, hidden) for name in ("gate", "up")}
+        shapes[f"{at}.mlp.down_proj.weight"] = (hidden, 4 * hidden)
+        shapes |= {f"{at}.{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
+    shapes |= {"model.norm.weight": (hidden,), "lm_head.weight": (8 * hidden, hidden)}
+    return shapes, {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 8 * hidden,
+                    "hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers,
+                    "num_attention_heads": hidden // 64, "num_key_value_heads": hidden // 64, "torch_dtype": "bfloat16"}
+
+
 def write_safetensors(path, shapes):
     header, at = {}, 0
     for name, shape in shapes.items():
@@ -230,6 +249,55 @@ class Data:
             shutil.rmtree(f"{path}/plain")
 
         return self.made(f"{name} in one file", make)
+
+    def llama(self):
+        """A model of 8 times the size that transformers loads, in hf/; the same saved by 4 ranks, in ckpt/."""
+        def make(path):
+            shapes, config = llama_shapes(8 * self.size)
+            os.makedirs(f"{path}/plain")
+            write_safetensors(f"{path}/plain/model.safetensors", shapes)
+            with open(f"{path}/plain/config.json", "w") as f:
+                json.dump(config, f)
+            self._ckptfs("export", f"{path}/plain", "hf", f"{path}/hf")
+            self._ckptfs("reshard", f"{path}/plain", f"{path}/ckpt", "--ranks=4")
+            shutil.rmtree(f"{path}/plain")
+
+        return self.made("llama", make)
+
+    def small_llama(self):
+        """A model that llama.cpp knows, in bfloat16; a quarter of the size, because quantising takes long."""
+        hidden, ffn, layers = 2048, 5632, max(self.size // 4 // (2 * 51380224), 1)
+
+        def make(path):
+            os.makedirs(path)
+            subprocess.run([sys.executable, f"{HERE}/../fs/gguf.py", "model", "llama", "."], cwd=path, check=True,
+                           stdout=subprocess.DEVNULL)
+            shutil.rmtree(f"{path}/data")
+            with open(f"{path}/config.json", encoding="ascii") as f:
+                config = json.load(f)
+            config |= {"hidden_size": hidden, "intermediate_size": ffn, "num_hidden_layers": layers,
+                       "num_attention_heads": 16, "num_key_value_heads": 16}
+            with open(f"{path}/config.json", "w", encoding="ascii") as f:
+                json.dump(config, f)
+            vocab = (config["vocab_size"], hidden)
+            shapes = {"model.embed_tokens.weight": vocab, "lm_head.weight": vocab, "model.norm.weight": (hidden,)}
+            for i in range(layers):
+                at = f"model.layers.{i}"
+                shapes |= {f"{at}.self_attn.{x}_proj.weight": (hidden, hidden) for x in "qkvo"}
+                shapes |= {f"{at}.mlp.{x}_proj.weight": (ffn, hidden) for x in ("gate", "up")}
+                shapes |= {f"{at}.mlp.down_proj.weight": (hidden, ffn), f"{at}.input_layernorm.weight": (hidden,),
+                           f"{at}.post_attention_layernorm.weight": (hidden,)}
+            write_safetensors(f"{path}/model.safetensors", shapes)
+
+        return self.made("small llama", make)
+
+    def gguf(self, name):
+        """The same as a GGUF file in bfloat16."""
+        def make(path):
+            os.mkdir(path)
+            self._ckptfs("export", name, "gguf/model.gguf", f"{path}/model.gguf")
+
+        return self.made("small llama as GGUF", make)
 
     def adapter(self, name, rank):
         """A LoRA adapter for all weights of that model, as PEFT saves it."""

@@ -122,11 +122,11 @@ def busy_cpus(seconds):
     return (read() - before) / os.sysconf("SC_CLK_TCK") / seconds
 
 
-def run_command(argv):
+def run_command(argv, stderr=None):
     """Runs a command; returns seconds, CPU time and peak memory, each including its children. A peak below
     this program's own 20 MiB cannot be measured."""
     start = time.perf_counter()
-    p = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    p = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=stderr)
     _, status, use = os.wait4(p.pid, 0)
     seconds = time.perf_counter() - start
     p.returncode = os.waitstatus_to_exitcode(status)
@@ -371,13 +371,14 @@ def no_torch():
     return None
 
 
-def in_chroot(binds, *argv):
+def in_chroot(binds, *argv, environment=()):
     """The result of tests/bench/with_torch.py in the chroot. binds: {path inside: path outside}."""
     args = []
     for inside, outside in {"/mnt/bench": HERE, **binds}.items():
         args += ["--bind", f"{outside}:{inside}"]
     p = subprocess.run(
-        [f"{TOP}/scripts/chroot.sh", "run", *args, "--", "python3", "/mnt/bench/with_torch.py", *argv],
+        [f"{TOP}/scripts/chroot.sh", "run", *args, "--", "env", *environment, "python3",
+         "/mnt/bench/with_torch.py", *argv],
         stdout=subprocess.PIPE, check=False, text=True)
     if p.returncode:
         raise Failed(f"with_torch.py {' '.join(argv)} failed")

@@ -6,11 +6,12 @@ import subprocess
 import time
 
 import data
-from harness import Sample, Target, in_chroot, no_torch, run_command
+from harness import TOP, Sample, Target, in_chroot, no_torch, run_command
 
 MODEL = "model of 1 GiB"
 TENSOR = "model.layers.0.mlp.up_proj.weight"
 MANY = 100000
+CHROOT_RUN = f"{TOP}/scripts/chroot.sh"
 # name: tensors, chunks per tensor; a large and a very large model
 INDEXES = {"0.4M chunks": (3000, 128), "1.3M chunks": (20000, 64)}
 
@@ -119,6 +120,50 @@ def convert(bench, made, group, chosen):
                    **theirs("HF consolidation", "consolidate", parts, "/mnt/out/hf")},
                   (Target(5),), prepare=prepare, rounds=3)
     clear(out)
+
+
+def quantise(bench, made, group, chosen):
+    """CPU time to quantise a model for llama.cpp, of all threads, and of llama-quantize; and for vLLM, to which
+    the baseline is reading it."""
+    for kind, least in ("q4_k_m", 4), ("q4_0", 1):
+        if chosen(f"{kind}, CPU time"):
+            quantise_gguf(bench, made, group, kind, least)
+    for kind in "fp8_dynamic", "fp8_block":
+        if chosen(f"{kind}, CPU time"):
+            quantise_fp8(bench, made, group, kind)
+
+
+def cpu(*argv, stderr=None):
+    wall, seconds, peak = run_command(argv, stderr)
+    return Sample([(seconds, 0)], wall, peak_mib=peak)
+
+
+def quantise_gguf(bench, made, group, kind, least):
+    ckpt, out = made.small_llama(), f"{bench.tmp}/out"
+    parties = {"ckptfs": lambda: cpu(bench.ckptfs, "export", "-q", ckpt, "gguf/model.gguf", f"{out}/a",
+                                     f"--gguf_dtype={kind}")}
+    if no_torch():
+        bench.skip("llama-quantize", no_torch())
+    else:
+        source = made.gguf(ckpt)
+        parties["llama-quantize"] = lambda: cpu(
+            CHROOT_RUN, "run", "--bind", f"{source}:/mnt/source", "--bind", f"{out}:/mnt/out", "--",
+            "llama-quantize", "/mnt/source/model.gguf", "/mnt/out/b", kind, stderr=subprocess.DEVNULL)  # it says a lot
+
+    def prepare():
+        clear(out)
+        os.mkdir(out)
+
+    bench.measure(group, f"{kind}, CPU time", parties, (Target(least),), prepare=prepare, rounds=3)
+    clear(out)
+
+
+def quantise_fp8(bench, made, group, kind):
+    ckpt = made.small_llama()
+    bench.measure(group, f"{kind}, CPU time",
+                  {"ckptfs": lambda: cpu(bench.ckptfs, "cat", "-q", ckpt, "hf/model.safetensors", f"--quantize={kind}"),
+                   "unchanged": lambda: cpu(bench.ckptfs, "cat", "-q", ckpt, "hf/model.safetensors")},
+                  prepare=lambda: bench.warm(data.sources(ckpt)))
 
 
 def values(bench, made, group, chosen):

@@ -198,6 +198,13 @@ def merge(bench, made, group, chosen):
 def read_merged(bench, ckpt, group, name, option):
     raw = data.sources(ckpt)
     bench.fresh(raw)
+    elements = sum(os.path.getsize(f) for f in raw) // 2
+
+    def cpu():
+        return Sample([(run_command([bench.ckptfs, "cat", "-q", ckpt, "hf/model.safetensors", option])[1], 0)])
+
+    bench.measure(group, name.replace("cat", "CPU time"), {"ckptfs": cpu}, (Target(seconds=elements / 5e8),),
+                  prepare=lambda: bench.warm(raw))
     with bench.mount(ckpt, option) as merged, bench.mount(ckpt) as plain:
         def cat(server):
             file = f"{server.mnt}/{FILES['hf']}"

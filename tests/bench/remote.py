@@ -1,10 +1,11 @@
 """Checkpoints behind a link with latency: nginx with a listing as S3 gives it, behind tests/net/proxy.c, at 20 ms,
-400 Mbit/s for each connection and 1 Gbit/s in all. Beside them curl, which has the link to itself, and rclone, if it is
-installed, which mounts the bucket. Nothing is cached on disk, except for the second mount. Requests and bytes are
-counted by the proxy, so that a busy machine does not change them.
+400 Mbit/s for each connection and 1 Gbit/s in all. Beside them curl, and rclone and s3fs, if they are installed, which
+mount the bucket: their readers read the checkpoint's files. Nothing is cached on disk, except for the second mount.
+Requests and bytes are counted by the proxy, so that a busy machine does not change them.
 """
 import concurrent.futures
 import contextlib
+import functools
 import glob
 import http.client
 import mmap
@@ -14,6 +15,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.parse
 import urllib.request
@@ -34,8 +36,7 @@ http {{
   scgi_temp_path {dir}/t;
   server {{
     listen 127.0.0.1:{port};
-    location = /bucket {{ default_type application/xml; alias {dir}/list.xml; }}
-    location = /bucket/ {{ default_type application/xml; alias {dir}/list.xml; }}
+    location ~ ^/bucket/?$ {{ default_type application/xml; root {dir}; try_files /list.xml =404; }}
     location /bucket/ {{ alias {root}/; error_page 404 /none; }}
     location = /none {{ default_type application/xml; return 404 "<Error><Code>NoSuchKey</Code></Error>"; }}
   }}
@@ -153,15 +154,15 @@ def random_requests(link, name, size, n, seed):
         c.close()
 
 
-def mapped_reads(path):
-    """The seconds in which so many processes read a part each, through mappings."""
-    start, pids, size = time.perf_counter(), [], os.path.getsize(path)
+def mapped_reads(paths):
+    """The seconds in which so many processes read a part each of the files, through mappings."""
+    start, pids, size = time.perf_counter(), [], os.path.getsize(paths[0])
     for i in range(READERS):
         pid = os.fork()
         if not pid:
-            with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
+            with open(paths[i % len(paths)], "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
                 at = size // READERS * i
-                for k in range(at, at + READ_EACH, 4096):
+                for k in range(at, min(at + READ_EACH, size), 4096):
                     m[k]  # pylint: disable=pointless-statement
             os._exit(0)
         pids.append(pid)
@@ -171,20 +172,32 @@ def mapped_reads(path):
 
 
 def fetcher_memory(program):
-    """MiB that the only running fetcher has: its most, and the files in memory that it keeps blocks in."""
+    """MiB that the only running fetcher has, and the process that starts it: the most of each, and the files in memory
+    that blocks are kept in."""
+    hwm, kept = 0, {}
     for exe in glob.glob("/proc/[0-9]*/exe"):
         with contextlib.suppress(OSError):
             if os.path.samefile(exe, program):
-                at, kept = os.path.dirname(exe), {}
+                at = os.path.dirname(exe)
                 for fd in glob.glob(f"{at}/fd/*"):
                     with contextlib.suppress(OSError):
                         if os.readlink(fd).startswith("/memfd:"):
                             st = os.stat(fd)
                             kept[st.st_ino] = st.st_blocks * 512
                 with open(f"{at}/status", encoding="ascii") as f:
-                    hwm = int(re.search(r"^VmHWM:\s+(\d+) kB", f.read(), re.M)[1]) * 1024
-                return (hwm + sum(kept.values())) / MIB
-    raise Failed("no fetcher runs")
+                    hwm += int(re.search(r"^VmHWM:\s+(\d+) kB", f.read(), re.M)[1]) * 1024
+    if not hwm:
+        raise Failed("no fetcher runs")
+    return (hwm + sum(kept.values())) / MIB
+
+
+# What they are by default, but for rclone's mappings, which fetch 56 times the bytes unless it has a cache.
+PEERS = {
+    "rclone": ["rclone", "mount", "--s3-provider", "Other", "--s3-endpoint", "{url}", "--read-only", "--cache-dir",
+               "{cache}", ":s3:bucket"],
+    "s3fs": ["s3fs", "-f", "-o", "url={url},use_path_request_style,public_bucket=1,ro", "bucket"],
+}
+MORE = {("rclone", "mapped"): ["--vfs-cache-mode", "full"]}
 
 
 NAMES = ["hf/ in order", "first byte", "random 4 KiB", "16 mmap readers", "index", "second mount, hf/ in order"]
@@ -248,7 +261,7 @@ class Cases:
                 f.read(4096)
             time.sleep(0.3)
             self.link.ask()
-            seconds = mapped_reads(path)
+            seconds = mapped_reads([path])
             self.most("bytes fetched, of those read", self.link.fetched() / (READERS * READ_EACH), 1.1)
             return Sample([(seconds, READERS * READ_EACH)])
 
@@ -276,13 +289,25 @@ class Cases:
         name = os.path.basename(self.files[0][0])
         return Sample([(random_requests(self.link, name, self.files[0][1], 50, 1), 0)])
 
-    def by_rclone(self):
-        """It mounts the bucket; its files are read one after the other."""
-        mnt = self.bench.where()
-        argv = ["rclone", "mount", "--s3-provider", "Other", "--s3-endpoint", self.link.url, "--read-only", ":s3:bucket"]
-        with Daemon(argv, mnt, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL):
-            paths = [f"{mnt}/{os.path.basename(url)}" for url, _ in self.files]
-            return Sample([(run_command(["cat", *paths])[0], self.total)])
+    def by_peer(self, name, what):
+        """What `what` does, of another program's mount of the bucket. Says how much of the bytes it fetched."""
+        cache = tempfile.mkdtemp(dir=self.bench.tmp)
+        argv = [word.format(url=self.link.url, cache=cache) for word in PEERS[name]]
+        argv[2:2] = MORE.get((name, what), [])
+        with Daemon(argv, self.bench.where(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as daemon:
+            paths = [f"{daemon.mnt}/{os.path.basename(url)}" for url, _ in self.files]
+            os.listdir(daemon.mnt)
+            self.link.ask()
+            if what == "whole":
+                seconds, nbytes = run_command(["cat", *paths])[0], self.total
+            elif what == "mapped":
+                seconds, nbytes = mapped_reads(paths), READERS * READ_EACH
+            else:
+                seconds, nbytes = random_reads(paths[0], 50, 1), 0
+            fetched = self.link.fetched()
+        shutil.rmtree(cache)
+        self.bench.say(f"  ({name}: {fetched / MIB:.1f} MiB fetched)")
+        return Sample([(seconds, nbytes)])
 
 
 def remote(bench, made, group, chosen):
@@ -293,12 +318,16 @@ def remote(bench, made, group, chosen):
     os.environ.pop("AWS_CA_BUNDLE", None)  # rclone fails with it
     with Link(bench, ckpt) as link:
         c = Cases(bench, link, ckpt)
-        others = {"rclone": c.by_rclone} if shutil.which("rclone") else {}
+
+        def peers(what):
+            return {name: functools.partial(c.by_peer, name, what) for name in PEERS if shutil.which(name)}
+
         cases = {
-            "hf/ in order": ({"ckptfs": c.whole, "curl, 16 pieces": c.by_curl, **others}, Target(0.93)),
+            "hf/ in order": ({"ckptfs": c.whole, "curl, 16 pieces": c.by_curl, **peers("whole")}, Target(0.93)),
             "first byte": ({"ckptfs": c.first, "curl, cold": c.curl_range}, Target(seconds=0.055)),
-            "random 4 KiB": ({"ckptfs": c.scattered, "one connection": c.one_after_another}, Target(1 / 1.3)),
-            "16 mmap readers": ({"ckptfs": c.mapped}, Target()),
+            "random 4 KiB": ({"ckptfs": c.scattered, "one connection": c.one_after_another, **peers("scattered")},
+                             Target(1 / 1.3)),
+            "16 mmap readers": ({"ckptfs": c.mapped, **peers("mapped")}, Target()),
             "index": ({"ckptfs": c.index}, Target()),
         }
         for name, (parties, target) in cases.items():

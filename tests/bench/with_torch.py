@@ -9,6 +9,8 @@
       reshard8 CKPT DST                      the same with 8 ranks and sharded tensors
       load FILE                              pickle.load of a .metadata
       zero CKPT SCRIPT                       DeepSpeed's zero_to_fp32.py, or "-": the same steps
+      all HOW CKPT                           a whole model into memory, HOW: ckptfs, safetensors, dcp
+      pretrained HOW CKPT ASSETS             the same as a model of transformers, HOW: ckptfs, transformers
     with_torch.py index TENSORS CHUNKS DIR   a synthetic checkpoint with a large .metadata
     with_torch.py deepspeed BYTES DIR        one of DeepSpeed's ZeRO 3, with BYTES of fp32 weights
 
@@ -20,6 +22,7 @@ import gc
 import importlib.util
 import io
 import json
+import mmap
 import os
 import pathlib
 import pickle
@@ -320,8 +323,61 @@ def zero(ckpt, script):
     os._exit(0)
 
 
+# ---- whole models ----
+
+
+def peak():
+    """Peak memory in MiB since it was forgotten."""
+    with open("/proc/self/status", encoding="ascii") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmHWM")) / 1024
+
+
+def loaded(path, load):
+    """Calls load() and touches each page of the tensors that it returns: those of a mapped file are not there yet."""
+    # A virtual machine may have returned free memory to its host, and getting it back takes longer than the rest.
+    room = sum(os.path.getsize(f"{d}/{f}") for d, _, files in os.walk(path) for f in files) or os.path.getsize(path)
+    with mmap.mmap(-1, room + room // 8, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for at in range(0, len(memory), mmap.PAGESIZE):
+            memory[at] = 1
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as f:
+        f.write("5")  # forgets the peak
+    memory, before, start = peak(), used()[0], time.perf_counter()
+    tensors = load()
+    returned = time.perf_counter() - start
+    for t in tensors:
+        t.detach().reshape(-1)[::2048].clone()  # elements have two bytes
+    wall, cpu = time.perf_counter() - start, used()[0] - before
+    size = sum(t.numel() * t.element_size() for t in {t.data_ptr(): t for t in tensors}.values())
+    print(json.dumps({"wall_s": wall, "cpu_s": cpu, "returned_s": returned,
+                      "rss_mib": max(peak() - memory - size / (1 << 20), 0)}), flush=True)
+    os._exit(0)  # freeing the memory takes as long for all
+
+
+def all_of(how, ckpt):
+    import torch.distributed.checkpoint as dcp
+
+    if how == "dcp":
+        state = sizes(ckpt)
+        loaded(ckpt, lambda: dcp.load(state, checkpoint_id=ckpt) or list(state.values()))
+    load_file = importlib.import_module("ckptfs" if how == "ckptfs" else "safetensors.torch").load_file
+    loaded(ckpt, lambda: list(load_file(ckpt).values()))
+
+
+def pretrained(how, ckpt, assets):
+    import transformers
+
+    transformers.logging.disable_progress_bar()
+    model = transformers.LlamaForCausalLM
+    if how == "transformers":
+        loaded(ckpt, lambda: list(model.from_pretrained(ckpt, dtype="bfloat16").parameters()))
+    from ckptfs.transformers import from_pretrained
+
+    loaded(ckpt, lambda: list(from_pretrained(model, ckpt, assets=assets, dtype="bfloat16").parameters()))
+
+
 COMMANDS = {f.__name__: f for f in (
-    run, tensor, save, consolidate, reshard, reshard8, index, load, deepspeed, zero)}
+    run, tensor, save, consolidate, reshard, reshard8, index, load, deepspeed, zero, pretrained)} | {"all": all_of}
 
 
 def main():
