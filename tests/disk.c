@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 enum { ROOT = 0, NODES = 4096, CHANGES = 1 << 16, BLOCK = 4096, HEADER = 512 };
 static const size_t never = SIZE_MAX;
@@ -38,6 +39,7 @@ struct content {
 struct tree {
 	struct entry entries[NODES];
 	size_t n;
+	unsigned n_files; /* none behind has bytes */
 	struct content files[NODES];
 };
 
@@ -63,7 +65,8 @@ static struct node nodes[NODES];
 static unsigned n_nodes;
 static struct change changes[CHANGES];
 static size_t n_changes;
-static struct tree first, now, crashed; /* as it began; as it is while recording; what is left */
+/* As it began; as it is while recording, without bytes; what is left; as it ended. */
+static struct tree first, now, crashed, last;
 
 static void *copied(const void *p, size_t n)
 {
@@ -108,10 +111,11 @@ static void clear(struct tree *t)
 {
 	while (t->n)
 		drop(t, &t->entries[t->n - 1]);
-	for (unsigned i = 0; i < NODES; i++) {
+	for (unsigned i = 0; i < t->n_files; i++) {
 		free(t->files[i].data);
 		t->files[i] = (struct content){ NULL, 0 };
 	}
+	t->n_files = 0;
 }
 
 static void resize(struct content *f, size_t len)
@@ -127,6 +131,7 @@ static void resize(struct content *f, size_t len)
 static void copy(struct tree *to, const struct tree *from)
 {
 	clear(to);
+	to->n_files = n_nodes;
 	for (size_t i = 0; i < from->n; i++)
 		add(to, from->entries[i].dir, from->entries[i].name, from->entries[i].node);
 	for (unsigned i = 0; i < n_nodes; i++)
@@ -188,6 +193,8 @@ static bool is_data(const struct change *c)
 {
 	return c->kind == WRITE || c->kind == RESIZE;
 }
+
+static void seen_clear(void);
 
 /* ---- recording ---- */
 
@@ -299,20 +306,50 @@ void disk_resized(int fd)
 	note(RESIZE, node)->len = (size_t)st.st_size;
 }
 
+/* What the fsync of node `node` at change `at` makes certain. */
+static void make_sure(size_t at, unsigned node)
+{
+	for (size_t i = 0; i < at; i++) {
+		struct change *c = &changes[i];
+
+		if (c->sure == never && c->kind != SYNC &&
+		    (is_data(c) ? c->node == node : c->dir == node || (c->to && c->to_dir == node)))
+			c->sure = at;
+	}
+}
+
 void disk_synced(int fd)
 {
 	unsigned node = node_of_fd(fd);
 
 	if (node == NODES)
 		return;
-	for (size_t i = 0; i < n_changes; i++) {
-		struct change *c = &changes[i];
-
-		if (c->sure == never && c->kind != SYNC &&
-		    (is_data(c) ? c->node == node : c->dir == node || (c->to && c->to_dir == node)))
-			c->sure = n_changes;
-	}
+	make_sure(n_changes, node);
 	(void)note(SYNC, node);
+}
+
+int disk_synced_by(size_t i)
+{
+	return i < n_changes && changes[i].kind == SYNC ? (int)changes[i].node : -1;
+}
+
+bool disk_forget(int node)
+{
+	bool matters = node < 0;
+
+	for (size_t i = 0; i < n_changes; i++) {
+		const struct change *c = &changes[i],
+				    *by = c->sure < n_changes ? &changes[c->sure] : NULL;
+
+		matters |= by && (int)by->node == node;
+	}
+	for (size_t i = 0; i < n_changes; i++)
+		changes[i].sure = never;
+	for (size_t i = 0; i < n_changes; i++)
+		if (changes[i].kind == SYNC && (int)changes[i].node != node)
+			make_sure(i, changes[i].node);
+	seen_clear();
+	return matters;
 }
 
 void disk_renamed(int from_fd, const char *from, int to_fd, const char *to, bool exchange)
@@ -400,11 +437,13 @@ void disk_record(const char *path)
 	for (unsigned i = 0; i < n_nodes; i++)
 		free(nodes[i].target);
 	n_changes = n_nodes = 0;
+	seen_clear();
 	clear(&first);
 	REQUIRE(snprintf(root, sizeof(root), "%s", path) < (int)sizeof(root) && !stat(root, &st));
 	device = st.st_dev;
 	REQUIRE(new_node(AT_FDCWD, root) == ROOT);
 	REQUIRE(!nftw(root, see, 16, FTW_PHYS));
+	first.n_files = n_nodes;
 	copy(&now, &first);
 	recording = true;
 }
@@ -439,43 +478,74 @@ struct crash {
 	enum disk_keep keep;
 	size_t n, cut;
 	struct rng rng;
+	const uint8_t *chosen; /* for what is not certain, in order; NULL: by chance */
 };
 
-static bool survives(struct crash *x, size_t i)
+enum choice { LOST, THERE, ZEROS }; /* ZEROS: the file has become longer, and no more */
+
+static enum choice choose(struct crash *x, size_t i)
 {
+	if (x->chosen) {
+		x->chosen++;
+		return (enum choice)x->chosen[-1];
+	}
 	switch (x->keep) {
 	case DISK_ALL:
-		return true;
+		return THERE;
 	case DISK_NONE:
-		return false;
+		return LOST;
 	case DISK_FIRST:
-		return i < x->cut;
+		return i < x->cut ? THERE : LOST;
 	default:
-		return rng_chance(&x->rng, 50);
+		return rng_chance(&x->rng, 50) ? THERE : LOST;
 	}
 }
 
-static void apply_data(struct crash *x, size_t i, bool sure)
+/* The bytes of a change's block that begins `at` bytes behind its beginning. */
+static size_t block_of(const struct change *c, size_t at)
+{
+	size_t n = BLOCK - (c->off + at) % BLOCK;
+
+	return n < c->len - at ? n : c->len - at;
+}
+
+static void apply_data(struct crash *x, struct tree *t, size_t i, bool sure)
 {
 	const struct change *c = &changes[i];
-	struct content *f = &crashed.files[c->node];
+	struct content *f = &t->files[c->node];
 
 	if (c->kind == RESIZE) {
-		if (sure || survives(x, i))
+		if (sure || choose(x, i) == THERE)
 			resize(f, c->len);
 		return;
 	}
 	for (size_t at = 0, n; at < c->len; at += n) {
-		size_t off = c->off + at;
+		enum choice choice = sure ? THERE : choose(x, i);
+		size_t end;
 
-		n = BLOCK - off % BLOCK;
-		if (n > c->len - at)
-			n = c->len - at;
-		if (!sure && !survives(x, i))
+		n = block_of(c, at);
+		end = c->off + at + n;
+		if (choice != LOST && end > f->len)
+			resize(f, end);
+		if (choice == THERE)
+			memcpy(f->data + c->off + at, c->data + at, n);
+	}
+}
+
+/* What is left of the first x->n changes, in *t. */
+static void leave(struct crash *x, struct tree *t)
+{
+	copy(t, &first);
+	for (size_t i = 0; i < x->n; i++) {
+		const struct change *c = &changes[i];
+		bool sure = c->sure < x->n && !(x->keep == DISK_LIES && is_data(c));
+
+		if (c->kind == SYNC)
 			continue;
-		if (off + n > f->len)
-			resize(f, off + n);
-		memcpy(f->data + off, c->data + at, n);
+		if (is_data(c))
+			apply_data(x, t, i, sure);
+		else if (sure || choose(x, i) == THERE)
+			REQUIRE(apply_name(t, c) || !sure);
 	}
 }
 
@@ -520,30 +590,259 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 	return at->level ? remove(path) : 0;
 }
 
-void disk_crash(size_t n, enum disk_keep keep, uint64_t seed)
+void disk_put(void)
 {
-	struct crash x = { keep, n, 0, { seed } };
 	int fd;
 
-	REQUIRE(n <= n_changes && !recording);
-	x.cut = rng_below(&x.rng, n + 1);
-	copy(&crashed, &first);
-	for (size_t i = 0; i < n; i++) {
-		const struct change *c = &changes[i];
-		bool sure = c->sure < n && !(keep == DISK_LIES && is_data(c));
-
-		if (c->kind == SYNC)
-			continue;
-		if (is_data(c))
-			apply_data(&x, i, sure);
-		else if (sure || survives(&x, i))
-			REQUIRE(apply_name(&crashed, c) || !sure);
-	}
 	REQUIRE(!nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS));
 	fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	REQUIRE(fd >= 0);
 	put_dir(ROOT, fd);
 	(void)close(fd);
+}
+
+void disk_crash(size_t n, enum disk_keep keep, uint64_t seed)
+{
+	struct crash x = { keep, n, 0, { seed }, NULL };
+
+	REQUIRE(n <= n_changes && !recording);
+	x.cut = rng_below(&x.rng, n + 1);
+	leave(&x, &crashed);
+	disk_put();
+}
+
+/* ---- all states ---- */
+
+static uint64_t *seen; /* hashes; 0: free */
+static size_t n_seen, seen_room;
+
+static void seen_clear(void)
+{
+	free(seen);
+	seen = NULL;
+	n_seen = seen_room = 0;
+}
+
+static bool seen_put(uint64_t hash)
+{
+	size_t i = hash % seen_room;
+
+	for (; seen[i]; i = (i + 1) % seen_room)
+		if (seen[i] == hash)
+			return false;
+	seen[i] = hash;
+	n_seen++;
+	return true;
+}
+
+/* Is it new? */
+static bool seen_add(uint64_t hash)
+{
+	hash += !hash;
+	if (2 * n_seen >= seen_room) {
+		uint64_t *old = seen;
+		size_t room = seen_room;
+
+		seen_room = room ? 2 * room : 1024;
+		seen = calloc(seen_room, sizeof(*seen));
+		REQUIRE(seen);
+		n_seen = 0;
+		for (size_t i = 0; i < room; i++)
+			if (old[i])
+				(void)seen_put(old[i]);
+		free(old);
+	}
+	return seen_put(hash);
+}
+
+/* Of all that has a name, in any order. */
+static uint64_t hash_of(const struct tree *t)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < t->n; i++) {
+		const struct entry *x = &t->entries[i];
+		const struct content *f = &t->files[x->node];
+		uint64_t h = XXH3_64bits_withSeed(x->name, strlen(x->name), x->dir);
+
+		if (!is_below(t, x->dir, ROOT))
+			continue;
+		if (nodes[x->node].type == S_IFDIR)
+			h += x->node; /* what is in it has this number */
+		else
+			h = XXH3_64bits_withSeed(f->data ? f->data : (const void *)"", f->len, h);
+		sum += XXH3_64bits(&h, sizeof(h));
+	}
+	return sum;
+}
+
+/* A choice that is to be made. */
+struct unit {
+	size_t change, at; /* at: of the block */
+	uint8_t choices;
+	bool data;
+};
+
+static struct unit units[CHANGES];
+static uint8_t chosen[CHANGES];
+static size_t n_units;
+
+static void add_unit(size_t change, size_t at, unsigned choices)
+{
+	REQUIRE(n_units < CHANGES);
+	units[n_units++] = (struct unit){ change, at, (uint8_t)choices, is_data(&changes[change]) };
+}
+
+/* In the order in which leave() asks. The number of states, or UINT64_MAX. */
+static uint64_t find_units(size_t n)
+{
+	uint64_t states = 1;
+	size_t *len = calloc(NODES, sizeof(*len)); /* with all that came before */
+
+	REQUIRE(len);
+	n_units = 0;
+	for (unsigned i = 0; i < n_nodes; i++)
+		len[i] = first.files[i].len;
+	for (size_t i = 0; i < n; i++) {
+		const struct change *c = &changes[i];
+		bool sure = c->sure < n || c->kind == SYNC;
+
+		if (c->kind == RESIZE)
+			len[c->node] = c->len;
+		if (c->kind != WRITE && !sure)
+			add_unit(i, 0, 2);
+		for (size_t at = 0; c->kind == WRITE && at < c->len; at += block_of(c, at)) {
+			size_t end = c->off + at + block_of(c, at);
+
+			if (!sure)
+				add_unit(i, at, end > len[c->node] ? 3 : 2);
+			len[c->node] = end > len[c->node] ? end : len[c->node];
+		}
+	}
+	for (size_t i = 0; i < n_units; i++)
+		states = states > UINT64_MAX / 4 ? UINT64_MAX : states * units[i].choices;
+	free(len);
+	return states;
+}
+
+struct looking {
+	size_t n;
+	struct disk_how *how;
+	disk_see_fn *see;
+	void *arg;
+};
+
+static void look_at(const struct looking *l)
+{
+	struct crash x = { .keep = DISK_SOME, .n = l->n, .chosen = chosen };
+
+	leave(&x, &crashed);
+	l->how->states++;
+	if (!seen_add(hash_of(&crashed)) && !l->how->again)
+		return;
+	l->how->different++;
+	l->see(l->arg);
+}
+
+/* The next choice; false: that was the last. */
+static bool choose_next(void)
+{
+	for (size_t i = 0; i < n_units; i++) {
+		if (++chosen[i] < units[i].choices)
+			return true;
+		chosen[i] = LOST;
+	}
+	return false;
+}
+
+static void look_at_some(const struct looking *l)
+{
+	struct rng rng = { l->how->seed };
+	uint64_t end = l->how->states + l->how->most;
+	size_t step = l->how->brief ? 1 + 7 * n_units / l->how->most : 1;
+
+	for (size_t cut = rng_below(&rng, step); cut <= n_units; cut += step)
+		for (int data = 0; data < 3; data++) { /* none, all, up to there */
+			for (size_t i = 0; i < n_units; i++)
+				chosen[i] = units[i].data && data < 2 ? data : i < cut;
+			look_at(l);
+		}
+	for (size_t i = rng_below(&rng, step); i < n_units; i += step)
+		for (uint8_t rest = LOST; rest <= THERE; rest++)
+			for (uint8_t k = LOST; k < units[i].choices; k++) {
+				memset(chosen, rest, n_units);
+				chosen[i] = k;
+				look_at(l);
+			}
+	while (l->how->states < end) {
+		for (size_t i = 0; i < n_units; i++)
+			chosen[i] = (uint8_t)rng_below(&rng, units[i].choices);
+		look_at(l);
+	}
+}
+
+void disk_states(size_t n, struct disk_how *how, disk_see_fn *see_, void *arg)
+{
+	const struct looking l = { n, how, see_, arg };
+	struct crash all = { .keep = DISK_ALL, .n = n_changes };
+
+	REQUIRE(n <= n_changes && !recording);
+	leave(&all, &last);
+	if (find_units(n) > how->most) {
+		how->part++;
+		look_at_some(&l);
+		return;
+	}
+	how->whole++;
+	memset(chosen, LOST, n_units);
+	do
+		look_at(&l);
+	while (choose_next());
+}
+
+/* Are two names the same, with all that is below them? */
+static bool is_same(const struct tree *a, unsigned x, const struct tree *b, unsigned y)
+{
+	const struct content *f = &a->files[x], *g = &b->files[y];
+	size_t n = 0;
+
+	if (nodes[x].type != nodes[y].type)
+		return false;
+	if (nodes[x].type == S_IFLNK)
+		return !strcmp(nodes[x].target, nodes[y].target);
+	if (nodes[x].type == S_IFREG)
+		return f->len == g->len && (!f->len || !memcmp(f->data, g->data, f->len));
+	for (size_t i = 0; i < b->n; i++)
+		n += b->entries[i].dir == y;
+	for (size_t i = 0; i < a->n; i++) {
+		const struct entry *e = &a->entries[i];
+		unsigned other;
+
+		if (e->dir != x)
+			continue;
+		other = node_at((struct tree *)(uintptr_t)b, y, e->name);
+		if (other == NODES || !n-- || !is_same(a, e->node, b, other))
+			return false;
+	}
+	return !n;
+}
+
+bool disk_is_old(const char *name, const char *before)
+{
+	unsigned x = node_at(&crashed, ROOT, name), y = node_at(&first, ROOT, before);
+
+	return x < NODES && y < NODES && is_same(&crashed, x, &first, y);
+}
+
+enum disk_what disk_what(const char *name)
+{
+	unsigned x = node_at(&crashed, ROOT, name), y = node_at(&last, ROOT, name);
+
+	if (x == NODES)
+		return DISK_ABSENT;
+	if (y < NODES && is_same(&crashed, x, &last, y))
+		return DISK_NEW;
+	return disk_is_old(name, name) ? DISK_OLD : DISK_OTHER;
 }
 
 /* ---- the laws ---- */

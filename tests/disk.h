@@ -15,6 +15,13 @@
  * be lost, each alone: bytes in blocks of 4 KiB. A change whose forerunner is lost is lost with it:
  * the second rename of a name, a file in a directory that was never made.
  *
+ * What may be left in all orders in which the disk may have written what was not synced:
+ *
+ *	disk_states(i, &how, see, arg);	// see(arg) for each state after a crash at change i
+ *	disk_what("dest");		// in see(): DISK_OLD, DISK_NEW, ...
+ *	disk_put();			// in see(): /tmp/x/out becomes it
+ *	disk_forget(node);		// as if it had never been synced: is that found?
+ *
  * Calls are seen where fault.c wraps them. Whether it sees all, the caller checks: with DISK_ALL
  * the directory has to be the one that the calls left.
  *
@@ -45,6 +52,46 @@ size_t disk_stop(void);
 void disk_crash(size_t n, enum disk_keep keep, uint64_t seed);
 /* What it was: "rename 'dest.partial' to 'dest'"; static, until the next call. */
 const char *disk_change(size_t i);
+
+/*
+ * Calls see() for each state in which the directory may be after a crash at change n. A state is a
+ * choice for each change that is not certain, and each block of 4 KiB of what was written: lost,
+ * there or, at the end of a file, zeros that only its new length has brought. That is more than any
+ * file system does: names reach the disk in any order, before and after the bytes of their files.
+ *
+ * If there are more than how->most, it is not each of them but: what a journal leaves (names up to
+ * each change, with bytes up to there, all and none), all and nothing with the exception of one
+ * choice, and by chance up to how->most. States that see() was called for since disk_record are left
+ * out if how->again is false.
+ */
+struct disk_how {
+	uint64_t most, seed;
+	bool again;
+	bool brief; /* of more than `most`, no more are seen than about twice as many */
+	uint64_t states, different; /* counted: all, and those that see() was called for */
+	size_t whole, part;	    /* counted: crashes of which each state was there, and others */
+};
+typedef void disk_see_fn(void *arg);
+void disk_states(size_t n, struct disk_how *how, disk_see_fn *see, void *arg);
+
+/* In see(): what a name is, with all that is below it, byte for byte. */
+enum disk_what {
+	DISK_ABSENT,
+	DISK_OLD, /* what it was at disk_record */
+	DISK_NEW, /* what it was at disk_stop */
+	DISK_OTHER,
+};
+enum disk_what disk_what(const char *name);
+/* Is it what `before` was at disk_record? */
+bool disk_is_old(const char *name, const char *before);
+/* In see(): empty the directory, and put there what is left. */
+void disk_put(void);
+
+/* The node (file or directory) that change i syncs; -1: it is no fsync. */
+int disk_synced_by(size_t i);
+/* Until the next call, and disk_record: no fsync of that node did anything; -1: all did. False: that
+ * makes no change less certain. */
+bool disk_forget(int node);
 
 /*
  * The laws that hold for whatever is written, as the sentence of the first that was broken, or

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fault.h"
-#include "rng.h"
 
+#include "base/io.h"
 #include "disk.h"
+#include "rng.h"
 
 #include <dirent.h>
 #include <errno.h>

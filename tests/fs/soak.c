@@ -5,16 +5,19 @@
  *	soak make DIRECTORY TENSORS             safetensors files: one in a thousand tensors is large
  *	soak open TENSORS MOUNT                 opens every tensor once
  *	soak read TENSORS MOUNT READERS SECONDS [may-fail]
+ *	soak same DIRECTORY MOUNT READERS SECONDS [may-fail]
  *
  * READERS processes read in all the ways that programs do. A wrong byte, a wrong size or an error
  * ends all of them with status 1; with may-fail EIO, ENOMEM, ENFILE and EMFILE are counted, but not
- * wrong bytes. Prints what was done.
+ * wrong bytes. Prints what was done. With `same` the files of MOUNT are compared with those below
+ * DIRECTORY, whatever they are; half of the time what the kernel has cached of one is dropped first.
  *
  * Byte o of tensor i is byte o % 8 of a hash of i and o / 8: nobody needs a second copy.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -406,6 +409,123 @@ static int open_all(const char *mount, uint64_t tensors)
 	return 0;
 }
 
+/* ---- files that are the same as others ---- */
+
+static struct {
+	char **paths; /* below the directory */
+	size_t n;
+} files;
+
+static int remember(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	static size_t skip;
+
+	if (!at->level)
+		skip = strlen(path) + 1;
+	if (type != FTW_F || !S_ISREG(st->st_mode))
+		return 0;
+	files.paths = reallocarray(files.paths, files.n + 1, sizeof(*files.paths));
+	if (!files.paths)
+		die("memory");
+	files.paths[files.n] = strdup(path + skip);
+	return files.paths[files.n++] ? 0 : -1;
+}
+
+/* The same bytes at the same place of the other file? */
+static void compare_files(const struct reader *r, enum kind k, const char *name, int right,
+			  const uint8_t *p, size_t n, off_t off)
+{
+	static uint8_t want[PIECE];
+
+	for (size_t at = 0; at < n;) {
+		size_t part = n - at < sizeof(want) ? n - at : sizeof(want);
+
+		if (pread(right, want, part, off + (off_t)at) != (ssize_t)part)
+			wrong(k, name, "end", (uint64_t)off + n);
+		if (memcmp(want, p + at, part) != 0)
+			wrong(k, name, "byte near", (uint64_t)off + at);
+		at += part;
+	}
+	(void)atomic_fetch_add(&r->shared->bytes, n);
+}
+
+static bool map_same(const struct reader *r, const char *name, int fd, int right, size_t size)
+{
+	uint8_t *p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+
+	if (p == MAP_FAILED)
+		return failed(r, MAP, name);
+	if (!sigsetjmp(page_missing, 1)) {
+		(void)signal(SIGBUS, on_bus);
+		compare_files(r, MAP, name, right, p, size, 0);
+		(void)munmap(p, size);
+		return true;
+	}
+	(void)munmap(p, size);
+	errno = EIO;
+	return failed(r, MAP, name);
+}
+
+static bool read_same(struct reader *r, enum kind k, const char *name, int fd, int right,
+		      size_t size)
+{
+	size_t piece = k == DIRECT ? (1 + roll(r, 64)) * ALIGN : PIECE;
+	off_t at = 0, end = (off_t)size;
+	ssize_t n;
+
+	if (k == PREAD && size) {
+		at = (off_t)roll(r, size);
+		end = at + (off_t)roll(r, size - (uint64_t)at) + 1;
+	}
+	while (at < end && (n = pread(fd, r->buf, piece, at)) > 0) {
+		compare_files(r, k, name, right, r->buf, (size_t)n, at);
+		at += n;
+	}
+	if (at >= end)
+		return true;
+	if (n < 0)
+		return failed(r, k, name);
+	wrong(k, name, "end", (uint64_t)at);
+}
+
+static void same_step(struct reader *r, const char *directory)
+{
+	static const enum kind kinds[] = { CAT, MAP, PREAD, DIRECT };
+	const char *name = files.paths[roll(r, files.n)];
+	enum kind k = kinds[roll(r, sizeof(kinds) / sizeof(kinds[0]))];
+	char path[MAX_PATH], other[MAX_PATH];
+	struct stat st, want;
+	bool done = false;
+	int fd, right;
+
+	(void)snprintf(path, sizeof(path), "%s/%s", r->mount, name);
+	(void)snprintf(other, sizeof(other), "%s/%s", directory, name);
+	right = open(other, O_RDONLY | O_CLOEXEC);
+	if (right < 0 || fstat(right, &want))
+		die(other);
+	fd = open(path, O_RDONLY | O_CLOEXEC | (k == DIRECT ? O_DIRECT : 0));
+	if (fd < 0) {
+		(void)failed(r, k, name);
+	} else if (fstat(fd, &st)) {
+		(void)failed(r, STAT, name);
+	} else {
+		if (st.st_size != want.st_size)
+			wrong(STAT, name, "size", (uint64_t)st.st_size);
+		if (roll(r, 2))
+			(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+		done = k == MAP && st.st_size
+			       ? map_same(r, name, fd, right, (size_t)st.st_size)
+			       : read_same(r, k, name, fd, right, (size_t)st.st_size);
+	}
+	if (fd >= 0)
+		(void)close(fd);
+	(void)close(right);
+	if (done)
+		(void)atomic_fetch_add(&r->shared->done[k], 1);
+}
+
+/* ---- what is asked for ---- */
+
 static void print_counts(const struct shared *s)
 {
 	uint64_t n = 0, bad = 0;
@@ -419,13 +539,17 @@ static void print_counts(const struct shared *s)
 	       s->bytes);
 }
 
-static int read_all(const char *mount, uint64_t tensors, int readers, int seconds, bool may_fail)
+/* `directory`: compare with its files, and not with what is computed. */
+static int read_all(const char *mount, uint64_t tensors, const char *directory, int readers,
+		    int seconds, bool may_fail)
 {
 	struct reader r = new_reader(mount, tensors);
 	time_t end = now() + seconds;
 	int status, worst = 0;
 
 	r.may_fail = may_fail;
+	if (directory && (nftw(directory, remember, 16, FTW_PHYS) || !files.n))
+		die(directory);
 	for (int i = 0; i < readers; i++) {
 		pid_t child = fork();
 
@@ -435,7 +559,10 @@ static int read_all(const char *mount, uint64_t tensors, int readers, int second
 			continue;
 		r.random = mix((uint64_t)time(NULL) << 16 | (uint64_t)i);
 		while (now() < end)
-			step(&r);
+			if (directory)
+				same_step(&r, directory);
+			else
+				step(&r);
 		_exit(0);
 	}
 	while (wait(&status) > 0) {
@@ -459,9 +586,12 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "open"))
 		return open_all(argv[3], strtoull(argv[2], NULL, 10));
 	if (!strcmp(what, "read") && argc > 5)
-		return read_all(argv[3], strtoull(argv[2], NULL, 10), atoi(argv[4]), atoi(argv[5]),
-				argc > 6);
+		return read_all(argv[3], strtoull(argv[2], NULL, 10), NULL, atoi(argv[4]),
+				atoi(argv[5]), argc > 6);
+	if (!strcmp(what, "same") && argc > 5)
+		return read_all(argv[3], 0, argv[2], atoi(argv[4]), atoi(argv[5]), argc > 6);
 	(void)fprintf(stderr, "usage: soak make DIRECTORY TENSORS | open TENSORS MOUNT | "
-			      "read TENSORS MOUNT READERS SECONDS [may-fail]\n");
+			      "read TENSORS MOUNT READERS SECONDS [may-fail] | "
+			      "same DIRECTORY MOUNT READERS SECONDS [may-fail]\n");
 	return 2;
 }

@@ -272,6 +272,17 @@ static void call_similar(struct side *s)
 	ck_assert_str_eq(buf, "");
 }
 
+static void call_nearest(struct side *s)
+{
+	static const char *const names[] = { "mount", "dequantize", "umount" };
+
+	(void)s;
+	ck_assert_uint_eq(ckpt_nearest("dequantise=x", 10, names, 3), 1);
+	ck_assert_uint_eq(ckpt_nearest("mout", 4, names, 3), 0);
+	ck_assert_uint_eq(ckpt_nearest("frob", 4, names, 3), 3);
+	ck_assert_uint_eq(ckpt_nearest("mount", 5, names, 0), 0);
+}
+
 static void call_object_find(struct side *s)
 {
 	ck_assert_int_eq(ckpt_object_find(s->c, "step", 4), s->is_run ? -1 : 0);
@@ -833,6 +844,32 @@ static void call_file_backing(struct side *s)
 	ck_assert_uint_eq(found > 0, !s->is_run); /* config.json */
 }
 
+typedef int tensor_backing_fn(struct ckpt *c, uint64_t i, int *ret_fd, uint64_t *ret_off,
+			      struct ckpt_err *e);
+
+static void tensors_backing(struct side *s, tensor_backing_fn *backing, uint64_t n)
+{
+	for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+		struct ckpt_err e = { 0 };
+		uint64_t off = 0;
+		autoclose int fd = -1;
+		int rc = backing(s->c, numbers[i], &fd, &off, &e);
+
+		REQUIRE((fd >= 0) == !rc);
+		check_error(s, numbers[i], n, rc > 0 ? 0 : rc, &e);
+	}
+}
+
+static void call_tensor_backing(struct side *s)
+{
+	tensors_backing(s, ckpt_tensor_backing, s->totals.tensors);
+}
+
+static void call_model_backing(struct side *s)
+{
+	tensors_backing(s, ckpt_model_backing, s->totals.model_tensors);
+}
+
 static void call_file_written(struct side *s)
 {
 	call_file_backing(s);
@@ -1040,7 +1077,7 @@ static void call_origin(struct side *s)
 /* clang-format off */
 #define API(X) \
 	X(version) X(option) X(open) X(close) X(recipe) X(totals) X(tensor) X(model_tensors) \
-	X(model_tensor) X(parameters) X(family) X(tensor_find) X(model_find) X(model_stored) X(similar) X(rank_box) \
+	X(model_tensor) X(parameters) X(family) X(tensor_find) X(model_find) X(model_stored) X(similar) X(nearest) X(rank_box) \
 	X(tensor_files) X(slice_read) \
 	X(model_slice_read) X(tensor_chunks) X(object) X(object_find) X(tensor_path) \
 	X(object_path) X(object_json) X(is_run) X(run_each) X(run_look) X(run_open) X(info_json) \
@@ -1049,7 +1086,7 @@ static void call_origin(struct side *s)
 	X(enter) X(entry) X(next) X(file_open) X(model_open) X(box_open) X(model_box_open) \
 	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) \
 	X(file_is_stale) X(file_read) X(parts_new) X(parts_free) X(file_gather) X(parts_release) \
-	X(file_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(network) X(sources) X(source_bring) X(assets) \
+	X(file_backing) X(tensor_backing) X(model_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(network) X(sources) X(source_bring) X(assets) \
 	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(others) X(rest) X(index_dir) X(check) \
 	X(report) X(diff_report)
 

@@ -11,6 +11,7 @@
 #include "suites.h"
 #include <ckptfs/ckpt_mount.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +139,99 @@ START_LOOP_TEST(what_is_a_real_file_has_its_bytes_and_no_other_file_has,
 		ck_assert_uint_eq(count.real, 0);
 		ck_assert_uint_gt(count.made, 0);
 	}
+}
+END_TEST
+
+/* ---- tensors ---- */
+
+typedef int backing_fn(struct ckpt *c, uint64_t i, int *ret_fd, uint64_t *ret_off,
+		       struct ckpt_err *e);
+
+/* Of tensors that are in a file as they are shown: there are their bytes. Returns how many are. */
+static unsigned mapped(struct ckpt *c, uint64_t n, bool model, backing_fn *backing)
+{
+	unsigned found = 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		struct ckpt_tensor t;
+		struct ckpt_err e = { 0 };
+		uint64_t off = 77;
+		autoclose int fd = -1;
+		int rc = backing(c, i, &fd, &off, &e);
+
+		model ? ckpt_model_tensor(c, i, &t) : ckpt_tensor(c, i, &t);
+		ck_assert_msg(rc >= 0 || t.fault, "%s", e.msg);
+		if (rc) {
+			ck_assert(fd == -1 && off == 77);
+			continue;
+		}
+		autofree uint8_t *want = malloc(t.bytes), *found_there = malloc(t.bytes);
+
+		REQUIRE(want && found_there && t.bytes);
+		rc = model ? ckpt_model_slice_read(c, i, &(struct ckpt_slice){ 0 }, want, &e)
+			   : ckpt_slice_read(c, i, &(struct ckpt_slice){ 0 }, want, &e);
+		ck_assert_msg(!rc, "%s", e.msg);
+		ck_assert_int_eq(io_pread(fd, found_there, t.bytes, off), 0);
+		ck_assert_mem_eq(found_there, want, t.bytes);
+		ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+		found++;
+	}
+	return found;
+}
+
+START_LOOP_TEST(a_tensor_that_can_be_mapped_has_its_bytes_there, data_count("expected.json"))
+{
+	const char *name = data_name(_i);
+	struct ckpt_opts o = { .index = ":memory:", .allow_missing = true };
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct ckpt_totals totals;
+	char path[4096];
+	unsigned stored, model;
+
+	(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data_dir(), name);
+	if (open_typed(path, &o, &c, &e)) /* made to be refused */
+		return;
+	ckpt_totals(c, &totals);
+	stored = mapped(c, totals.tensors, false, ckpt_tensor_backing);
+	model = mapped(c, ckpt_model_tensors(c), true, ckpt_model_backing);
+	if (!strcmp(name, "plain"))
+		ck_assert(stored && model);
+	if (!strcmp(name, "zstd"))
+		ck_assert_uint_eq(stored, 0);
+	ckpt_close(c);
+}
+END_TEST
+
+START_TEST(what_is_converted_cannot_be_mapped)
+{
+	struct ckpt_opts o = { .index = ":memory:" },
+			 cast = { .index = ":memory:", .dtype = "bf16" };
+	struct ckpt *c = NULL, *converted = NULL;
+	struct ckpt_err e = { 0 };
+	char path[4096];
+	unsigned found = 0;
+	uint64_t off;
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "%s/plain/ckpt", data_dir());
+	ck_assert_msg(!open_typed(path, &o, &c, &e), "%s", e.msg);
+	ck_assert_msg(!open_typed(path, &cast, &converted, &e), "%s", e.msg);
+	for (uint64_t i = 0; i < ckpt_model_tensors(c); i++) {
+		struct ckpt_tensor t;
+
+		ckpt_model_tensor(c, i, &t);
+		if (strcmp(t.dtype, "float32") != 0 || ckpt_model_backing(c, i, &fd, &off, &e))
+			continue;
+		(void)close(fd);
+		ck_assert_int_eq(ckpt_model_backing(converted, i, &fd, &off, &e), 1);
+		found++;
+	}
+	ck_assert_uint_gt(found, 0);
+	ck_assert_int_eq(ckpt_model_backing(c, 1 << 20, &fd, &off, &e), -EINVAL);
+	ck_assert_int_eq(ckpt_tensor_backing(c, 1 << 20, &fd, &off, &e), -EINVAL);
+	ckpt_close(converted);
+	ckpt_close(c);
 }
 END_TEST
 

@@ -8,13 +8,18 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "ckpt/ckpt_internal.h"
 #include "codec/cast.h"
 #include "dir_util.h"
 #include "fault.h"
+#include "index/catalog_query.h"
 #include "opts_util.h"
+#include "read/fetch.h"
+#include "read/tensor_read.h"
 #include "rng.h"
 #include "st_util.h"
 #include "suites.h"
+#include "tensor/vtensor.h"
 #include <ckptfs/ckpt.h>
 
 #include <stdio.h>
@@ -205,6 +210,15 @@ static const struct {
 	{ FP8, "a.weight F8_E4M3 4; a.weight_scale F32 1",
 	  SAYS "'a.weight' has codes of shape (4,) (float8_e4m3fn), and 'a.weight_scale' has shape "
 	       "(1,) (float32): codes must have two dimensions or more" },
+	{ NULL, "a.qdata F8_E4M3 192x96; a.scale F32 7x1", /* torchao's blocks are whole */
+	  SAYS "'a.qdata' has codes of shape (192, 96) (float8_e4m3fn), and 'a.scale' has shape "
+	       "(7, 1) (float32): its dimensions must divide those of the codes" },
+	{ NULL, "a.qdata F8_E4M3 4; a.scale F32 1",
+	  SAYS "'a.qdata' has codes of shape (4,) (float8_e4m3fn), and 'a.scale' has shape (1,) "
+	       "(float32): its dimensions must divide those of the codes" },
+	{ NULL, "a.qdata F8_E4M3 4x4",
+	  SAYS "'a.qdata' holds codes (float8_e4m3fn), but 'a.scale', which would be their scales, "
+	       "does not exist" },
 	{ NULL, "p_blocks U8 2x3x4x16",
 	  SAYS "'p_blocks' holds codes (uint8), but 'p_scales', which would be their scales, does "
 	       "not exist" },
@@ -436,6 +450,60 @@ START_LOOP_TEST(weights_are_what_the_formula_says, ARRAY_LEN(values))
 	ckpt_close(c);
 	for (int i = 0; i < 3; i++)
 		free(in[i]);
+}
+END_TEST
+
+/* ggml's block of group g: its scale, then element i in the lower half of byte i, and i + 16 in the
+ * upper. */
+static void moved_block(uint8_t *const *in, uint64_t g, uint8_t *ret)
+{
+	ret[0] = in[1][g];
+	for (unsigned i = 0; i < 16; i++)
+		ret[1 + i] = (uint8_t)(nibble_at(in[0] + 16 * g, i) |
+				       nibble_at(in[0] + 16 * g, i + 16) << 4);
+}
+
+/* gguf/ reads them in place of the weights, from any byte on. */
+START_TEST(blocks_of_gpt_oss_are_there_as_ggml_has_them)
+{
+	enum { GROUPS = 5 * 801 * 9, ALL = GROUPS * 17 }; /* of several blocks of the cache */
+	static const char *const names[] = { "p_blocks", "p_scales", NULL };
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	struct tensor_reader *t = NULL;
+	const struct catalog_tensor *all;
+	uint8_t *in[3] = { NULL };
+	struct vtensor *v;
+	uint32_t number;
+	size_t n;
+
+	put_checkpoint(NULL, "p_blocks U8 5x801x9x16; p_scales U8 5x801x9; q F32 3");
+	read_inputs(in, names);
+	REQUIRE(!open_typed(dir, &as_fp32, &c, &e));
+	autofree char *have = shown(c);
+	ck_assert_str_eq(have, "p f [5,288,801]; q f [3]");
+	all = catalog_tensors(c->engine->catalog, &n);
+	number = all[0].blocks;
+	REQUIRE(!all[1].blocks && number >= n);
+	ck_assert_uint_eq(all[number].bytes, ALL);
+	REQUIRE(!vtensor_whole(&all[number], number, CKPT_DTYPE_U8, &v, &e));
+	REQUIRE(!tensor_open(c->engine->fetch, v, &t, &e));
+	for (int round = 0; round < 200; round++) {
+		uint64_t off = rng_below(&r, ALL), len = 1 + rng_below(&r, min_u64(ALL - off, 999));
+		uint8_t got[999], want[17];
+
+		if (tensor_read(c->engine->fetch, t, got, len, off, NULL, &e))
+			ck_abort_msg("%s", e.msg);
+		for (uint64_t i = 0; i < len; i++) {
+			moved_block(in, (off + i) / 17, want);
+			ck_assert_uint_eq(got[i], want[(off + i) % 17]);
+		}
+	}
+	tensor_close(c->engine->fetch, t);
+	ckpt_close(c);
+	free(in[0]);
+	free(in[1]);
 }
 END_TEST
 

@@ -514,6 +514,7 @@ static const struct job jobs[] = {
 	  NULL },
 	{ "a tree of torch.save, made of others", see_tree, "torchsave_parts/ckpt/model.pt", MEMORY,
 	  0, 0, 0, NULL },
+	{ "a tree of DCP, made of others", see_tree, "dcp_wrapped/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of torch 1.12", see_tree, "old_112/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of HyperParallel", see_tree, "hp_a_collective/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of Megatron", see_tree, "mcore_flat/ckpt", MEMORY, 0, 0, 0, NULL },
@@ -980,6 +981,17 @@ static const struct power {
 	{ { "reshard to safetensors", reshard, NULL, CAST, CKPT_SAFETENSORS, true, 0, "dest" },
 	  NOTHING,
 	  false },
+	{ { "reshard to safetensors", reshard, NULL, CAST, CKPT_SAFETENSORS, true, 0, "dest" },
+	  OLD,
+	  false },
+	{ { "reshard to Megatron", reshard, "bytes_items/ckpt", MEMORY, CKPT_MEGATRON, true, 0,
+	    "dest" },
+	  NOTHING,
+	  false },
+	{ { "reshard to Megatron", reshard, "bytes_items/ckpt", MEMORY, CKPT_MEGATRON, true, 0,
+	    "dest" },
+	  LEFT,
+	  true },
 	{ { "reshard to zarr", reshard, NULL, CAST, CKPT_ZARR, true, 0, "dest" }, NOTHING, false },
 	{ { "reshard to zarr", reshard, NULL, CAST, CKPT_ZARR, true, 0, "dest" }, OLD, false },
 	{ { "reshard to zarr", reshard, NULL, CAST, CKPT_ZARR, true, 0, "dest" }, LEFT, false },
@@ -1189,6 +1201,193 @@ START_FEW_TEST(what_was_not_synced_may_be_lost, ARRAY_LEN(powers), ARRAY_LEN(pow
 	buf_release(&o.old);
 	buf_release(&o.want);
 	buf_release(&o.got);
+}
+END_TEST
+
+/* ---- in any order ---- */
+
+/* At a place, until STATES_ALL have been seen; then STATES. */
+enum { STATES = 256, STATES_FULL = 1 << 15, STATES_ALL = 1 << 17, RETRIES = 50, NODES_MAX = 512 };
+
+struct orders {
+	struct outage o;
+	struct disk_how how;
+	struct rng rng;
+	uint64_t most;			 /* states at a place */
+	uint64_t every, retries, doubts; /* states from one retry to the next; counted */
+	bool only_look, bad;
+};
+
+/* Byte for byte what it was before, or what it is at the end. */
+static bool is_old_or_new(const struct outage *o)
+{
+	bool kept = o->p->no_exchange && disk_is_old("dest.partial.old", o->j->dest);
+
+	switch (disk_what(o->j->dest)) {
+	case DISK_NEW:
+		return true;
+	case DISK_OLD:
+		return o->old.len && o->n < o->changes;
+	case DISK_ABSENT:
+		return o->n < o->changes && (!o->old.len || kept);
+	default:
+		return false;
+	}
+}
+
+/* What is not obvious is opened; of the others, one in `every`, which also has to be saved over. */
+static void see_state(void *arg)
+{
+	struct orders *x = arg;
+	struct outage *o = &x->o;
+	bool sure = !writes(o->j) || is_old_or_new(o);
+
+	x->bad |= !sure;
+	if (x->only_look || (sure && (x->retries >= RETRIES || rng_below(&x->rng, x->every))))
+		return;
+	x->doubts += !sure;
+	x->retries++;
+	o->keep = DISK_SOME;
+	o->seed = x->how.states;
+	disk_put();
+	if (!writes(o->j) || !whole(o) || o->j->overwrite)
+		recovers(o);
+}
+
+/* As what_was_not_synced_may_be_lost does. */
+static void record(struct outage *o)
+{
+	struct ckpt_err e = { 0 };
+
+	threads = 1; /* a unit is recorded when all that was written is on disk */
+	if (o->p->no_exchange)
+		fault_no_exchange();
+	REQUIRE(buf_room(&o->old, OUT_MAX) && buf_room(&o->want, OUT_MAX) &&
+		buf_room(&o->got, OUT_MAX));
+	put_start(o);
+	disk_record(out_dir);
+	must_run(o->j);
+	o->n = o->changes = disk_stop();
+	if (writes(o->j))
+		must_look(o->j, &o->want);
+	else
+		ck_assert_msg(!o->j->run(o->j, &o->want, &e), "%s", e.msg);
+}
+
+static void release(struct outage *o)
+{
+	buf_release(&o->old);
+	buf_release(&o->want);
+	buf_release(&o->got);
+}
+
+static struct orders orders_of(const struct power *p, uint64_t states)
+{
+	return (struct orders){ .o = { .p = p,
+				       .j = &p->job,
+				       .old = BUF_INIT(OUT_MAX),
+				       .want = BUF_INIT(OUT_MAX),
+				       .got = BUF_INIT(OUT_MAX) },
+				.most = states,
+				.rng = rng_new(),
+				.every = writes(&p->job) ? 100 : 10 };
+}
+
+static bool is_chosen(int i)
+{
+	const char *only = getenv("FAULT_JOBS");
+
+	return only ? !fnmatch(only, powers[i].job.name, 0) : rng_turn((uint64_t)i, 8);
+}
+
+static void see_place(struct orders *x, size_t n)
+{
+	x->o.n = n;
+	x->how.again = n == x->o.changes; /* now only the new one will do */
+	x->how.seed = rng_u64(&x->rng);
+	x->how.most = x->most > STATES && x->how.states < STATES_ALL ? x->most : STATES;
+	/* Whether a sync is necessary is seen where one choice differs from all others. */
+	x->how.brief = !x->only_look && x->how.most == STATES;
+	disk_states(n, &x->how, see_state, x);
+}
+
+static void see_all(struct orders *x, size_t from)
+{
+	for (size_t n = from; n <= x->o.changes; n++)
+		see_place(x, n);
+}
+
+/* A failure at each change, all orders in which the disk may have got to what was not synced. */
+START_FEW_TEST(in_any_order_it_is_the_old_or_the_new, ARRAY_LEN(powers), ARRAY_LEN(powers))
+{
+	const struct power *p = &powers[_i];
+	struct orders x = orders_of(p, CHECK_FULL() ? STATES_FULL : STATES);
+
+	if (!is_chosen(_i))
+		return;
+	record(&x.o);
+	see_all(&x, 0);
+	printf("orders: %s (%d%s): all orders at %zu of %zu places; %ju states, %ju of them "
+	       "different; %ju retried, %ju because they are neither byte for byte\n",
+	       p->job.name, (int)p->start, p->no_exchange ? ", no exchange" : "", x.how.whole,
+	       x.how.whole + x.how.part, (uintmax_t)x.how.states, (uintmax_t)x.how.different,
+	       (uintmax_t)x.retries, (uintmax_t)x.doubts);
+	(void)fflush(stdout);
+	release(&x.o);
+}
+END_TEST
+
+/*
+ * The same for a writer that never syncs one of its files or directories: that is noticed. Mostly at the end, where little
+ * else is uncertain; all places for each of a hundred files would take minutes.
+ */
+START_FEW_TEST(what_is_never_synced_is_found, ARRAY_LEN(powers), ARRAY_LEN(powers))
+{
+	const struct power *p = &powers[_i];
+	struct orders x = orders_of(p, STATES);
+	unsigned states = 0, laws = 0, neither = 0;
+	char done[NODES_MAX] = { 0 };
+	bool all = false, repeats = p->job.run == export; /* what it has lost, it copies again */
+
+	if (!is_chosen(_i) || !writes(&p->job))
+		return;
+	x.only_look = true;
+	record(&x.o);
+	for (size_t i = 0; i < x.o.changes; i++) {
+		int node = disk_synced_by(i);
+
+		REQUIRE(node < NODES_MAX);
+		if (node < 0 || done[node])
+			continue;
+		done[node] = true;
+		if (!disk_forget(node))
+			continue;
+		x.bad = false;
+		see_place(&x, x.o.changes);
+		if (!x.bad && disk_law(p->job.dest)) {
+			laws++;
+			continue;
+		}
+		if (!x.bad) {
+			all = true;
+			see_all(&x, i);
+		}
+		states += x.bad;
+		neither += !x.bad;
+		if (!x.bad && !repeats)
+			ck_abort_msg("%s (%d%s): nothing says that change %zu (%s) is necessary",
+				     p->job.name, (int)p->start,
+				     p->no_exchange ? ", no exchange" : "", i, disk_change(i));
+	}
+	(void)disk_forget(-1);
+	x.bad = false;
+	see_all(&x, all ? 0 : x.o.changes);
+	REQUIRE(!x.bad && states > (repeats ? 0 : 2));
+	printf("never synced: %s (%d%s): %u found by states, %u by laws, %u not necessary\n",
+	       p->job.name, (int)p->start, p->no_exchange ? ", no exchange" : "", states, laws,
+	       neither);
+	(void)fflush(stdout);
+	release(&x.o);
 }
 END_TEST
 

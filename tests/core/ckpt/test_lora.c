@@ -200,7 +200,7 @@ START_LOOP_TEST(a_weight_has_the_product_added, 40)
 END_TEST
 
 /* Rows that are cut by blocks, blocks of many rows, ranks whose matrices are read in tiles. */
-START_FEW_TEST(large_ones_are_computed_in_tiles, 6, 6)
+START_FEW_TEST(large_ones_are_computed_in_tiles, 6, 3)
 {
 	static const struct {
 		uint64_t rows, columns, rank;

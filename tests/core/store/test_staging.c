@@ -10,10 +10,12 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -433,6 +435,33 @@ START_TEST(names_are_single_elements)
 }
 END_TEST
 
+START_TEST(names_may_be_as_long_as_a_file_system_allows)
+{
+	static const char tail[] = "/c.0";
+	char name[NAME_MAX + 1 + sizeof(tail)];
+	struct staging *s = NULL;
+	struct staging_file f = STAGING_FILE_INIT;
+	struct ckpt_err ok = { 0 };
+
+	REQUIRE(!staging_begin(dest, NULL, NULL, &s, &ok));
+	for (size_t len = NAME_MAX; len <= NAME_MAX + 1; len++) {
+		struct ckpt_err e = { 0 };
+		bool fits = len == NAME_MAX;
+
+		memset(name, 'a', len);
+		name[len] = 0;
+		ck_assert_int_eq(staging_dir(s, name, &e), fits ? 0 : -ENAMETOOLONG);
+		memcpy(name + len, tail, sizeof(tail));
+		ck_assert_int_eq(staging_open(s, name, &f, &e), fits ? 0 : -ENAMETOOLONG);
+		staging_drop(&f);
+		/* It is written as ".NAME.tmp". */
+		name[len - strlen(".") - strlen(".tmp")] = 0;
+		ck_assert_int_eq(staging_put(s, name, "x", 1, &e), fits ? 0 : -ENAMETOOLONG);
+	}
+	staging_end(s);
+}
+END_TEST
+
 START_TEST(ranks_write_into_one_directory)
 {
 	struct staging *s[3] = { NULL };
@@ -470,6 +499,43 @@ START_TEST(two_do_not_save_at_once)
 	REQUIRE(!fill(s, 'a', &ok) && !staging_commit(s, &ok));
 	staging_end(s);
 	ck_assert_int_eq(tag_at("ckpt"), 'a');
+	only_dest_is_there();
+}
+END_TEST
+
+static int third;
+
+/* At the moment of flock: the holder finishes, and a third one takes the lock, in a file of its own. */
+static void lock_changes_hands(void *arg)
+{
+	(void)arg;
+	if (strcmp(fault_name(), "flock") != 0)
+		return;
+	REQUIRE(!unlinkat(dir_fd, "ckpt.partial.lock", 0));
+	third = openat(dir_fd, "ckpt.partial.lock", O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	REQUIRE(third >= 0 && !flock(third, LOCK_EX | LOCK_NB));
+}
+
+START_TEST(a_lock_whose_file_was_replaced_meanwhile_is_none)
+{
+	third = -1;
+	for (uint64_t n = 1; third < 0; n++) {
+		struct staging *s = NULL;
+		struct ckpt_err e = { 0 };
+		int rc;
+
+		REQUIRE(n < 100);
+		fault_act(lock_changes_hands, NULL);
+		fault_on(FAULT_STAT, n, 1);
+		rc = staging_begin(dest, staging_alone, NULL, &s, &e);
+		(void)fault_off();
+		fault_act(NULL, NULL);
+		ck_assert_int_eq(rc, third < 0 ? 0 : -EBUSY);
+		staging_end(s);
+	}
+	(void)close(third);
+	REQUIRE(!unlinkat(dir_fd, "ckpt.partial.lock", 0));
+	must_save('a', false);
 	only_dest_is_there();
 }
 END_TEST
