@@ -21,7 +21,8 @@ static inline bool json_same(struct jval v, const json_t *want)
 	switch (json_typeof(want)) {
 	case JSON_OBJECT:
 		for (; jiter_next(&i); n++)
-			if (!json_same(i.v, json_object_getn(want, i.key, i.key_len)))
+			if (strlen(i.key) != i.key_len || /* keys hold no NUL */
+			    !json_same(i.v, json_object_get(want, i.key)))
 				return false;
 		return jval_is(v, J_OBJECT) && n == json_object_size(want);
 	case JSON_ARRAY:

@@ -156,7 +156,9 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(export) \
 	X(faults) \
 	X(fetch) \
+	X(file_store) \
 	X(files) \
+	X(fp8) \
 	X(gather) \
 	X(gguf) \
 	X(gguf_dir) \
@@ -215,6 +217,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(pt_write) \
 	X(progress) \
 	X(q8_0) \
+	X(quantise) \
 	X(read_items) \
 	X(recipe) \
 	X(recipe_invert) \

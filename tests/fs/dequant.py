@@ -2,7 +2,9 @@
 """Write a checkpoint of float8 weights, and its twin of the bfloat16 weights that they stand for:
 
     dequant.py SEED QUANTISED TWIN NAME SHAPE...
+    dequant.py same CODES SCALES WEIGHTS BLOCK
 
+The second compares the bfloat16 WEIGHTS with float8 CODES, of which BLOCK share one of the bfloat16 SCALES.
 Matrices of two dimensions whose name does not begin with lm_head or model.embed are float8 with a scale for each
 block of 16 x 32; scales are powers of two, so that nothing is rounded. Scales are in another file than codes.
 """
@@ -80,5 +82,27 @@ def main(seed, quantised, twin, *args):
             f.write(source.read())
 
 
+def rounded(x):
+    """The nearest bfloat16, ties to even, of a float32."""
+    bits, = struct.unpack("<I", struct.pack("<f", x))
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16
+
+
+def same(codes, scales, weights, block):
+    codes, scales, weights = (open(path, "rb").read() for path in (codes, scales, weights))
+    assert len(weights) == 2 * len(codes) and len(scales) == 2 * len(codes) // int(block)
+    for i, code in enumerate(codes):
+        have, = struct.unpack_from("<H", weights, 2 * i)
+        if code & 0x7f == 0x7f:
+            assert have & 0x7fff > 0x7f80, i  # a NaN
+            continue
+        at = i // int(block)
+        scale, = struct.unpack("<f", b"\0\0" + scales[2 * at:2 * at + 2])
+        assert have == rounded(value(code) * scale), (i, code, scale, have)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "same":
+        same(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])

@@ -9,8 +9,8 @@
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh              # all
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh names        # those whose name contains it
 #
-# `make check` takes a sample, different in each run (TEST_SEED): one case of each test, and one in eight of the
-# tests that the suite lists in $long; `make check-asan` takes four and one in two. Everything runs in
+# `make check` takes a sample, different in each run (TEST_SEED): one case of every other test, and one in eight of the
+# tests that the suite lists in $long; `make check-asan` takes four of each test, and one in two. Everything runs in
 # `make check-full`, and when tests are named.
 #
 # A test fails if any command fails, or by `fail WHY`; it calls `skip WHY` if the kernel or the user's
@@ -120,13 +120,19 @@ zoo() { echo "$(once zoo make_zoo)/ckpt"; }
 # shellcheck disable=SC2034 # for suites
 ZOO="bytes empty ids layers.0.norm layers.0.q.weight layers.10.mask layers.10.wide layers.2.half lm_head.weight n scale"
 
-# Whether everything is to run: `make check-full`, and whatever a sanitizer watches. `make check` takes a sample.
-is_full() { [[ -n ${CHECK_FULL:-} || ${VARIANT:-release} != release ]]; }
+# Loops over every place where something may fail begin at $first, and take every third place if MOST_CASES bounds a test.
+[[ -n ${MOST_CASES:-} ]] && every=3 || every=1
+
+# Whether everything is to run: `make check-full`. `make check` takes a sample.
+is_full() { [[ -n ${CHECK_FULL:-} ]]; }
 # Cases on stdin, for full runs.
 full_only() { if is_full; then cat; else cat >/dev/null; fi; }
 # Whether it is the turn of what takes long: always in full runs, else in one run out of N.
 turn() { is_full || ((SEED % $1 == 0)); }
-SEED=$((${TEST_SEED:-$RANDOM} / 1000 % 9973)) # which part a short run does
+SEED=$((${TEST_SEED:-$RANDOM} / 1000 % 9973))        # which cases a short run takes
+# shellcheck disable=SC2034 # for suites
+first=$((1 + SEED % every))
+TURN=$((${TEST_SEED:-$RANDOM} / 1000 / 9973 % 9949)) # and which tests: each meets every case
 
 # is WANTED FOUND
 is() { [[ $1 == "$2" ]] || fail "'$2' instead of '$1'"; }
@@ -190,6 +196,19 @@ mount_at() {
   shift 2
   mkdir -p "$dir"
   ckptfs mount "$ckpt" "$dir" "$@"
+}
+
+same_tree() { diff -r -x .ckptfs "$@"; } # two mounts
+# read_at_random MOUNT CKPT: every file of it, by four processes, mapped and at random; the bytes are what cat prints.
+read_at_random() {
+  local path n=0 pairs=()
+  mkdir plain
+  while read -r -d '' path; do
+    n=$((n + 1))
+    ckptfs cat "$2" "$path" >"plain/$n"
+    pairs+=("$1/$path" "plain/$n")
+  done < <(cd "$1" && find . -path ./.ckptfs -prune -o -type f -printf '%P\0')
+  "${CKPTFS%/*}/tests/random_reads" "$RANDOM" 100 4 "${pairs[@]}"
 }
 
 # number_of MOUNT NAME: one of its statistics, whatever group it is in.
@@ -329,7 +348,7 @@ run_one() {
 }
 
 run_suite() {
-  local name most=1000 one_in=1 n_long=0 step i cases=()
+  local name most=1000 others=1 long_ones=1 n=0 n_long=0 step i cases=()
   if [[ ${1:-} == --inside ]]; then
     set -eEuo pipefail
     trap 'echo "line $LINENO: $BASH_COMMAND" >&2' ERR
@@ -345,16 +364,24 @@ run_suite() {
   fi
   SCRATCH=$(realpath "$SCRATCH")
   export SCRATCH
-  # A sample, see $long, unless a test is named; a larger one under sanitizers.
-  if [[ -z ${1:-}${CHECK_FULL:-} ]]; then
-    [[ ${VARIANT:-release} == release ]] && most=1 one_in=8 || most=4 one_in=2
+  # A sample, see $long, unless a test is named. What a full run with MOST_CASES leaves out is what sanitizers take.
+  if [[ -n ${1:-} ]]; then
+    :
+  elif [[ -n ${CHECK_FULL:-} ]]; then
+    [[ -z ${MOST_CASES:-} ]] || most=$MOST_CASES others=2 long_ones=2
+  elif [[ ${VARIANT:-release} == release ]]; then
+    most=1 others=2 long_ones=8
+  else
+    most=2 others=2 long_ones=2 n=1 n_long=1
   fi
   [[ -z ${browser:-} ]] || start_browser
   [[ -z ${servers:-} ]] || start_servers
   while read -r -u 3 name; do
     [[ $name == *"${1:-}"* ]] || continue
-    if [[ " ${long:-} " == *" ${name#test_} "* ]] && (((SEED + n_long++) % one_in)); then
-      continue
+    if [[ " ${long:-} " == *" ${name#test_} "* ]]; then
+      (((TURN + n_long++) % long_ones == 0)) || continue
+    else
+      (((TURN + n++) % others == 0)) || continue
     fi
     if declare -F "cases_${name#test_}" >/dev/null; then
       mapfile -t cases < <("cases_${name#test_}")

@@ -21,10 +21,8 @@ static uint64_t rows, failed;
 
 static void print_answer(int64_t answer)
 {
-	const char *name = answer < 0 ? strerrorname_np((int)-answer) : NULL;
-
-	if (name)
-		printf("%s", name);
+	if (answer < 0)
+		printf("error %" PRId64 " (%s)", -answer, strerror((int)-answer));
 	else
 		printf("%" PRId64, answer);
 }

@@ -3,18 +3,19 @@
 #include "syscalls.h"
 
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
-#include <sys/mount.h>
+#include <sys/mount.h> /* before linux/fs.h, whose macros are its names */
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 #include <utime.h>
+
+#include <linux/fs.h>
 
 static void paths(void)
 {

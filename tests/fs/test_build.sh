@@ -3,7 +3,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="what_has_not_changed_is_not_built_again a_cross_build_runs_its_own_tools_only \
-  a_library_alone_needs_no_fuse"
+  a_library_alone_needs_no_fuse mpi_changes_one_object_of_the_library"
 
 # The sources in ./src and in ./bin all that a build may run: nothing of Debian's own, and for a cross build tools of
 # their own names. Each call of a tool is a line in ./log.
@@ -74,6 +74,13 @@ test_what_is_missing_is_named_and_not_installed() {
   build help || fail "$(cat err)"
 }
 
+# As in Debian 11.
+test_libraries_that_pkg_config_does_not_list_are_linked_by_name() {
+  prepare
+  MISSING="blosc libdeflate" build lib || fail "$(cat err)"
+  grep -q -e ' -lblosc -ldeflate -lm$' log || fail "not linked"
+}
+
 test_what_has_not_changed_is_not_built_again() {
   prepare
   build || fail "$(cat err)"
@@ -87,6 +94,48 @@ test_what_has_not_changed_is_not_built_again() {
   ! grep progress log || fail "still there"
   build CFLAGS=-g3 || fail "$(cat err)"
   is "$(find src/core src/fs -name '*.c' | wc -l)" "$(grep -c '^x-gcc .* -c ' log)"
+}
+
+test_mpi_changes_one_object_of_the_library() {
+  prepare
+  build || fail "$(cat err)"
+  cp -a src/build/release src/build/mpi
+  build MPI=1 BUILD=build/mpi || fail "$(cat err)"
+  is 1 "$(grep -c '^x-gcc .* -c ' log)"
+  grep -q '^x-gcc .*-DCKPTFS_MPI .*/comm_mpi\.c$' log
+}
+
+test_the_benchmark_lists_its_cases() {
+  python3 "$HERE/../../scripts/bench.py" --list >list || fail "no list"
+  grep -q '^quantise: q4_k_m' list
+}
+
+# The lock of apt's lists, too, for which apt-get does not wait itself.
+test_setup_waits_for_apt() {
+  local tool
+  mkdir bin
+  for tool in sh mktemp tail grep rm cat; do ln -s "$(command -v "$tool")" bin; done
+  printf '#!/bin/sh\nexit 1\n' >bin/dpkg-query
+  printf '#!/bin/sh\necho 0\n' >bin/id
+  # shellcheck disable=SC2016 # its own variable
+  printf '#!/bin/sh\necho slept >>"$LOG"\n' >bin/sleep
+  cat >bin/apt-get <<'END'
+#!/bin/sh
+echo "$*" >>"$LOG"
+case $* in *update*) ;; *) exit 0 ;; esac
+[ ! -e "$LOCK" ] || { echo "E: ${WHY-Could not get lock /var/lib/apt/lists/lock.}"; rm "$LOCK"; exit 100; }
+END
+  chmod +x bin/*
+  setup() { env -i PATH="$T/bin" LOG="$T/log" LOCK="$T/lock" "$@" "$HERE/../../scripts/setup.sh" build; }
+  touch lock
+  setup
+  is "update -qq slept update -qq" "$(head -n 3 log | xargs)"
+  sed -n 4p log | grep -q -- '-o DPkg::Lock::Timeout=.* install .*gcc'
+  : >log
+  touch lock
+  ! setup WHY="No space left" >out || fail "worked"
+  grep -q "No space left" out
+  is 1 "$(wc -l <log)"
 }
 
 run_suite "$@"

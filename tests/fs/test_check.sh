@@ -35,7 +35,7 @@ END
 # check [VARIABLE=VALUE]...: its exit status in ./rc, its last lines in ./end
 check() {
   local rc=0
-  env -u CHECK_FULL -u UNIT -u MOUNTS -u RETRY -u CI -u SCRATCH TMPDIR="$T/tmp" "$@" tree/scripts/check.sh build/x \
+  env -u CHECK_FULL -u MOST_CASES -u UNIT -u MOUNTS -u RETRY -u CI -u SCRATCH TMPDIR="$T/tmp" "$@" tree/scripts/check.sh build/x \
     >out 2>&1 || rc=$?
   echo "$rc" >rc
 }

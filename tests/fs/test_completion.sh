@@ -27,14 +27,12 @@ test_commands_and_options() {
 }
 
 # Every option of every help text, and nothing else.
+cases_options_are_those_of_help() { commands; }
 test_options_are_those_of_help() {
-  local command
-  for command in $(commands); do
-    ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+).*/--\2/p' | sort >want
-    offered "$command" -- | tr -d = | diff want - || fail "$command"
-    offered "$command" - | tr -d = | diff want - || fail "$command"
-    expect_offered "$(ckptfs help | sed -nE "s/^  (${command}[a-z]*) .*/\1/p" | sort | xargs)" help "$command"
-  done
+  ckptfs help "$1" | sed -nE 's/^ +(-., )?--([a-z_]+).*/--\2/p' | sort >want
+  offered "$1" -- | tr -d = | diff want -
+  offered "$1" - | tr -d = | diff want -
+  expect_offered "$(ckptfs help | sed -nE "s/^  ($1[a-z]*) .*/\1/p" | sort | xargs)" help "$1"
 }
 
 # values_of COMMAND OPTION OFFERED: what help says it is, or the program in its sentence about a value that may not be.

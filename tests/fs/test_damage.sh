@@ -2,7 +2,9 @@
 # Data files that change under a mount: never wrong bytes, and the daemon lives.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
-long="readers_while_a_file populate_of_a_truncated_file_stays_cheap"
+long="readers_while_a_file populate_of_a_truncated_file_stays_cheap links_and_renamed_directories \
+  truncated_by_one_byte overwritten_and_given_its_old_time map_of_a_truncated_file_kills_the_reader_only \
+  deleted_before_open"
 
 # w lies in __w_0 and __w_1, v in __v_0 to __v_2.
 still_serves() {

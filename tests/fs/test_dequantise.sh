@@ -39,6 +39,17 @@ test_the_configuration_says_nothing_of_codes() {
     sed -n 's/.*"dtype": "\([^"]*\)".*/\1/p' | head -n 1)"
 }
 
+# A tensor of torchao's in DCP: what it is made of, or what it stands for.
+test_a_subclass_is_the_tensor_it_stands_for() {
+  need_fixture dcp_wrapped
+  mount_at a "$DATA/dcp_wrapped/ckpt"
+  mount_at b "$DATA/dcp_wrapped/ckpt" -o dequantize=bf16
+  [[ -e a/tensors/model.float8.qdata && ! -e a/tensors/model.float8 ]]
+  [[ ! -e b/tensors/model.float8.qdata && ! -e b/tensors/model.float8.scale ]]
+  is '[64,96]' "$(getfattr --only-values -n user.ckptfs.shape b/tensors/model.float8)"
+  python3 "$HERE/dequant.py" same a/tensors/model.float8.qdata a/tensors/model.float8.scale b/tensors/model.float8 32
+}
+
 test_commands_see_the_weights() {
   local dir what
   dir=$(twins)

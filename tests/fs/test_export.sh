@@ -3,7 +3,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="a_tree killed_at_any_moment_it_goes_on finished_units_are_not_copied_again \
-  an_interruption_says_how_it_goes_on"
+  an_interruption_says_how_it_goes_on units_whose_file_is_gone_are_copied_again two_commands_are_never_mixed"
 
 # 24 or 96 MiB in one tensor, and 200 small ones, made once.
 many() {

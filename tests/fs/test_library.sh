@@ -8,6 +8,7 @@ long="its_headers_need_nothing_else its_headers_name_nothing_that_is_not_prefixe
 TOP=$(realpath "$HERE/../..")
 BUILD=$(dirname "$CKPTFS")
 read -ra CC <<<"${CC:-cc}"
+NOT_BUILT=(-o all -o lib -o program -o "$BUILD/ckptfs-fetch")
 
 # Everything below $SCRATCH/root, made once, of the build that is tested.
 root() {
@@ -15,7 +16,7 @@ root() {
   if [[ ! -e $dir/done ]]; then
     rm -rf "$dir"
     # What is there is installed, nothing is built.
-    make -s -C "$TOP" -o lib -o program install VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$dir/usr" \
+    make -s -C "$TOP" "${NOT_BUILT[@]}" install VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$dir/usr" \
       HELPERDIR="$dir/sbin" LDCONFIG=: >&2
     touch "$dir/done"
   fi
@@ -318,7 +319,7 @@ test_uninstall_leaves_nothing() {
   root
   cp -a "$(dirname "$ROOT")" "$T/root"
   rm "$T/root/done"
-  make -s -C "$TOP" -o lib -o program uninstall VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$T/root/usr" HELPERDIR="$T/root/sbin"
+  make -s -C "$TOP" "${NOT_BUILT[@]}" uninstall VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$T/root/usr" HELPERDIR="$T/root/sbin"
   is "" "$(find "$T/root" ! -type d)"
 }
 

@@ -3,7 +3,9 @@
 # not done again.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
-long="hanging_reads_keep_nobody_else_waiting index_of_a_live_mount disk_of_the_index_is_full"
+long="hanging_reads_keep_nobody_else_waiting index_of_a_live_mount disk_of_the_index_is_full \
+  inode_numbers_that_do_not_last a_handled_signal_is_eintr_only_when_a_read_hangs lazy_unmount_under_readers \
+  replaced_with_the_same_size_and_time_without_inode_numbers a_run_without_inode_numbers"
 
 BADFS=$(dirname "$CKPTFS")/tests/badfs
 
@@ -51,10 +53,10 @@ on_bad_storage() {
   cmp -n 100 m/tensors/v "$(big)/v.bin"
 }
 
-# A directory seen through badfs, which has just been asked for nothing: through_fuse DIR SEEN
+# A directory seen through badfs, which has just been asked for nothing: through_fuse DIR SEEN [OPTION...]
 through_fuse() {
   mkdir -p "$2" orders
-  ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 "$BADFS" "$1" orders "$2" -o entry_timeout=0,attr_timeout=0
+  ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 "$BADFS" "$1" orders "$2" -o entry_timeout=0,attr_timeout=0 "${@:3}"
 }
 # What nobody has open is forgotten and has another inode number: forget FILE... below b
 forget() {
@@ -67,6 +69,39 @@ forget() {
     rm "orders/$f.gone"
     [[ $(stat -c %i "b/$f") != "$before" ]] || fail "$f has its number still"
   done
+}
+
+# hold FIRST LAST: reads of these tensors' files wait; waiting: the number of files that somebody waits for
+hold() {
+  local i
+  for ((i = $1; i <= $2; i++)); do touch "orders/__t$i"_0.distcp.hang; done
+}
+waiting() { find orders -name '*.hangs' | wc -l; }
+are_waiting() { (($(waiting) >= $1)); }
+
+# Storage with latency is asked for many things at a time: first the heads of all tensors, then what a reader in order
+# will need. On a disk two threads would look, and one file be read after the other.
+test_storage_of_a_network_is_asked_for_much_at_a_time() {
+  local i names=() pid
+  mkdir m
+  for ((i = 100; i < 180; i++)); do names+=("t$i" 256x256 1x1); done
+  make_dcp c "${names[@]}"
+  through_fuse c b -o max_threads=600
+  mount_logged b m
+  hold 100 179
+  head -c 4096 m/hf/model.safetensors >first &
+  pid=$!
+  wait_until are_waiting 16
+  rm orders/*.hang
+  wait $pid
+  rm -f orders/*
+  hold 140 179
+  cat m/hf/model.safetensors >model &
+  pid=$!
+  wait_until are_waiting 20
+  rm orders/*.hang
+  wait $pid
+  cmp model <(ckptfs cat c hf/model.safetensors)
 }
 
 # ---- storage ----

@@ -2,7 +2,8 @@
 # Starting, refusing, stopping.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
-long="directories_that_come_and_go_are_no_run mounts_that_come_and_go_elsewhere"
+long="directories_that_come_and_go_are_no_run mounts_that_come_and_go_elsewhere two_mounts_share_the_index \
+  memory_stays_small"
 
 test_mount_returns_when_usable() {
   mount_at m "$(big)/ckpt"
@@ -150,6 +151,25 @@ test_umount_refuses_what_is_not_ours() {
   refused 'no such file' ckptfs umount nowhere
 }
 
+test_umount_by_address() {
+  mount_at m "$(zoo)" -o fsname=s3://bucket/run
+  mount_at n "$(zoo)" -o fsname=s3://bucket/run
+  mount_at o "$(zoo)" -o fsname=s3://bucket/run/step-1/
+  refused "'s3://bucket/run/' is mounted on '$PWD/m' and '$PWD/n': name one of them" ckptfs umount s3://bucket/run/
+  ckptfs umount m
+  ckptfs umount s3://bucket/run/
+  ! is_mounted n || fail "still mounted"
+  is_mounted o
+  refused "nothing is mounted from this address" ckptfs umount s3://bucket/run
+  ckptfs umount s3://bucket/run/step-1
+  ! is_mounted o || fail "still mounted"
+  mount_at m "$(zoo)" -o fsname='https://host/run?key=secret'
+  mount_at n "$(zoo)" -o fsname='https://host/run?key=secret'
+  refused "'https://host/run' is mounted on '$PWD/m' and '$PWD/n': name one of them" ckptfs umount 'https://host/run?key=secret'
+  ckptfs umount m
+  ckptfs umount 'https://host/run?key=secret'
+}
+
 test_umount_ends_the_daemon() {
   local pid
   mount_at m "$(big)/ckpt"
@@ -276,6 +296,35 @@ test_two_mounts_share_the_index() {
   ckptfs index "$(big)/ckpt" | grep 'up to date' >/dev/null
 }
 
+# While it is mounted another mount of the same checkpoint goes, and the kernel gives its numbers to the new one.
+test_the_numbers_of_another_mount_come_again() {
+  local pid
+  [[ $EUID == 0 ]] || skip "not root"
+  mount_at other "$(big)/ckpt"
+  pid=$(daemon_of other)
+  grep -q ^fuse_connection "/proc/$pid"/fdinfo/* || return 0 # the kernel does not tell which mount is whose
+  ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o late.so -x c - -ldl <<'END'
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/mount.h>
+#include <unistd.h>
+typedef int call(const char *, const char *, const char *, unsigned long, const void *);
+int mount(const char *what, const char *at, const char *type, unsigned long flags, const void *data)
+{
+	(void)umount(getenv("OTHER"));
+	usleep(300000);
+	return ((call *)dlsym(RTLD_NEXT, "mount"))(what, at, type, flags, data);
+}
+END
+  grep " $PWD/other " /proc/self/mountinfo
+  mkdir m
+  OTHER=$PWD/other ASAN_OPTIONS=verify_asan_link_order=0:${ASAN_OPTIONS:-} LD_PRELOAD=$T/late.so "$CKPTFS" mount "$(big)/ckpt" m
+  unmounted other
+  grep " $PWD/m " /proc/self/mountinfo
+  cmp -n 100 m/tensors/v "$(big)/v.bin"
+  ckptfs umount m
+}
+
 # The kernel gives the number of a mount that has just gone to the next one: here a moment after the mounts were listed.
 test_mounts_that_come_and_go_elsewhere() {
   local i others
@@ -297,6 +346,7 @@ END
     umount a
   done &
   others=$!
+  trap 'touch stop' EXIT # also after a failure
   for i in {1..20}; do
     ASAN_OPTIONS=verify_asan_link_order=0:${ASAN_OPTIONS:-} LD_PRELOAD=$T/slow.so "$CKPTFS" mount "$(big)/ckpt" m
     ckptfs umount m
@@ -383,6 +433,57 @@ test_descriptors_that_cannot_be_served() {
   refused "serve '/dev/fd/7': " ckptfs mount -q "$(big)/ckpt" /dev/fd/7 7<>/dev/fuse
 }
 
+make_fail_call() { ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -o fail_call.so "$HERE/fail_call.c"; }
+
+# mount_failing N: its Nth call that needs memory, a descriptor, a process or a thread fails (fail_call.c).
+mount_failing() {
+  FAIL=$1 FAILED=$T/failed LD_PRELOAD=$(once fail_call make_fail_call)/fail_call.so exec "$CKPTFS" mount c m
+}
+
+# Nothing is mounted, and one line says why. A mount that cannot be told from others is left; the line says so.
+started_not() {
+  local lines
+  mapfile lines < <(grep -v -e '^ckptfs: warning: ' -e '^ckptfs: [a-z]*/: ' err)
+  [[ ${#lines[@]} == 1 && ${lines[0]} == 'ckptfs: '* && ${lines[0]} != *'ended early'* ]] || fail "call $1: ${lines[*]}"
+  if [[ ${lines[0]} == *' is left behind, '* ]]; then
+    ckptfs umount m
+  fi
+  ! is_mounted m || fail "call $1: mounted after all: ${lines[0]}"
+}
+
+# A later request may have met the failure; the next one does not.
+started() {
+  cmp -s want m/tensors/w || cmp want m/tensors/w || fail "call $1"
+  cat m/.ckptfs/stats.json >/dev/null || cat m/.ckptfs/stats.json >/dev/null || fail "call $1"
+  ckptfs umount m
+}
+
+test_any_call_that_fails_while_it_starts_is_one_line() {
+  local n step=1 rc started=0 refused=0 daemon
+  case ${VARIANT:-release} in asan | tsan) return 0 ;; esac # they have their own malloc
+  is_full || step=23 # the first 150 keep it from starting
+  mkdir m
+  make_dcp c w 64x64 2x2
+  mv c.w.bin want
+  ckptfs mount c m # writes the index
+  ckptfs umount m
+  for ((n = 1 + SEED % step; n < 240; n += step)); do
+    rm -f failed
+    rc=0
+    (mount_failing "$n") >out 2>err || rc=$?
+    case $rc in
+      0) started "$n" && started=$((started + 1)) ;;
+      2)
+        daemon=$(daemon_of m)
+        [[ -z $daemon ]] || wait_until gone "$daemon" || fail "call $n: a daemon is left"
+        started_not "$n" && refused=$((refused + 1))
+        ;;
+      *) fail "call $n: exit status $rc: $(cat err)" ;;
+    esac
+  done
+  ((started && refused)) || fail "$started started, $refused did not"
+}
+
 test_one_thread_is_enough() {
   mount_at m "$(big)/ckpt" -o threads=1
   cmp m/tensors/v "$(big)/v.bin" & cmp m/tensors/w "$(big)/w.bin"
@@ -410,6 +511,16 @@ test_unprivileged_user() {
     if cat m/tensors/v >/dev/null 2>&1; then exit 1; fi
     if umount m/tensors 2>/dev/null; then exit 1; fi
     $as "$CKPTFS" umount m
+END
+}
+
+# No privileges and no fusermount3: whoever may open /dev/fuse mounts in a user namespace, and all ends with that.
+test_a_user_namespace_mounts_for_itself() {
+  unshare -Urmpf --mount-proc true 2>/dev/null || skip "no user namespaces"
+  as_user_and_root "$(big)/v.bin" <<'END'
+    $as unshare -Urmpf --mount-proc sh -euc '"$1" mount -q c m; cmp m/tensors/v "$2"
+      [ "$(findmnt -no FSTYPE m)" = fuse.ckptfs ]; "$1" umount m; "$1" mount -q c m' . "$CKPTFS" "$1"
+    [[ -z $(ls m) ]]
 END
 }
 

@@ -4,7 +4,8 @@
 # shellcheck source=tests/fs/lib.sh
 . "${0%/*}/lib.sh"
 long="bytes_are_the_same_by_every_way the_kernel_is_told_to_let_go io_uring_or_one_line_why_not \
-  many_open_and_map_it_at_once what_is_put_together_is_read_here"
+  many_open_and_map_it_at_once what_is_put_together_is_read_here a_thousand_files_are_open_at_once \
+  in_a_run_it_is_read_here over_a_stacked_file_system_it_is_read_here without_the_privilege_it_is_read_here"
 
 # A model in a safetensors file of our own, as hf/ shows it, and beside it a tokenizer; made once.
 model() {

@@ -2,7 +2,8 @@
 # The ways in which programs read files.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
-long="sparse_tar_round_trip parallel_readers cmp_of_large_tensors"
+long="sparse_tar_round_trip parallel_readers cmp_of_large_tensors many_files_in_parallel direct_files_can_be_mapped \
+  cp_copies_a_tree"
 
 test_cmp_of_large_tensors() {
   mount_at m "$(big)/ckpt"

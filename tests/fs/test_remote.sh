@@ -18,8 +18,6 @@ put() {
   esac
 }
 
-same_tree() { diff -r -x .ckptfs "$@"; }
-
 # ---- bytes ----
 
 cases_every_byte_is_the_local_one() {
@@ -54,6 +52,8 @@ test_commands_take_addresses() {
   ckptfs sum "$ckpt" >a
   ckptfs sum "$address" >b
   cmp a b
+  ckptfs sum "gs://${address#s3://}" -o endpoint="$AWS_ENDPOINT_URL" >b
+  cmp a b
   ckptfs diff -q "$ckpt" "$address"
   ckptfs check "$address" --data
   ckptfs info "$address" --json | jq -e --arg a "$address" '.checkpoint == $a' >/dev/null
@@ -64,6 +64,15 @@ test_commands_take_addresses() {
   ckptfs report "$address" -o page.html
   ckptfs reshard "$address" resharded --format=safetensors
   ckptfs diff -q "$ckpt" resharded
+  wait_until no_fetchers
+}
+
+# close_range is of Linux 5.9.
+test_an_old_kernel_fetches() {
+  case ${VARIANT:-release} in asan | tsan) exit 0 ;; esac # a sanitizer needs calls of its own
+  reach
+  put web "$(big)/ckpt" big
+  "${CKPTFS%/*}/tests/without" 436+ "$CKPTFS" cat "$address" tensors/v | cmp - "$(big)/v.bin"
   wait_until no_fetchers
 }
 
@@ -95,17 +104,10 @@ test_assets_may_be_elsewhere() {
 
 # Mapped and read at random, by several processes, where nothing is here yet.
 test_random_reads_are_right() {
-  local path plain n=0 pairs=()
   reach
   put s3 "$(big)/ckpt" big
-  mkdir -p plain
   mount_at m "$address"
-  while read -r -d '' path; do
-    plain=plain/$((++n))
-    ckptfs cat "$(big)/ckpt" "$path" >"$plain"
-    pairs+=("m/$path" "$plain")
-  done < <(cd m && find . -path ./.ckptfs -prune -o -type f -printf '%P\0')
-  "${CKPTFS%/*}/tests/random_reads" "$RANDOM" 100 4 "${pairs[@]}"
+  read_at_random m "$(big)/ckpt"
 }
 
 # ---- the cache ----
@@ -232,7 +234,7 @@ sweep() {
   export AWS_ENDPOINT_URL=$FAULTY HF_ENDPOINT=$FAULTY
   [[ $1 != WEB ]] || address=$FAULTY/plain/
   case $2 in reset | close | short | 503 | 500 | 429) how=passing retry=30 ;; esac
-  for ((n = 1; n <= 60; n++)); do
+  for ((n = first; n <= 60; n += every)); do
     [[ $2 == stall ]] && after=0 || after=$((n * 37 % 1500))
     try_fault FAULTY "$2" $n 1 $after $how $retry || break
   done
@@ -303,17 +305,19 @@ test_certificates_are_checked() {
 
 # Secrets are in no argument list, file, or log; and the fetcher writes no core.
 test_secrets_stay_where_they_are() {
-  local p d
+  local p d pids
   reach
   put s3 "$(zoo)" zoo
   mount_at m "$address"
   cat m/tensors/* >/dev/null
-  p=$(fetchers)
-  [[ -n $p && $p != *$'\n'* ]] || fail "fetchers: $p"
+  mapfile -t pids < <(fetchers)
+  is 2 ${#pids[@]} # one starts the other
   d=$(daemon_of m)
-  ! tr '\0' ' ' <"/proc/$p/cmdline" | grep -F testing || fail "in its arguments"
+  for p in "${pids[@]}"; do
+    ! tr '\0' ' ' <"/proc/$p/cmdline" | grep -F testing || fail "in its arguments"
+    grep -q '^Max core file size *0 ' "/proc/$p/limits"
+  done
   ! tr '\0' ' ' <"/proc/$d/cmdline" | grep -F testing || fail "in the daemon's arguments"
-  grep -q '^Max core file size *0 ' "/proc/$p/limits"
   ! grep -rlF testing "$XDG_CACHE_HOME" m/.ckptfs || fail "a secret is in a file"
 }
 
@@ -339,12 +343,55 @@ test_without_its_fetcher_a_mount_has_errors() {
   reach
   put s3 "$(big)/ckpt" orphan
   mount_at m "$address" -o cache_dir=none
-  kill -9 "$(fetchers)"
+  fetchers | xargs kill -9
   wait_until no_fetchers
   try_eio cat m/tensors/w
   grep -F ckptfs-fetch m/.ckptfs/log
   ls m/tensors >/dev/null
   ckptfs umount m
+}
+
+# The one that has a parent of the same program.
+the_fetcher() {
+  local p
+  for p in $(fetchers); do
+    if [[ /proc/$(sed 's/.*) . \([0-9]*\) .*/\1/' "/proc/$p/stat")/exe -ef /proc/$p/exe ]]; then echo "$p"; fi
+  done
+}
+restarts() { jq -e ".network.restarts >= $1" m/.ckptfs/stats.json >/dev/null; }
+
+# Readers get every byte although it is killed while they read, and a mount in a sandbox goes on.
+test_a_killed_fetcher_is_started_again() {
+  local p i n=0 pid
+  reach proxy
+  put s3 "$(big)/ckpt" killed
+  mount_at m "$address" -o cache_dir=none,sandbox=on
+  ask S3_PROXY latency_ms=5 all_bps=100000000 >/dev/null
+  (cmp m/tensors/w "$(big)/w.bin" && cmp m/tensors/v "$(big)/v.bin") &
+  pid=$!
+  for ((i = 0; i < 5; i++)); do
+    p=$(the_fetcher)
+    [[ -z $p ]] || { kill -9 "$p" && n=$((n + 1)) && wait_until restarts $n; }
+    sleep 0.2
+  done
+  wait $pid || fail "another byte, or none"
+  ((n > 0))
+  p=$(the_fetcher)
+  kill -9 "$p"
+  wait_until restarts $((n + 1))
+  cat m/tensors/* >/dev/null
+  ckptfs umount m
+  wait_until no_fetchers
+}
+
+# What is opened again is the same commit.
+test_after_a_kill_a_repository_is_the_same() {
+  reach
+  mount_at m hf://org/plain -o cache_dir=none
+  mount_at l "$(fixture plain)/ckpt"
+  kill -9 "$(the_fetcher)"
+  same_tree l m
+  restarts 1
 }
 
 test_the_daemon_is_confined() {

@@ -192,12 +192,12 @@ cases_faults_that_pass_while_writing() {
   printf '%s\n' 'upload 300000' 'close 0' 'lost 0' 'short 20' '503 0' '500 0' 'flip 0' 'reset 0' 'stall 0' 'error 0' 'etag 0'
 }
 test_faults_that_pass_while_writing() {
-  local n=1 most=40
+  local n=$first most=40
   reach proxy
   publish_s3 bucket
   three_parts
   [[ $1 != stall ]] || most=3 # each takes 10 s; the end of an upload is waited for as long as it is tried, 60 s
-  for (( ; n <= most; n++)); do
+  for (( ; n <= most; n += every)); do
     # Only the end of an upload is answered so, by servers that can still be believed.
     written "$1" $n 1 "$2" 60 "$([[ $1 == error ]] && echo either || echo passing)" || break
   done
@@ -212,7 +212,7 @@ test_faults_that_last_while_writing() {
   reach proxy
   publish_s3 bucket
   three_parts
-  for ((n = 1; n <= 12; n++)); do
+  for ((n = first; n <= 12; n += every)); do
     written "$1" $n 100000 0 1 lasting || break
   done
 }

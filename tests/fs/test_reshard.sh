@@ -3,7 +3,9 @@
 # new one whatever happens.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
-long="memory_does_not_grow_with_tensors the_parts_are_those_of_the_layout two_at_once a_full_disk"
+long="memory_does_not_grow_with_tensors the_parts_are_those_of_the_layout two_at_once a_full_disk \
+  killed_at_any_moment_the_old_or_the_new a_model_has_its_configuration_and_tokenizer_beside_it \
+  it_is_for_as_many_ranks_as_the_source"
 
 # Warnings are shown where it fails.
 reshard() { ckptfs reshard -q --index=:memory: "$@" 2>>"$T/said" || { cat "$T/said" && false; }; }
