@@ -50,15 +50,19 @@ OBJCOPY    ?= $(CROSS_COMPILE)objcopy
 PKG_CONFIG ?= $(CROSS_COMPILE)pkg-config
 LDCONFIG   ?= ldconfig
 
+# Debian 11 has these two without files for pkg-config, in the directories where a compiler looks.
+HASH      := \#
+unlisted   = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null || { echo '$(HASH)include <$(2)>' | $(CC) -E - >/dev/null 2>&1 && echo $(1); })
+UNLISTED  := $(call unlisted,blosc,blosc.h) $(call unlisted,libdeflate,libdeflate.h)
 # Names that pkg-config knows; scripts/setup.sh has Debian's packages of them.
-CORE_PKGS := sqlite3 libzstd zlib blosc libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c)
+CORE_PKGS := $(filter-out $(UNLISTED),sqlite3 libzstd zlib blosc libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c))
 FS_PKGS   := $(if $(WITH_FS),fuse3 libseccomp)
 FETCH_PKGS := $(if $(WITH_FETCH),libcurl expat)
 PKGS      := $(FS_PKGS) $(FETCH_PKGS) $(CORE_PKGS)
 
 # A build installs nothing: it names what is missing. These targets need no library.
 NO_BUILD  := clean help setup dist deb wheel layers lint format uninstall demo fuzz \
-	check check-full check-asan check-tsan check-valgrind
+	reproduce check check-full check-asan check-tsan check-valgrind check-filesystems coverage
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(NO_BUILD),$(MAKECMDGOALS)),all),)
 MISSING   := $(shell $(PKG_CONFIG) --version >/dev/null 2>&1 || echo '$(PKG_CONFIG)'; \
 	for p in $(PKGS); do $(PKG_CONFIG) --exists $$p 2>/dev/null || echo $$p; done)
@@ -77,23 +81,34 @@ FLAGS_release := -O2 -g $(HARDEN)
 FLAGS_asan    := -O1 -g -fsanitize=address,undefined -DCHECK_LOCKS $(SAN)
 FLAGS_valgrind := -O1 -g -fno-omit-frame-pointer
 FLAGS_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -DCHECK_LOCKS $(SAN)
+# By clang. The counters are a mapped file of the program from its start on, so those of a process count however it ends:
+# confined, killed or by _exit. Programs that tests start in other environments find it, too.
+PROFILE       := $(CURDIR)/build/coverage/profile
+COVERAGE_CC   ?= clang
+FLAGS_coverage := -O1 -DNDEBUG -fprofile-instr-generate=$(PROFILE)/%m%c.profraw -fcoverage-mapping -mllvm -runtime-counter-relocation \
+	$(HARDEN)
+# Neither the tests themselves nor their assertions are of interest.
+TESTFLAGS_coverage := -fno-profile-instr-generate -fno-coverage-mapping -UNDEBUG
 FLAGS_tsan    := -O1 -g -fsanitize=thread -DCHECK_LOCKS $(SAN)
 LINK_release  := -pie -Wl,-z,relro,-z,now
 LINK_asan     := -pie -fsanitize=address,undefined
-LINK_fuzz     := $(LINK_asan)
+LINK_fuzz     := -pie -fsanitize=fuzzer,address,undefined
 LINK_tsan     := -pie -fsanitize=thread
+LINK_coverage := -pie -fprofile-instr-generate -Qunused-arguments
 LINKLIB_release := -Wl,-z,relro,-z,now,-z,defs
 LINKLIB_asan    := -fsanitize=address,undefined
 LINKLIB_tsan    := -fsanitize=thread
+LINKLIB_coverage := -fprofile-instr-generate -Qunused-arguments
 
-PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags $(PKGS)))
-CORE_LIBS  := $(shell $(PKG_CONFIG) --libs $(CORE_PKGS)) -lm
-PKG_LIBS   := $(shell $(PKG_CONFIG) --libs $(FS_PKGS)) $(CORE_LIBS)
+PKG_CFLAGS := $(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags $(filter-out ompi-c,$(PKGS))))
+MPI_CFLAGS := $(if $(WITH_MPI),-DCKPTFS_MPI $(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags ompi-c)))
+CORE_FOUND := $(shell $(PKG_CONFIG) --libs $(CORE_PKGS)) $(patsubst %,-l%,$(UNLISTED:lib%=%))
+CORE_LIBS  := $(CORE_FOUND) -lm
+PKG_LIBS   := $(shell $(PKG_CONFIG) --libs $(FS_PKGS)) $(CORE_LIBS) -ldl
 FETCH_LIBS := -Wl,--as-needed $(if $(WITH_FETCH),$(shell $(PKG_CONFIG) --libs $(FETCH_PKGS))) $(CORE_LIBS)
 CK_CFLAGS   = $(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags check jansson))
 CK_LIBS     = $(shell $(PKG_CONFIG) --libs check jansson)
-CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore -Icore/include -Ifs \
-	$(if $(WITH_MPI),-DCKPTFS_MPI)
+CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore -Icore/include -Ifs
 # No path of this machine: the same sources give the same bytes anywhere.
 CFLAGS_    := -std=gnu17 -ffile-prefix-map=$(CURDIR)=. -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN)
 
@@ -160,14 +175,25 @@ $(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/r
 $(BUILD)/core/source/remote_link.o: private CPPFLAGS_ += -DCKPTFS_LIBEXECDIR='"$(LIBEXECDIR)"'
 $(BUILD)/core/source/remote_link.o: $(BUILD)/libexecdir
 
+# All that MPI changes.
+MPI_OBJECTS := $(call obj,core/comm/comm_mpi.c tests/core/comm/test_comm.c tests/mpi/mpi_comm.c)
+$(MPI_OBJECTS): private CPPFLAGS_ += $(MPI_CFLAGS)
+$(MPI_OBJECTS): $(BUILD)/mpi
+
 $(BUILD)/tests/unit: $(call obj,$(TEST) $(wildcard fs/cmd/export*.c) $(filter-out %/fetch_main.c,$(FETCH))) $(BUILD)/libcore.a $(BUILD)/tests.list
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WRAP) $(LDFLAGS) -o $@ $(objects) $(CK_LIBS) $(PKG_LIBS) $(FETCH_LIBS)
 
 # Fuzz targets. Replayed over their corpora by `make check` with any compiler, and fuzzed by clang.
-FUZZ := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/standalone.o $(BUILD)/libcore.a
+FUZZ := $(filter-out $(if $(WITH_FETCH),,fuzz_remote),$(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c)))
+FUZZ_MAIN := $(if $(filter fuzz,$(VARIANT)),,$(BUILD)/tests/fuzz/standalone.o)
+$(BUILD)/fuzz/%: $(BUILD)/tests/fuzz/%.o $(FUZZ_MAIN) $(BUILD)/libcore.a
 	@mkdir -p $(@D)
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(CK_LIBS) $(PKG_LIBS)
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(FUZZ_LINK) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(CK_LIBS) $(PKG_LIBS) $(FUZZ_LIBS)
+
+# The network of ckptfs-fetch is the target itself.
+$(BUILD)/fuzz/fuzz_remote: $(call obj,$(filter-out %/fetch_main.c,$(FETCH)))
+$(BUILD)/fuzz/fuzz_remote: FUZZ_LINK := $(patsubst %,-Wl$(comma)--wrap=%,http_exchange http_start http_cancel net_retry_ms)
+$(BUILD)/fuzz/fuzz_remote: FUZZ_LIBS = $(FETCH_LIBS)
 
 # What scripts/bench.py runs.
 $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libcore.a
@@ -190,7 +216,7 @@ $(BUILD)/tests/mpi_comm: $(call obj,tests/mpi/mpi_comm.c) $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
 # Programs of the suites on real mounts: a file system that fails on purpose, a reader.
-FSPROGS := badfs soak
+FSPROGS := badfs soak without
 $(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%.o
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
@@ -199,9 +225,10 @@ $(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%
 BLOCKS := $(patsubst %,$(BUILD)/core/codec/%.o,blocks_32 blocks_256 blocks_decode)
 $(BUILD)/core/read/dequant_flat.o $(BLOCKS) $(BUILD)/tests/core/codec/test_blocks.o: CFLAGS_ += -ffp-contract=off -Wno-psabi
 
-# The order of operations is what torch's is: only what is written as one is fused.
+# The order of operations is what torch's is: only what is written as one is fused. Setting a few
+# registers to 0 must not become memset; clang refuses the option.
 BLEND := $(BUILD)/core/codec/blend.o
-$(BLEND): CFLAGS_ += -ffp-contract=off
+$(BLEND): CFLAGS_ += -ffp-contract=off $(if $(findstring clang,$(CC)),,-fno-tree-loop-distribute-patterns)
 
 # Started instead of each Python, so without libraries and sanitizers.
 $(BUILD)/tests/quick_python: tests/fs/quick_python.c
@@ -209,12 +236,13 @@ $(BUILD)/tests/quick_python: tests/fs/quick_python.c
 	$(V_)$(CC) -std=gnu17 -D_GNU_SOURCE -O2 $(WARN) -o $@ $<
 
 # At -O2 gcc 12 makes vectors only of loops that never leave an element over.
-$(BUILD)/core/codec/arith.o $(BUILD)/core/codec/cast.o $(BUILD)/core/codec/hist.o \
+$(BUILD)/core/codec/arith.o $(BUILD)/core/codec/cast.o $(BUILD)/core/codec/fp8.o $(BUILD)/core/codec/hist.o \
   $(BUILD)/core/codec/q8_0.o $(BUILD)/core/codec/tally.o $(BLOCKS) $(BLEND): CFLAGS_ += -O3
 # .incbin is not seen by -MMD.
 $(BUILD)/core/recipe/recipe_builtin.o: $(wildcard core/recipe/recipes/*.recipe)
 $(BUILD)/core/page/page.o: $(wildcard core/page/*.html core/page/*.css core/page/*.js)
 $(BUILD)/tests/%.o: CPPFLAGS_ += -Itests -Itests/core $(CK_CFLAGS)
+$(BUILD)/tests/%.o: private CFLAGS_ += $(TESTFLAGS_$(VARIANT))
 # Objects are made again when the flags change.
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -225,6 +253,8 @@ keep = @mkdir -p $(@D) && echo '$(1)' | cmp -s - $@ || echo '$(1)' >$@
 $(BUILD)/flags: FORCE
 	$(call keep,$(CC) $(CPPFLAGS_) $(PKG_CFLAGS) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS))
 LINK := $(LINK_$(VARIANT)) $(LDFLAGS) $(PKG_LIBS)
+$(BUILD)/mpi: FORCE
+	$(call keep,$(MPI_CFLAGS))
 $(BUILD)/core.list: FORCE
 	$(call keep,$(CORE) $(LINKLIB_$(VARIANT)) $(LDFLAGS) $(CORE_LIBS))
 $(BUILD)/fs.list: FORCE
@@ -243,8 +273,9 @@ $(BUILD)/tests.list: FORCE
 # them or a newer one. What is linked statically has no names that other libraries in a process could take for theirs.
 WHEEL_DIR  := $(BUILD)/wheel
 # Debian's pkg-config does not name the codecs of libblosc.a, one of which is C++.
-WHEEL_LIBS  = -L$(WHEEL_DIR) -Wl,-Bstatic,--start-group $(if $(1),$(shell $(PKG_CONFIG) --libs fuse3 libseccomp)) \
-	$(shell $(PKG_CONFIG) --libs $(CORE_PKGS)) -llz4 -lsnappy -lstdc++ -Wl,--end-group,-Bdynamic -static-libgcc -lm
+WHEEL_LIBS  = -L$(WHEEL_DIR) -Wl,-Bstatic,--start-group \
+	$(filter-out -l%thread -ldl,$(if $(1),$(shell $(PKG_CONFIG) --libs fuse3 libseccomp)) $(CORE_FOUND)) \
+	-llz4 -lsnappy -lstdc++ -Wl,--end-group,-Bdynamic -static-libgcc -lm -lpthread -ldl
 WHEEL_LINK := -s -Wl,--exclude-libs,ALL
 
 $(WHEEL_DIR)/libblosc.a: $(BUILD)/flags
@@ -317,6 +348,11 @@ dist:
 deb:
 	@scripts/deb.sh $(VERSION)
 
+# Builds the last commit twice, in two directories: the same bytes.
+reproduce:
+	@scripts/setup.sh wheel
+	@scripts/reproduce.sh
+
 # The Debian packages that a build needs: installs them, as root.
 setup:
 	@MPI=$(WITH_MPI) scripts/setup.sh build
@@ -329,7 +365,7 @@ demo:
 
 check-programs: all $(BUILD)/tests/unit $(BUILD)/tests/syscalls $(BUILD)/tests/random_reads $(BUILD)/tests/proxy $(BUILD)/tests/dir-fetch \
 	$(BUILD)/tests/quick_python $(if $(filter build/release,$(BUILD)),$(BUILD)/wheel.done) \
-	$(patsubst %,$(BUILD)/fuzz/%,$(FUZZ)) $(patsubst %,$(BUILD)/tests/%,$(FSPROGS))
+	$(if $(filter tsan,$(VARIANT)),,$(patsubst %,$(BUILD)/fuzz/%,$(FUZZ))) $(patsubst %,$(BUILD)/tests/%,$(FSPROGS))
 # Unit suites, then real mounts. CK_FORK=no for a debugger.
 # check-full runs the long loops of fault and property tests, too.
 check:
@@ -342,13 +378,22 @@ check-asan:
 	@$(MAKE) --no-print-directory check VARIANT=asan
 # Under ThreadSanitizer only the suites that start threads, and mounts with much going on at once.
 check-tsan:
-	@MOUNTS="damage diff export live_faults mount reads run stats" \
+	@MOUNTS="live_faults mount reads run" \
 	  UNIT="blockcache catalog ckpt ckpt_model comm counters diff fetch files index lease pagemap run save_run writer_dcp" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 # The unit suites under memcheck (valgrind); SUITES names some of them.
 check-valgrind:
 	@$(MAKE) --no-print-directory VARIANT=valgrind build/valgrind/tests/unit
 	@scripts/valgrind.sh build/valgrind/tests/unit $(SUITES)
+# How much of the sources the tests reach, with clang; UNIT, MOUNTS, CHECK_FULL as in scripts/check.sh.
+coverage:
+	@MPI=$(WITH_MPI) scripts/setup.sh test
+	@$(MAKE) --no-print-directory VARIANT=coverage CC=$(COVERAGE_CC) all \
+	  $(patsubst %,build/coverage/tests/%,unit syscalls random_reads proxy dir-fetch quick_python $(FSPROGS))
+	@CC=$(COVERAGE_CC) scripts/coverage.py
+# Which small mistakes the tests do not notice. N of them, SEED; see scripts/mutants.py, which has more options.
+mutants: all $(BUILD)/tests/unit $(if $(WITH_FETCH),$(BUILD)/tests/dir-fetch)
+	@MUTANTS_MAKE='CC=$(CC)' scripts/mutants.py -n $(or $(N),300) -s $(or $(SEED),1)
 check-torch: all
 	@MPI=$(WITH_MPI) scripts/setup.sh test
 	@$(MAKE) --no-print-directory wheel
@@ -366,12 +411,23 @@ check-torch: all
 	@tests/torch/dcp_reader.sh
 	@tests/torch/zarr.sh
 	@tests/torch/dequant.sh
+	@tests/torch/quantise.sh
 	@tests/torch/gguf_source.sh
 	@tests/torch/merge.sh
+
+# Chosen suites on ext4, XFS, btrfs, NFS ... (FILESYSTEMS names some; root).
+check-filesystems:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory check-programs
+	@tests/fs/filesystems.sh $(BUILD) $(FILESYSTEMS)
 
 # Long-running stress test with many readers on mounts. Set SOAK_SECONDS for shorter runs.
 soak: all $(BUILD)/tests/soak
 	@SOAK_SECONDS=$(or $(SOAK_SECONDS),$$(($(or $(MINUTES),60) * 60))) tests/fs/soak.sh $(BUILD)
+# The same with all faces, computed views, a run and a store, while storage, network and processes fail at random (root).
+soak-faults: all $(BUILD)/tests/soak $(BUILD)/tests/badfs $(BUILD)/tests/proxy
+	@CHECK_FULL=1 scripts/setup.sh test
+	@SOAK_SECONDS=$(or $(SOAK_SECONDS),$$(($(or $(MINUTES),60) * 60))) tests/fs/soak_faults.sh $(BUILD)
 
 # FUZZ_SECS of libFuzzer for every target; new corpus entries go to build/corpus.
 fuzz:
@@ -381,6 +437,11 @@ fuzz:
 bench:
 	@$(MAKE) -s VARIANT=release all $(addprefix build/release/,bench/reader bench/bench_plan tests/proxy)
 	@python3 scripts/bench.py
+
+# Time and memory of every command on very large checkpoints, in three sizes. CASES, SCALE: see tests/bench/big.py.
+big:
+	@$(MAKE) -s VARIANT=release all
+	@python3 tests/bench/big.py $(CASES)
 
 layers:
 	@scripts/check-layers.sh
@@ -404,15 +465,20 @@ help:
 	@echo 'check check-full                all tests; with the long loops of fault and property tests'
 	@echo 'check-asan check-tsan           all tests, with sanitizers'
 	@echo 'check-torch                     against real PyTorch and transformers in a chroot (root)'
+	@echo 'check-filesystems               chosen suites on ext4, XFS, btrfs, NFS ... (root)'
+	@echo 'reproduce                       build twice, in two directories: the same bytes'
+	@echo 'coverage                        lines and branches that the tests reach, by folder (clang)'
+	@echo 'mutants                         small mistakes that the tests do not notice, N=300 SEED=1'
 	@echo 'fuzz                            libFuzzer, FUZZ_SECS=60 per target (clang)'
-	@echo 'soak                            64 readers compare every byte, MINUTES=60'
+	@echo 'soak soak-faults                64 readers compare every byte, MINUTES=60; while storage and network fail (root)'
 	@echo 'bench                           next to what else one would use; CASES, SIZE: scripts/bench.py -h'
+	@echo 'big                             every command on 1.3 million chunks, 2 TB, 10,000 steps: half an hour'
 	@echo 'layers lint format              include order, static checks, clang-format'
 	@echo 'analyze check-valgrind          clang-tidy, gcc -fanalyzer; unit suites under memcheck: minutes'
 
 FORCE:
 .SECONDARY: # objects that only pattern rules name are worth keeping
 .PHONY: all compile lib program install install-lib install-program install-fetch uninstall setup dist deb wheel demo check check-full \
-	check-programs check-asan check-tsan check-valgrind \
-	check-torch fuzz soak bench layers lint analyze format clean help FORCE
+	reproduce check-programs check-asan check-tsan check-valgrind check-filesystems \
+	check-torch coverage mutants fuzz soak soak-faults bench big layers lint analyze format clean help FORCE
 .DELETE_ON_ERROR:

@@ -4,52 +4,55 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
+# Functions that are called for each include answer in $allowed and $to: a process for each takes minutes.
+
 # folder: what it may include besides itself
-allowed() {
+allow() {
   local values="base model" bytes="base model parse codec"
   case $1 in
-    base) echo "" ;;
-    model | comm) echo "base" ;;
-    parse | codec) echo "$values" ;;
-    source) echo "$bytes" ;;
-    index | remote) echo "$bytes source" ;;
-    format) echo "$bytes source index" ;;
+    base) allowed="" ;;
+    model | comm) allowed="base" ;;
+    parse | codec) allowed="$values" ;;
+    source) allowed="$bytes" ;;
+    index | remote) allowed="$bytes source" ;;
+    format) allowed="$bytes source index" ;;
     format/dcp | format/deepspeed | format/fsdp | format/megatron_ranks)
-      echo "$bytes source index format format/torch"
+      allowed="$bytes source index format format/torch"
       ;;
-    format/hyperparallel) echo "$bytes source index format format/dcp" ;;
-    format/megatron) echo "$bytes source index format format/dcp format/zarr" ;;
-    format/orbax) echo "$bytes source index format format/zarr" ;;
-    format/*) echo "$bytes source index format" ;;
-    tensor) echo "$bytes index" ;;
-    recipe) echo "$bytes tensor" ;;
-    layout) echo "$bytes" ;;
-    file) echo "$bytes tensor" ;;
-    gguf) echo "$bytes tensor file" ;;
-    read) echo "$bytes index source format tensor" ;;
-    tree) echo "$bytes index tensor recipe layout file gguf" ;;
-    save) echo "$bytes" ;;
-    store) echo "$bytes source tensor file save comm" ;;
-    ckpt) echo "$bytes index source format format/gguf format/megatron tensor recipe layout file gguf read tree save comm store page" ;;
-    page) echo "base model codec ckptfs" ;;
-    fs/mount | fs/cmd) echo "base ckptfs fs/mount fs/cmd" ;;
-    *) echo "?" ;;
+    format/hyperparallel) allowed="$bytes source index format format/dcp" ;;
+    format/megatron) allowed="$bytes source index format format/dcp format/zarr" ;;
+    format/orbax) allowed="$bytes source index format format/zarr" ;;
+    format/*) allowed="$bytes source index format" ;;
+    tensor) allowed="$bytes index" ;;
+    recipe) allowed="$bytes tensor" ;;
+    layout) allowed="$bytes" ;;
+    file) allowed="$bytes tensor" ;;
+    gguf) allowed="$bytes tensor file" ;;
+    read) allowed="$bytes index source format tensor" ;;
+    tree) allowed="$bytes index tensor recipe layout file gguf" ;;
+    save) allowed="$bytes" ;;
+    store) allowed="$bytes source tensor file save comm" ;;
+    ckpt) allowed="$bytes index source format format/gguf format/megatron tensor recipe layout file gguf read tree save comm store page" ;;
+    page) allowed="base model codec ckptfs" ;;
+    fs/mount | fs/cmd) allowed="base ckptfs fs/mount fs/cmd" ;;
+    *) allowed="?" ;;
   esac
 }
 
-# Prints the folder to which a public header belongs.
+# The folder to which a public header belongs.
 home_of() {
+  to=
   case $1 in
-    ckptfs/ckpt_base.h) echo base ;;
-    ckptfs/ckpt_tensor.h) echo model ;;
-    ckptfs/ckpt_numbers.h) echo codec ;;
-    ckptfs/ckpt_comm.h) echo comm ;;
-    ckptfs/ckpt_state.h | ckptfs/ckpt_plan.h) echo save ;;
-    ckptfs/ckpt_storage.h) echo store ;;
-    ckptfs/ckpt_report.h) echo page ;;
-    ckptfs/*) echo ckpt ;;
-    cmd/* | mount/*) echo "fs/${1%/*}" ;;
-    */*) echo "${1%/*}" ;;
+    ckptfs/ckpt_base.h) to=base ;;
+    ckptfs/ckpt_tensor.h) to=model ;;
+    ckptfs/ckpt_numbers.h) to=codec ;;
+    ckptfs/ckpt_comm.h) to="comm" ;;
+    ckptfs/ckpt_state.h | ckptfs/ckpt_plan.h) to=save ;;
+    ckptfs/ckpt_storage.h) to=store ;;
+    ckptfs/ckpt_report.h) to=page ;;
+    ckptfs/*) to=ckpt ;;
+    cmd/* | mount/*) to="fs/${1%/*}" ;;
+    */*) to="${1%/*}" ;;
   esac
 }
 
@@ -59,23 +62,29 @@ say() {
   bad=1
 }
 
+# Private headers: *_internal.h, and those whose first comment names a folder, which includes its subfolders.
+declare -A private_to
+while IFS=: read -r file folder; do
+  private_to[${file#core/}]=${folder%/}
+done < <(git ls-files 'core/*.h' | xargs grep -oE 'Private to core/[a-z/]+' | sed 's|:Private to core/|:|')
+
 while IFS=: read -r file line include; do
   from=${file#core/}
   from=${from%/*}
   [[ $from != include/ckptfs ]] || { [[ $include != */* ]] || say "$file:$line: $include is not a public header"; continue; }
-  to=$(home_of "$include")
+  home_of "$include"
   # For what is written as a program that uses the installed library would be, the public headers are one layer.
   [[ ($from != fs/* && $from != page) || $include != ckptfs/* ]] || to=ckptfs
   [[ -n $to ]] || { say "$file:$line: \"$include\" names no folder"; continue; }
   [[ $from == "$to" ]] && continue
   # The messages between ckptfs-fetch and those who start it.
   [[ $file != core/source/remote_internal.h || $include != remote/wire.h ]] || continue
-  case " $(allowed "$from") " in
+  allow "$from"
+  case " $allowed " in
     *" $to "*) ;;
     *) say "$file:$line: $from/ may not include $include" ;;
   esac
-  # Private headers: *_internal.h, and those whose first comment names a folder, which includes its subfolders.
-  private=$(grep -osE 'Private to core/[a-z/]+' "core/$include" | sed -E 's|.* core/||; s|/$||')
+  private=${private_to[$include]:-}
   [[ $include != *_internal.h ]] || private=${private:-$to}
   [[ -z $private || $from/ == "$private"/* ]] || say "$file:$line: $include is private to core/$private"
 done < <(git ls-files '*.c' '*.h' | grep -E '^(core|fs)/' | xargs grep -nHE '^#include ("|<ckptfs/)' |
@@ -97,7 +106,7 @@ grep -nHi 'zstd' "${codeless[@]}" &&
 "
 grep -nH 'sqlite3\.h' "${no_index[@]}" && say "SQL lives in core/index"
 grep -nHE '<(curl/|expat)' "${local_only[@]}" && say "only core/remote, which is ckptfs-fetch, uses the network"
-grep -nHwE '(strcpy|strcat|sprintf|strtok|atoi|atol|gets|alloca|rand|system|popen)\(' "${sources[@]}" |
+grep -nHE '\<(strcpy|strcat|sprintf|strtok|atoi|atol|gets|alloca|rand|system|popen)\(' "${sources[@]}" |
   grep -vE '^\S+:[0-9]+:\s*(\*|/\*)' && say "banned function"
 # Additions to 32-bit counts in 32 bits, where (size_t)n + 1 is meant.
 grep -nHE '(malloc|calloc|realloc|reallocarray|arena_alloc|arena_array|pool_charge)\(.*\+ [0-9]+u[^l0-9a-z]' "${sources[@]}" &&

@@ -80,9 +80,9 @@ if [[ -x $build/tests/quick_python && ${MOUNTS:-} != none ]]; then
 fi
 
 # Suites that take long start first.
-slow="faults remote remote_write report live_faults view diff_report reshard mount hf python library export sandbox commands \
-  damage gguf run verdict passthrough check completion save_run derived staging log blockcache comm helpers security reads \
-  ranks stats stat catalog torchsave ckpt_fault memory"
+slow="faults remote remote_write report live_faults net depot average derived view diff_report mount sandbox python \
+  reshard completion log commands hf library export damage gguf run verdict passthrough check stat stats save_run staging \
+  blockcache comm helpers security reads ranks catalog torchsave ckpt_fault memory"
 
 # wanted NAMES NAME: whether a list of names contains this one; an empty list contains all
 wanted() { [[ -z $1 || " $1 " == *" $2 "* ]]; }
@@ -104,9 +104,17 @@ list_jobs() {
   done
 }
 
+# Programs of the coverage build count for this suite alone. All users may write to the files.
+count_apart() {
+  export LLVM_PROFILE_FILE=$PROFILE/$1-%m%c.profraw
+  (umask 0; "$build/ckptfs" --version; "$build/ckptfs-fetch" --version; "$build/tests/unit" none) >/dev/null 2>&1
+}
+export -f count_apart
+
 # Prints the output of a suite in one piece when it has ended.
 run_job() {
-  local kind=$1 name=$2 log=$scratch/log/$1-$2 rc=0 bad start=$EPOCHSECONDS
+  local kind=$1 name=$2 log=$scratch/log/$1-$2 rc=0 bad cpu start=$EPOCHSECONDS
+  [[ -z ${PROFILE:-} ]] || count_apart "$kind-$name"
   case $kind in
     unit)
       # In memory a hole has no pages, even when it has been read.
@@ -125,7 +133,10 @@ run_job() {
   if ((rc && !(${bad:-0}))) && ! grep -q '^FAILED ' "$log"; then
     echo "FAILED  $kind $name: exit status $rc" >>"$log"
   fi
-  echo "time: $kind $name: $((EPOCHSECONDS - start)) s" >>"$log" # for `slow` above
+  times >"$log.cpu"
+  cpu=$(awk 'NR == 2 { gsub("[ms]", " "); $0 = $0; printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }' "$log.cpu")
+  rm "$log.cpu"
+  echo "time: $kind $name: $((EPOCHSECONDS - start)) s, $cpu s of CPU without daemons" >>"$log" # for `slow` above
   flock "$scratch/log" cat "$log"
 }
 export -f run_job

@@ -1,5 +1,6 @@
 #!/bin/sh
-# setup.sh build|test|deb|wheel - install the Debian packages that are needed to build, to test, or to make packages.
+# setup.sh build|test|deb|wheel|ci - install the Debian packages that are needed to build, to test, to make packages, or
+# for all that .ci/run does.
 # setup.sh names - print the names of the packages that a build needs.
 #
 # MPI=1 in the environment: include the packages for a build with MPI. CHECK_FULL=1: those for a full run of the tests.
@@ -14,15 +15,19 @@ set -u
 # libcurl4-openssl-dev: connections to object stores, TLS, proxies. libexpat1-dev: the XML of their answers. Only ckptfs-fetch links these two.
 packages="gcc make pkg-config libfuse3-dev fuse3 libsqlite3-dev libzstd-dev zlib1g-dev libblosc-dev libxxhash-dev libdeflate-dev nettle-dev libseccomp-dev \
   libcurl4-openssl-dev libexpat1-dev"
+# Real servers for the suites that only a full run has (tests/net/servers.sh).
+servers="curl openssl nginx-light memcached swift-proxy swift-account swift-container swift-object"
+tests="liblz4-dev libsnappy-dev python3-venv check libjansson-dev attr \
+  rsync sqlite3 python3 python3-numpy bash-completion zsh fish g++ jq mandoc procps e2fsprogs chromium ${CHECK_FULL:+$servers}"
+makers="build-essential debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}"
 case ${1:-build} in
-  test) packages="$packages liblz4-dev libsnappy-dev python3-venv check libjansson-dev attr rsync sqlite3 python3 python3-numpy bash-completion zsh fish g++ jq mandoc procps e2fsprogs chromium" ;;
+  test) packages="$packages $tests" ;;
   # The codecs that libblosc.a needs, where libblosc.so finds them itself.
   wheel) packages="$packages liblz4-dev libsnappy-dev g++ python3" ;;
-  deb) packages="$packages build-essential debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}" ;;
+  deb) packages="$packages $makers" ;;
+  ci) packages="$packages $tests $makers clang libclang-rt-14-dev clang-format cppcheck shellcheck pyflakes3 nodejs git debootstrap \
+    meson ninja-build liburing-dev libnuma-dev" ;;
 esac
-# Real servers for the suites that only a full run has (tests/net/servers.sh).
-[ "${1:-build}${CHECK_FULL:-}" != test1 ] ||
-  packages="$packages curl openssl nginx-light memcached swift-proxy swift-account swift-container swift-object"
 [ -z "${MPI:-}" ] || packages="$packages libopenmpi-dev openmpi-bin"
 [ "${1:-}" != names ] || { echo "$packages"; exit 0; }
 command -v dpkg-query >/dev/null 2>&1 || exit 0
@@ -40,11 +45,23 @@ for p in $packages; do
 done
 [ -z "$missing" ] && exit 0
 
+# The lists of packages have a lock for which apt-get does not wait. A new machine fetches them by itself, too.
+update() {
+  for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    LC_ALL=C apt-get update -qq >"$log.lists" 2>&1 && rm "$log.lists" && return
+    cat "$log.lists"
+    grep -q 'Could not get lock' "$log.lists" || break
+    sleep 30
+  done
+  rm -f "$log.lists"
+  return 1
+}
+
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   echo "installing:$missing"
   log=$(mktemp)
   # shellcheck disable=SC2086 # a list of words
-  { apt-get -o DPkg::Lock::Timeout=600 update -qq &&
+  { update &&
     DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends $missing; } \
     >"$log" 2>&1 && rm -f "$log" && exit 0
   tail -n 5 "$log"
