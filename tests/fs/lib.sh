@@ -9,9 +9,9 @@
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh              # all
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh names        # those whose name contains it
 #
-# `make check` takes a sample, different in each run (TEST_SEED): one case of every other test, and one in eight of the
-# tests that the suite lists in $long; `make check-asan` takes four of each test, and one in two. Everything runs in
-# `make check-full`, and when tests are named.
+# `make check` takes a sample, different in each run (TEST_SEED): one case of every other test, one in eight of the tests
+# that the suite lists in $long, and all of $always, which compare the manual with the program; `make check-asan` takes
+# two cases, and one in two. Everything runs in `make check-full`, and when tests are named.
 #
 # A test fails if any command fails, or by `fail WHY`; it calls `skip WHY` if the kernel or the user's
 # rights do not allow it. `browser=yes` in a suite gives its tests a Chromium (browser.py), `servers="web s3"` real servers
@@ -378,7 +378,9 @@ run_suite() {
   [[ -z ${servers:-} ]] || start_servers
   while read -r -u 3 name; do
     [[ $name == *"${1:-}"* ]] || continue
-    if [[ " ${long:-} " == *" ${name#test_} "* ]]; then
+    if [[ " ${always:-} " == *" ${name#test_} "* ]]; then
+      :
+    elif [[ " ${long:-} " == *" ${name#test_} "* ]]; then
       (((TURN + n_long++) % long_ones == 0)) || continue
     else
       (((TURN + n++) % others == 0)) || continue

@@ -2,6 +2,7 @@
 # The commands that need no mount.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
+always="every_command_has_help manual_and_help_name_the_same_options help_has_the_recipes"
 
 test_version_and_help() {
   status_of 0 ckptfs --version

@@ -3,6 +3,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="zsh they_are_installed_and_uninstalled"
+always="options_are_those_of_help"
 
 # What all of them ask. offered WORD...: words, sorted, the last one unfinished.
 offered() { ckptfs __complete "$@" | sort; }

@@ -3,7 +3,9 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="its_headers_need_nothing_else its_headers_name_nothing_that_is_not_prefixed \
-  the_library_exports_what_its_headers_declare_and_nothing_else uninstall_leaves_nothing"
+  uninstall_leaves_nothing"
+always="the_library_exports_what_its_headers_declare_and_nothing_else its_manual_names_each_function_that_reads \
+  its_manual_names_each_option_for_programs"
 
 TOP=$(realpath "$HERE/../..")
 BUILD=$(dirname "$CKPTFS")
