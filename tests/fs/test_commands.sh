@@ -341,6 +341,10 @@ assert r["faults"] == [] and r["fault_count"] == 0 and r["crcs"] >= 14 and r["by
 END
 }
 
+test_an_option_that_does_nothing_is_refused() {
+  refused "option 'verbose' is for text: --json lists every fault anyway$" ckptfs check -v --json "$(zoo)"
+}
+
 test_check_finds_a_flipped_bit() {
   big_copy c
   printf '\001' | dd of=c/__v_1.distcp bs=1 seek=200000 conv=notrunc status=none
