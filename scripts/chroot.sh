@@ -1,6 +1,6 @@
 #!/bin/bash
-# chroot.sh make [DIR]                    build a Debian forky chroot in DIR, with PyTorch and
-#                                         programs that read its models
+# chroot.sh make [DIR]                    build a Debian forky chroot in DIR, with PyTorch, programs
+#                                         that read its models, and Ceph
 # chroot.sh run [DIR] [--bind SRC:DST]... -- COMMAND [ARG...]
 #
 # The tests compare ckptfs with the real frameworks. Debian 12 has no usable PyTorch, Debian
@@ -15,7 +15,8 @@ set -euo pipefail
 
 SUITE=forky
 PACKAGES="python3-torch python3-numpy python3-zstandard python3-safetensors python3-transformers
-  llama.cpp-tools python3-gguf python3-zarr python3-ml-dtypes python3-compressed-tensors python3-pip-whl"
+  llama.cpp-tools python3-gguf python3-zarr python3-ml-dtypes python3-compressed-tensors python3-pip-whl
+  ceph-mon ceph-osd radosgw ceph-common"
 STAMP=var/lib/ckptfs-ready # inside the chroot: the packages installed last
 
 die() { echo "chroot.sh: $*" >&2; exit 1; }

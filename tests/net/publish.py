@@ -1,21 +1,25 @@
 """publish.py - puts files where the servers of servers.sh have them.
 
-  publish.py s3 URL BUCKET[/PREFIX] [DIR|FILE...]   uploads what is in DIR, or FILE, to Swift, by its own interface
+  publish.py s3 URL BUCKET[/PREFIX] [DIR|FILE...]   uploads what is in DIR, or FILE, by Swift's own interface
   publish.py objects URL BUCKET[/PREFIX]            lists the keys that begin so, and the objects' sizes
   publish.py get URL BUCKET/PREFIX DIR              the objects below it, as files
   publish.py remove URL BUCKET/PREFIX               removes them
   publish.py uploads URL BUCKET[/PREFIX]            lists what is left of multipart uploads: of aborted ones, nothing
   publish.py hub DIR ORG/NAME CKPT [COMMIT]         a repository "main" of the files in CKPT; for nginx
 
-The uploads know nothing about S3: what ckptfs reads has been written by another protocol.
+The uploads know nothing about S3: what ckptfs reads has been written by another protocol, which Ceph's gateway has, too.
 """
+import base64
+import email.utils
 import hashlib
+import hmac
 import http.client
 import json
 import os
 import shutil
 import sys
 from urllib.parse import quote, urlsplit
+from xml.etree import ElementTree
 
 
 def files_in(top):
@@ -76,10 +80,27 @@ def remove(url, where):
             ask("DELETE", f"/{quote(bucket)}/{quote(x['name'])}{how}")
 
 
+# By S3 as it was at first, which is enough to list.
+def open_uploads(url, bucket, prefix):
+    date, path = email.utils.formatdate(usegmt=True), f"/{quote(bucket)}?uploads"
+    signed = hmac.digest(b"testing", f"GET\n\n\n{date}\n{path}".encode(), "sha1")
+    c = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    c.request("GET", f"{path}&prefix={quote(prefix)}", None,
+              {"Date": date, "Authorization": f"AWS test:tester:{base64.b64encode(signed).decode()}"})
+    r = c.getresponse()
+    if r.status not in (200, 404):
+        sys.exit(f"{path}: {r.status}")
+    return [e.text for e in ElementTree.fromstring(r.read()).iter() if e.tag.endswith("}Key")]
+
+
 # Swift keeps the parts of uploads in a bucket of its own, KEY/UPLOAD/NUMBER, with an entry KEY/UPLOAD while one is open.
 # Those of completed ones are the bytes of the object.
 def uploads(url, where):
     bucket, _, prefix = where.partition("/")
+    if os.environ["S3_SERVER"] != "swift":
+        for key in open_uploads(url, bucket, prefix):
+            print(key)
+        return
     ask = swift(url)
     visible = {x["name"] for x in listing(ask, bucket, prefix)}
     for x in listing(ask, bucket + "+segments", prefix):

@@ -2,7 +2,8 @@
 # servers.sh - real servers for suites whose `servers` names some: web, s3. Sourced by ../fs/lib.sh.
 #
 #   web   nginx: https with a CA of its own ($SSL_CERT_FILE), the same by http, and like the Hugging Face Hub
-#   s3    Swift with its S3 interface, which verifies signatures (root, because of its xattrs)
+#   s3    Swift with its S3 interface, which verifies signatures (root, because of its xattrs); with S3_SERVER=ceph, Ceph's
+#         gateway, in the chroot of scripts/chroot.sh
 #
 # Each is behind a proxy.c, which a test asks for latency and faults. They listen on ports of 127.0.0.1 that were free, keep
 # everything in a directory, are started once for a suite, and end with its shell, however that ends.
@@ -195,7 +196,26 @@ X
 }
 
 start_s3() {
-  local account container object front cache name port
+  local front
+  export S3_SERVER=${S3_SERVER:-swift} AWS_ACCESS_KEY_ID=test:tester AWS_SECRET_ACCESS_KEY=testing AWS_REGION=us-east-1
+  "start_$S3_SERVER" || return # sets front
+  start_proxy "$front" s3 || return
+  export S3=http://127.0.0.1:$front S3_PROXY=http://127.0.0.1:$proxy_port
+  wait_until publish_s3 ready
+}
+
+start_ceph() {
+  local monitor
+  read -r monitor front < <(free_ports 2)
+  mkdir "$servers_dir/ceph"
+  # All of it ends with its first process.
+  in_back "$servers_dir/ceph.log" unshare --pid --fork --kill-child "$HERE/../../scripts/chroot.sh" run \
+    --bind "$servers_dir/ceph:/mnt/ceph" --bind "$NET:/mnt/net" -- /mnt/net/ceph.sh /mnt/ceph "$monitor" "$front"
+  wait_until test -e "$servers_dir/ceph/ready"
+}
+
+start_swift() {
+  local account container object cache name port
   read -r account container object front cache < <(free_ports 5)
   swift_etc=$servers_dir/etc
   mkdir -p "$servers_dir/srv/d1" "$swift_etc"
@@ -223,11 +243,7 @@ X
   done
   swift_proxy_conf "$front" >"$swift_etc/proxy.conf"
   in_back "$servers_dir/front.log" /usr/bin/python3 -B "$(command -v swift-proxy-server)" "$swift_etc/proxy.conf"
-  start_proxy "$front" s3 || return
-  export S3=http://127.0.0.1:$front S3_PROXY=http://127.0.0.1:$proxy_port
-  export AWS_ACCESS_KEY_ID=test:tester AWS_SECRET_ACCESS_KEY=testing AWS_REGION=us-east-1
-  wait_until is_answered "$S3/healthcheck" || return
-  wait_until publish_s3 ready || return
+  wait_until is_answered "http://127.0.0.1:$front/healthcheck"
 }
 
 # publish_s3 BUCKET[/PREFIX] [DIR...]: makes the bucket and uploads files, by Swift's own interface.
