@@ -143,8 +143,10 @@ static enum http_verdict ask_judge(void *arg, uint64_t from, const struct http_a
 		a->s->unconditional = true;
 		return HTTP_NOW;
 	}
+	/* What is sent is damaged on the way. Ceph reads a list of parts before it compares hashes. */
 	if ((h->status == 400 &&
-	     (!strcmp(r.code, "BadDigest") || !strcmp(r.code, "XAmzContentSHA256Mismatch"))) ||
+	     (!strcmp(r.code, "BadDigest") || !strcmp(r.code, "XAmzContentSHA256Mismatch") ||
+	      !strcmp(r.code, "MalformedXML"))) ||
 	    (h->status == 409 && (!strcmp(r.code, "ConditionalRequestConflict") ||
 				  !strcmp(r.code, "OperationAborted")))) {
 		(void)store_refuse(h, r.code, r.message, e);
