@@ -211,7 +211,10 @@ start_ceph() {
   # All of it ends with its first process.
   in_back "$servers_dir/ceph.log" unshare --pid --fork --kill-child "$HERE/../../scripts/chroot.sh" run \
     --bind "$servers_dir/ceph:/mnt/ceph" --bind "$NET:/mnt/net" -- /mnt/net/ceph.sh /mnt/ceph "$monitor" "$front"
-  wait_until test -e "$servers_dir/ceph/ready"
+  for _ in {1..4}; do # 20 s, if nothing else runs
+    wait_until test -e "$servers_dir/ceph/ready" && return
+  done
+  return 1
 }
 
 start_swift() {
