@@ -201,6 +201,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(object_json) \
 	X(ocdbt) \
 	X(orbax) \
+	X(overlay_sparse) \
 	X(pagemap) \
 	X(pickle) \
 	X(pickle_hooks) \

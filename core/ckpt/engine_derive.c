@@ -127,7 +127,7 @@ int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err
 	if (!rc && o->average)
 		rc = average_derive(eng, o, e);
 	if (!rc && o->overlay)
-		rc = overlay_derive(eng, o, e);
+		rc = overlay_derive(eng, o, &eng->merging, e);
 	if (!rc && o->lora)
 		rc = lora_derive(eng, o, &eng->merging, e);
 	return rc;

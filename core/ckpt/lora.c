@@ -14,8 +14,6 @@
 #include "codec/cast.h"
 #include "index/catalog_query.h"
 #include "read/low_rank.h"
-#include "source/place.h"
-#include "source/source.h"
 
 #include <errno.h>
 #include <math.h>
@@ -359,22 +357,15 @@ static int split(const char *word, char **ret_dir, double *ret_scale, struct ckp
 static int read_config(struct adapter *a, struct digest *d)
 {
 	static const char name[] = "adapter_config.json";
-	struct source *file CLEANUP(source_freep) = NULL;
-	autofree char *text = malloc(MAX_CONFIG + 1);
-	int rc = text ? place_file(a->other->c->place, name, &file, a->e) : err_nomem(a->e);
-	int64_t n = 0;
+	autofree char *text = NULL;
+	size_t n;
+	int rc = others_text(a->other, name, MAX_CONFIG, &text, &n, a->e);
 
-	if (!rc) {
-		n = source_read(file, text, MAX_CONFIG + 1, 0, a->e);
-		rc = n < 0 ? (int)n : 0;
-	}
-	if (!rc && n > MAX_CONFIG)
-		rc = err_set(a->e, EFBIG, "it has more than %d bytes", MAX_CONFIG);
 	if (!rc)
-		rc = lora_config_read(&a->config, text, (size_t)n, a->e);
+		rc = lora_config_read(&a->config, text, n, a->e);
 	if (rc)
 		return err_wrap(a->e, "option 'lora': '%.300s/%s'", a->dir, name);
-	digest_add(d, text, (size_t)n);
+	digest_add(d, text, n);
 	digest_add(d, &a->scale, sizeof(a->scale));
 	return 0;
 }

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
+#include "ckpt/overlay_sparse.h"
 #include "codec/cast.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
@@ -71,28 +72,86 @@ int overlay_replace(struct engine *eng, const struct engine *other, const char *
 	return rc ? rc : computed_add(&eng->computed, eng->catalog, make, n, hide, e);
 }
 
-static int put_over(struct engine *eng, const struct engine *other, struct ckpt_err *e)
-{
+/* Whole tensors and single elements. */
+struct put {
+	struct engine *eng;
+	const struct engine *other;
+	struct computed_new *make;
 	size_t n;
-	const struct catalog_tensor *t = catalog_tensors(other->catalog, &n);
-	autofree struct overlay_pair *v = calloc(n + 1, sizeof(*v));
+	bool *hide, *part; /* one for each tensor of eng, of other */
+	struct overlay_sparse *sparse;
+	size_t n_sparse;
+	struct ckpt_err *e;
+};
 
-	if (!v)
-		return err_nomem(e);
-	for (uint32_t i = 0; i < n; i++) {
-		int64_t at = computed_find(eng->catalog, t[i].fqn, t[i].fqn_len);
-
-		if (at < 0)
-			return err_set(e, EINVAL,
-				       "option 'overlay': '%.300s' has a tensor '%.120s', and the "
-				       "checkpoint has none of that name",
-				       other->c->root, FQN_TEXT(t[i].fqn, t[i].fqn_len));
-		v[i] = (struct overlay_pair){ i, (uint32_t)at };
-	}
-	return overlay_replace(eng, other, "overlay", v, n, false, e);
+static void put_release(struct put *p)
+{
+	free(p->make);
+	free(p->hide);
+	free(p->part);
+	free(p->sparse);
 }
 
-int overlay_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
+static int put_whole(struct put *p, uint32_t i)
+{
+	const struct catalog_tensor *t = &catalog_tensors(p->other->catalog, NULL)[i];
+	int64_t at = computed_find(p->eng->catalog, t->fqn, t->fqn_len);
+
+	if (at < 0)
+		return err_set(p->e, EINVAL,
+			       "option 'overlay': '%.300s' has a tensor '%.120s', and the "
+			       "checkpoint has none of that name",
+			       p->other->c->root, FQN_TEXT(t->fqn, t->fqn_len));
+	p->hide[at] = true;
+	return describe(p->eng, p->other, "overlay", &(struct overlay_pair){ i, (uint32_t)at },
+			false, &p->make[p->n++], p->e);
+}
+
+/* Are there any pairs? Nothing changes otherwise. */
+static bool is_any(const struct put *p, const struct overlay_sparse *s)
+{
+	const struct catalog_tensor *t = &catalog_tensors(p->other->catalog, NULL)[s->indices];
+
+	return t->n_dims != 1 || t->shape[0] > 0;
+}
+
+static int put_sparse(struct put *p, const struct overlay_sparse *s)
+{
+	const struct catalog_tensor *to = &catalog_tensors(p->eng->catalog, NULL)[s->to];
+
+	if (p->hide[s->to])
+		return err_set(p->e, EINVAL, "option 'overlay': '%.300s' changes '%.120s' twice",
+			       p->other->c->root, FQN_TEXT(to->fqn, to->fqn_len));
+	p->hide[s->to] = true;
+	return overlay_sparse_describe(p->eng, p->other, s, &p->make[p->n++], p->e);
+}
+
+static int put_over(struct engine *eng, const struct engine *other, struct digest *d,
+		    struct ckpt_err *e)
+{
+	struct put p CLEANUP(put_release) = { .eng = eng, .other = other, .e = e };
+	size_t n, shown;
+	int rc;
+
+	(void)catalog_tensors(other->catalog, &n);
+	(void)catalog_tensors(eng->catalog, &shown);
+	p.make = calloc(n + 1, sizeof(*p.make));
+	p.hide = calloc(shown + 1, sizeof(*p.hide));
+	p.part = calloc(n + 1, sizeof(*p.part));
+	rc = p.make && p.hide && p.part
+		     ? overlay_sparse_find(eng, other, &p.sparse, &p.n_sparse, p.part, d, e)
+		     : err_nomem(e);
+	for (uint32_t i = 0; !rc && i < n; i++)
+		if (!p.part[i])
+			rc = put_whole(&p, i);
+	for (size_t i = 0; !rc && i < p.n_sparse; i++)
+		if (is_any(&p, &p.sparse[i]))
+			rc = put_sparse(&p, &p.sparse[i]);
+	return rc ? rc : computed_add(&eng->computed, eng->catalog, p.make, p.n, p.hide, e);
+}
+
+int overlay_derive(struct engine *eng, const struct ckpt_opts *o, struct digest *d,
+		   struct ckpt_err *e)
 {
 	size_t n = 0;
 	int rc = 0;
@@ -103,7 +162,7 @@ int overlay_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_er
 		struct engine *other;
 
 		rc = others_open(eng, o->overlay[i], o, n + 1, &other, e);
-		rc = rc ? err_wrap(e, "option 'overlay'") : put_over(eng, other, e);
+		rc = rc ? err_wrap(e, "option 'overlay'") : put_over(eng, other, d, e);
 	}
 	return rc;
 }
