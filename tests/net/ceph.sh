@@ -38,12 +38,12 @@ X
 monmaptool --create --addv a "[v1:127.0.0.1:$2]" --fsid 11111111-1111-1111-1111-111111111111 monmap
 ceph-mon --mkfs -i a -c "$conf" --monmap monmap
 ceph-mon -i a -c "$conf" -f &
-until timeout 10 ceph -c "$conf" -s; do sleep 0.2; done
-ceph -c "$conf" osd create
-ceph-osd -i 0 --mkfs -c "$conf" --osd-uuid 22222222-2222-2222-2222-222222222222
-ceph -c "$conf" osd crush add osd.0 1.0 host=h root=default
+cli() { until timeout 10 ceph -c "$conf" "$@"; do sleep 0.2; done; } # a monitor that has just begun may not answer
+uuid=22222222-2222-2222-2222-222222222222
+cli osd create "$uuid"
+ceph-osd -i 0 --mkfs -c "$conf" --osd-uuid "$uuid"
+cli osd crush add osd.0 1.0 host=h root=default
 ceph-osd -i 0 -c "$conf" -f &
-until ceph -c "$conf" osd stat | grep -q '1 up'; do sleep 0.2; done
 radosgw -c "$conf" -n client.rgw -f &
 until (: >"/dev/tcp/127.0.0.1/$3") 2>/dev/null; do sleep 0.2; done
 admin() { radosgw-admin -c "$conf" -n client.rgw "$@"; }

@@ -307,6 +307,7 @@ start_servers() {
       end_servers
       exit 1
     fi
+    report ok "the server $name starts"
   done
 }
 end_servers() {
