@@ -199,8 +199,8 @@ int overlay_sparse_describe(struct engine *eng, const struct engine *other,
 	struct arena *mem = &eng->computed.mem;
 	struct derived_input *in = arena_array(mem, 3, sizeof(*in));
 	struct patch how = { .dtype = (enum ckpt_dtype)to->dtype,
-			       .n_dims = (uint8_t)to->n_dims,
-			       .pairs = indices->n_dims ? indices->shape[0] : 0 };
+			     .n_dims = (uint8_t)to->n_dims,
+			     .pairs = indices->n_dims ? indices->shape[0] : 0 };
 	autofree char *name = NULL;
 	void *kept;
 

@@ -6,6 +6,7 @@
     merge.py adapter DIR SEED		a LoRA adapter as PEFT saves it, and another embedding
     merge.py norm DIR			another, which only replaces a norm
     merge.py merged DIR BASE ADAPTER SCALE	what it makes of a checkpoint
+    merge.py patch DIR FROM TO		the elements in which two differ, as TRL and prime-rl publish them
 
 Means are of powers of two, and matrices of small whole numbers, so that every sum is exact and rounding once is all there
 is.
@@ -130,5 +131,30 @@ def merged(path, base, lora, scale):
     write(path, result)
 
 
+def patch(path, before, after):
+    """DIR/trl.safetensors with distances of 16 bits, and DIR/prime."""
+    a, b = read(before), read(after)
+    gaps, plain, entries = {}, {}, []
+    for i, (name, (dtype, shape, data)) in enumerate(b.items()):
+        size = {"BF16": 2, "F32": 4, "I64": 8}[dtype]
+        at = [k for k in range(len(data) // size) if data[k * size : (k + 1) * size] != a[name][2][k * size : (k + 1) * size]]
+        if not at:
+            continue
+        values = b"".join(data[k * size : (k + 1) * size] for k in at)
+        distances = [k - p - 1 for p, k in zip([-1] + at, at)]
+        gaps[name + ".val"] = (dtype, [len(at)], values)
+        gaps[name + ".idx"] = ("U16", [len(at)], struct.pack("<%dH" % len(at), *distances))
+        keys = {"indices": "tensor_%d.indices" % i, "values": "tensor_%d.values" % i}
+        plain[keys["indices"]] = ("I32", [len(at)], struct.pack("<%di" % len(at), *at))
+        plain[keys["values"]] = (dtype, [len(at)], values)
+        entries.append({"name": name, "shape": shape} | keys)
+    write(path, gaps)
+    os.rename(path + "/model.safetensors", path + "/trl.safetensors")
+    write(path + "/prime", plain)
+    os.rename(path + "/prime/model.safetensors", path + "/prime/sparse_update_patch.safetensors")
+    with open(path + "/prime/sparse_update_manifest.json", "w") as f:
+        json.dump({"format": "prime-rl-sparse-update", "version": 1, "step": 2, "base_step": 1, "tensors": entries}, f)
+
+
 if __name__ == "__main__":
-    {"step": step, "average": average, "adapter": adapter, "norm": norm, "merged": merged}[sys.argv[1]](*sys.argv[2:])
+    {"step": step, "average": average, "adapter": adapter, "norm": norm, "merged": merged, "patch": patch}[sys.argv[1]](*sys.argv[2:])

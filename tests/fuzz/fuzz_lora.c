@@ -2,9 +2,9 @@
 /*
  * lora= and overlay= of a checkpoint: the input's first line is adapter_config.json; then lines of the
  * adapter's tensors, an empty line, and lines of those that it is merged into (st_lines.h), which are
- * also laid over themselves. Whatever can be opened is read.
+ * also laid over themselves. Whatever can be opened is read. A first line of prime-rl is a manifest.
  *
- * Fuzzes: ckpt/lora ckpt/overlay read/low_rank read/replace
+ * Fuzzes: ckpt/lora ckpt/overlay read/low_rank read/patch read/replace
  */
 #include "mutate.h"
 #include "st_lines.h"
@@ -35,6 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	scratch_make();
 	scratch_put("adapter/adapter_config.json", data, first);
+	if (memmem(data, first, "prime-rl", 8))
+		scratch_put("other/sparse_update_manifest.json", data, first);
 	p = st_put_lines(eol ? eol + 1 : end, end, "adapter/adapter_model.safetensors");
 	(void)st_put_lines(p, end, "base/model.safetensors");
 	(void)st_put_lines(eol ? eol + 1 : end, end, "other/model.safetensors");

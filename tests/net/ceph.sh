@@ -6,10 +6,12 @@ set -euo pipefail
 dir=$1 conf=$1/ceph.conf
 cd "$dir"
 mkdir -p mon osd data run
+# Everyone has the map of monitors from the start: who gets it from a monitor may be called of the "wrong fsid" before.
 cat >"$conf" <<X
 [global]
 fsid = 11111111-1111-1111-1111-111111111111
 mon_host = v1:127.0.0.1:$2
+monmap = $dir/monmap
 mon_initial_members = a
 auth_cluster_required = none
 auth_service_required = none
