@@ -6,12 +6,10 @@ set -euo pipefail
 dir=$1 conf=$1/ceph.conf
 cd "$dir"
 mkdir -p mon osd data run
-# Everyone has the map of monitors from the start: who gets it from a monitor may be called of the "wrong fsid" before.
 cat >"$conf" <<X
 [global]
 fsid = 11111111-1111-1111-1111-111111111111
 mon_host = v1:127.0.0.1:$2
-monmap = $dir/monmap
 mon_initial_members = a
 auth_cluster_required = none
 auth_service_required = none
@@ -40,15 +38,17 @@ X
 monmaptool --create --addv a "[v1:127.0.0.1:$2]" --fsid 11111111-1111-1111-1111-111111111111 monmap
 ceph-mon --mkfs -i a -c "$conf" --monmap monmap
 ceph-mon -i a -c "$conf" -f &
-cli() { until timeout 10 ceph -c "$conf" "$@"; do sleep 0.2; done; } # a monitor that has just begun may not answer
+# What asks the monitor for something before it has got its map is refused, "wrong fsid", and ends. So all begin again.
+keep() { while sleep 0.2; do "$@" || true; done; }
+try() { until timeout 20 "$@"; do sleep 0.2; done; }
 uuid=22222222-2222-2222-2222-222222222222
-cli osd create "$uuid"
+try ceph -c "$conf" osd create "$uuid"
 ceph-osd -i 0 --mkfs -c "$conf" --osd-uuid "$uuid"
-cli osd crush add osd.0 1.0 host=h root=default
-ceph-osd -i 0 -c "$conf" -f &
-radosgw -c "$conf" -n client.rgw -f &
+try ceph -c "$conf" osd crush add osd.0 1.0 host=h root=default
+keep ceph-osd -i 0 -c "$conf" -f &
+keep radosgw -c "$conf" -n client.rgw -f &
 until (: >"/dev/tcp/127.0.0.1/$3") 2>/dev/null; do sleep 0.2; done
-admin() { radosgw-admin -c "$conf" -n client.rgw "$@"; }
+admin() { until radosgw-admin -c "$conf" -n client.rgw "$@"; do sleep 0.2; done; }
 admin user create --uid=test --display-name=test --access-key=test:tester --secret=testing
 admin subuser create --uid=test --subuser=test:tester --access=full
 admin key create --subuser=test:tester --key-type=swift --secret=testing
