@@ -161,14 +161,14 @@ test_a_patch_changes_elements() {
   merge patch patch base want
   merge patch back want base
   aged patch back patch/prime back/prime
-  mount_at m base -o overlay="patch/$1"
+  mount_at m base -o "overlay=patch/$1"
   mount_at want-m want
   same_tree m want-m
-  status_of 0 ckptfs diff base base -o overlay="patch/$1",overlay="back/$1"
-  status_of 1 ckptfs diff base base -o overlay="patch/$1"
+  status_of 0 ckptfs diff base base -o "overlay=patch/$1,overlay=back/$1"
+  status_of 1 ckptfs diff base base -o "overlay=patch/$1"
   sed -i 's/mlp.up_proj/mlp.no_proj/g' patch/trl.safetensors patch/prime/*.json
   refused "changes elements of 'model.layers.0.mlp.no_proj.weight', and the checkpoint has none" \
-    ckptfs ls base -o overlay="patch/$1"
+    ckptfs ls base -o "overlay=patch/$1"
 }
 
 test_an_adapter_that_does_not_fit_is_refused() {
