@@ -125,6 +125,10 @@ test_an_adapter_is_compared_exported_and_resharded() {
   diff -r merged want-hf
   ckptfs reshard -q base dcp --lora=adapter --ranks=3
   status_of 0 ckptfs diff dcp want
+  echo '{}' >config.json
+  ckptfs export -q base hf codes -o assets=.,lora=adapter,quantize=fp8_dynamic
+  ckptfs export -q want hf want-codes -o assets=.,quantize=fp8_dynamic
+  diff -r codes want-codes
   # The base may be of any format and cut.
   ckptfs reshard -q base cut --ranks=3
   status_of 0 ckptfs diff cut want -o lora=adapter

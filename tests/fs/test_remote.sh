@@ -67,6 +67,30 @@ test_commands_take_addresses() {
   wait_until no_fetchers
 }
 
+# Directories ./bf16 and ./fp8
+make_model() {
+  mkdir hf
+  # shellcheck disable=SC2046 # words
+  python3 "$HERE/dequant.py" "$SEED" fp8 bf16 $(python3 "$HERE/gguf.py" model llama hf | cut -d ' ' -f 1,2)
+}
+
+cases_what_is_computed_is_the_same() {
+  printf '%s\n' 'run/fp8 hf/ dequantize=bf16' 'run/fp8 gguf/ dequantize=bf16,gguf_dtype=q4_k_m' \
+    'run/bf16 hf/ quantize=fp8_dynamic' 'run hf/ average=bf16:0.5,other:0.5'
+}
+test_what_is_computed_is_the_same() {
+  make_model
+  mkdir run
+  mv bf16 fp8 run
+  cp -r run/bf16 run/other
+  reach
+  put s3 run run
+  ckptfs export -q "$1" "$2" l -o "$3"
+  ckptfs export -q "s3://bucket/$1" "$2" r -o "$3"
+  diff -r l r
+  wait_until no_fetchers
+}
+
 # close_range is of Linux 5.9.
 test_an_old_kernel_fetches() {
   case ${VARIANT:-release} in asan | tsan) exit 0 ;; esac # a sanitizer needs calls of its own
