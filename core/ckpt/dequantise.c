@@ -193,7 +193,7 @@ static int derive(struct catalog *c, struct deq_finder *f, struct dequantised *r
 }
 
 int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
-	       const struct dequantise_peek *peek, struct dequantised *ret, struct ckpt_err *e)
+	       const struct peek *peek, struct dequantised *ret, struct ckpt_err *e)
 {
 	struct deq_finder f = { .dtype = dtype, .peek = peek, .mem = &ret->mem, .e = e };
 	int rc;

@@ -25,13 +25,7 @@
 struct catalog;
 struct catalog_tensor;
 struct ckpt_err;
-
-/* Reads the first len bytes of tensor number i of the catalog, as it is before it changes; the tensor
- * has as many. 1: they are missing, so a weight with this input is faulty. */
-struct dequantise_peek {
-	int (*read)(void *arg, uint32_t i, void *buf, size_t len, struct ckpt_err *e);
-	void *arg;
-};
+struct peek;
 
 struct dequantised {
 	struct arena mem; /* of what follows */
@@ -45,7 +39,7 @@ struct dequantised {
  * *ret, also after a failure, once nothing uses the tensors any more.
  */
 int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
-	       const struct dequantise_peek *peek, struct dequantised *ret, struct ckpt_err *e);
+	       const struct peek *peek, struct dequantised *ret, struct ckpt_err *e);
 void dequantised_release(struct dequantised *d);
 
 /* Members of config.json that say how weights are quantised. */

@@ -14,6 +14,7 @@
 
 #include "base/text.h"
 #include "ckpt/dequantise.h"
+#include "ckpt/peek.h"
 #include "index/catalog_query.h"
 #include "read/dequant.h"
 #include "read/dequant_flat.h"
@@ -54,7 +55,7 @@ struct deq_finder {
 	size_t n_tensors;
 	struct deq_config config;
 	enum ckpt_dtype dtype;
-	const struct dequantise_peek *peek;
+	const struct peek *peek;
 	struct arena *mem; /* of names */
 	bool *hide;
 	struct deq_found *v;

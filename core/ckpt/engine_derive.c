@@ -9,6 +9,7 @@
 #include "ckpt/dequantise_gguf.h"
 #include "ckpt/lora.h"
 #include "ckpt/overlay.h"
+#include "ckpt/peek.h"
 #include "index/catalog_query.h"
 #include "model/chunkmap.h"
 #include "read/fetch.h"
@@ -34,59 +35,12 @@ static int edit_config(struct engine *eng, int64_t number, char *text, size_t le
 	return len == before ? 0 : assets_replace(&eng->assets, (size_t)number, text, e);
 }
 
-/* ---- reading before there is anything to read with ---- */
-
-struct peeking {
-	struct engine *eng;
-	struct fetch *fetch; /* made at the first read */
-};
-
-/* A weight that needs it is refused or shown as faulty later, as the options ask. */
-static bool is_missing(const struct engine *eng, const struct catalog_tensor *t)
-{
-	autofree struct chunkmap *m = NULL;
-	struct ckpt_err ignored;
-
-	if (t->state == TENSOR_INCOMPLETE)
-		return true;
-	if (catalog_load_map(eng->catalog, t, &m, &ignored))
-		return false;
-	for (uint32_t k = 0; k < m->count; k++)
-		if (files_fault(eng->files, m->locs[k].file, &ignored))
-			return true;
-	return false;
-}
-
-static int peek(void *arg, uint32_t i, void *buf, size_t len, struct ckpt_err *e)
-{
-	static const struct fetch_opts small = { .map_bytes = 1 << 20 };
-	struct peeking *p = arg;
-	const struct catalog_tensor *t = &catalog_tensors(p->eng->catalog, NULL)[i];
-	struct tensor_reader *r = NULL;
-	struct vtensor *v;
-	int rc = 0;
-
-	if (is_missing(p->eng, t))
-		return 1;
-	if (!p->fetch)
-		rc = fetch_new(p->eng->catalog, p->eng->files, &small, &p->fetch, e);
-	if (!rc)
-		rc = vtensor_whole(t, i, (enum ckpt_dtype)t->dtype, &v, e);
-	if (!rc)
-		rc = tensor_open(p->fetch, v, &r, e);
-	if (!rc)
-		rc = tensor_read(p->fetch, r, buf, len, 0, NULL, e);
-	if (p->fetch)
-		tensor_close(p->fetch, r);
-	return rc;
-}
-
 /* Codes and their scales, if asked, as weights. */
 static int dequantise_all(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct jdoc config CLEANUP(jdoc_release) = { 0 };
 	struct peeking peeking = { .eng = eng };
-	const struct dequantise_peek how = { peek, &peeking };
+	const struct peek how = { peek_engine, &peeking };
 	autofree char *text = NULL;
 	int dtype = CKPT_DTYPE_NONE;
 	int64_t number = -1;

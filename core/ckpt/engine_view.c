@@ -8,8 +8,10 @@
 #include "base/io.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/dequantise_gguf.h"
+#include "ckpt/peek.h"
 #include "gguf/gguf_mix.h"
 #include "layout/layout.h"
+#include "read/fetch.h"
 #include "source/files.h"
 #include "source/place.h"
 #include "tensor/rename.h"
@@ -152,6 +154,8 @@ int engine_read_options(struct engine *eng, const struct ckpt_opts *o, struct vi
 static int read_gguf(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	autofree const struct ggml_info **types = NULL;
+	struct peeking peeking = { .eng = eng };
+	const struct peek peek = { peek_engine, &peeking };
 	enum ckpt_dtype dtype = CKPT_DTYPE_NONE;
 	size_t blocks;
 	int rc = gguf_types(eng->catalog, &types, &blocks, e), asked = CKPT_DTYPE_NONE;
@@ -161,7 +165,10 @@ static int read_gguf(struct engine *eng, const struct ckpt_opts *o, struct ckpt_
 	if (rc)
 		return rc;
 	dtype = blocks ? (enum ckpt_dtype)asked : gguf_elements(eng->catalog, types);
-	return gguf_model_read(eng->catalog, dtype ? dtype_info(dtype)->name : NULL, &eng->gguf, e);
+	rc = gguf_model_read(eng->catalog, dtype ? dtype_info(dtype)->name : NULL, &peek,
+			     &eng->gguf, e);
+	fetch_free(peeking.fetch);
+	return rc;
 }
 
 int engine_find_assets(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)

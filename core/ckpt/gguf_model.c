@@ -8,6 +8,10 @@
 #include "base/json.h"
 #include "base/json_out.h"
 #include "base/text.h"
+#include "ckpt/peek.h"
+#include "codec/floats.h"
+#include "gguf/gguf_config.h"
+#include "gguf/gguf_rope.h"
 #include "index/catalog_query.h"
 #include "tensor/arch.h"
 #include "tensor/config_values.h"
@@ -37,6 +41,7 @@ struct reading {
 	char arch[KEY_CAP]; /* general.architecture */
 	struct json_out j;
 	struct gguf_model *ret;
+	const struct peek *peek;
 	bool *no_memory;
 	bool failed;	  /* neither names nor a config.json can be made */
 	uint64_t further; /* layers behind the others that predict further tokens; left out */
@@ -200,6 +205,7 @@ static const struct {
 	unsigned kinds;
 	const char *key;
 } of_families[] = {
+	{ KIND_PHI3, "rope.scaling.attn_factor" },
 	{ KIND_PHI3 | KIND_GEMMA2 | KIND_GEMMA3 | KIND_OLMO2, "attention.sliding_window" },
 	{ KIND_OLMO2, "attention.sliding_window_pattern" },
 	{ KIND_GEMMA2, "attn_logit_softcapping" },
@@ -246,20 +252,106 @@ static void check_keys(struct reading *r, enum arch_kind kind)
 	}
 }
 
+/* A tensor with a factor for each pair of elements that is rotated: how many; 0: there is none, or
+ * none that can be used. */
+static size_t factors_of(struct reading *r, const char *name, float v[GGUF_MAX_ROPE])
+{
+	const struct catalog_tensor *t = tensor_of(r, name);
+	uint8_t raw[4 * GGUF_MAX_ROPE];
+	struct ckpt_err why = { 0 };
+	uint64_t rotated;
+	int rc;
+
+	if (!t)
+		return 0;
+	if (t->dtype != CKPT_DTYPE_F32 || t->n_dims != 1 || t->shape[0] > GGUF_MAX_ROPE ||
+	    (count_of(r, ".rope.dimension_count", &rotated) && rotated / 2 != t->shape[0])) {
+		no_config(r, "'%s' has shape %s (%s)", name, TUPLE_TEXT(t->shape, t->n_dims),
+			  dtype_info((enum ckpt_dtype)t->dtype)->name);
+		return 0;
+	}
+	rc = r->peek->read(r->peek->arg, (uint32_t)(t - r->t), raw, 4 * t->shape[0], &why);
+	*r->no_memory |= rc == -ENOMEM;
+	if (rc) {
+		no_config(r, "'%s' cannot be read%s%.150s", name, *why.msg ? ": " : "", why.msg);
+		return 0;
+	}
+	for (size_t i = 0; i < t->shape[0]; i++)
+		v[i] = f32_of_bits(load_le32(raw + 4 * i));
+	return t->shape[0];
+}
+
+static void put_llama3(struct reading *r)
+{
+	float v[GGUF_MAX_ROPE];
+	size_t n = factors_of(r, "rope_freqs.weight", v);
+	struct gguf_llama3 s;
+	double theta = 10000;
+
+	if (!n)
+		return;
+	(void)number_of(r, ".rope.freq_base", &theta);
+	if (!gguf_llama3_find((float)theta, v, n, &s)) {
+		no_config(r, "the factors of 'rope_freqs.weight' are not those of Llama 3, so "
+			     "rope_scaling cannot be told; name the model's own config.json with "
+			     "assets=");
+		return;
+	}
+	json_open(&r->j, "rope_scaling", '{');
+	json_str(&r->j, "rope_type", "llama3");
+	put_number(r, "factor", (double)s.factor);
+	put_number(r, "low_freq_factor", (double)s.low);
+	put_number(r, "high_freq_factor", (double)s.high);
+	json_u64(&r->j, "original_max_position_embeddings", (uint64_t)s.old);
+	json_close(&r->j);
+}
+
+static void put_factors(struct reading *r, const char *to, const char *name)
+{
+	float v[GGUF_MAX_ROPE];
+	size_t n = factors_of(r, name, v);
+
+	json_open_line(&r->j, to, '[');
+	for (size_t i = 0; i < n; i++) {
+		char text[40];
+
+		(void)snprintf(text, sizeof(text), "%.9g", (double)v[i]);
+		json_raw_n(&r->j, NULL, text, strlen(text));
+	}
+	json_close(&r->j);
+	if (!n)
+		no_config(r, "the GGUF has no tensor '%s'", name);
+}
+
+/* Phi-3's. What attention is multiplied with follows from the lengths, in transformers too. */
+static void put_longrope(struct reading *r)
+{
+	double now = 0, old = 0, factor = 1, usual;
+
+	json_open(&r->j, "rope_scaling", '{');
+	json_str(&r->j, "rope_type", "longrope");
+	put_factors(r, "long_factor", "rope_factors_long.weight");
+	put_factors(r, "short_factor", "rope_factors_short.weight");
+	json_close(&r->j);
+	(void)number_of(r, ".context_length", &now);
+	(void)number_of(r, ".rope.scaling.original_context_length", &old);
+	(void)number_of(r, ".rope.scaling.attn_factor", &factor);
+	usual = now > old ? sqrt(1 + log(now / old) / log(old)) : 1;
+	if (!(old > 1) || !(fabs(factor - usual) <= 1e-6 * usual))
+		no_config(r,
+			  "the key '%s.rope.scaling.attn_factor' is %g, and for %g positions that "
+			  "were %g before it is %g",
+			  r->arch, factor, now, old, usual);
+}
+
 static void put_scaling(struct reading *r)
 {
 	char type[KEY_CAP] = "none";
-
-	static const char *const factors[] = { "rope_freqs.weight", "rope_factors_long.weight" };
 	double scale;
 
-	for (size_t i = 0; i < ARRAY_LEN(factors); i++)
-		if (tensor_of(r, factors[i]))
-			no_config(r,
-				  "'%s' has factors for rotary embeddings, from which "
-				  "rope_scaling cannot be told; name the model's own config.json "
-				  "with assets=",
-				  factors[i]);
+	put_llama3(r);
+	if (tensor_of(r, "rope_factors_long.weight"))
+		put_longrope(r);
 	if (!key_of(r, ".rope.scaling.type"))
 		return;
 	if (!text_of(r, ".rope.scaling.type", type) ||
@@ -707,11 +799,11 @@ static int make_recipe(struct reading *r, struct ckpt_err *e)
 	return 0;
 }
 
-int gguf_model_read(const struct catalog *c, const char *dtype, struct gguf_model *ret,
-		    struct ckpt_err *e)
+int gguf_model_read(const struct catalog *c, const char *dtype, const struct peek *peek,
+		    struct gguf_model *ret, struct ckpt_err *e)
 {
 	bool no_memory = false;
-	struct reading r = { .ret = ret, .no_memory = &no_memory };
+	struct reading r = { .ret = ret, .peek = peek, .no_memory = &no_memory };
 	int rc = 0;
 
 	*ret = (struct gguf_model){ .config = BUF_INIT(MAX_TEXT), .recipe = BUF_INIT(MAX_TEXT) };

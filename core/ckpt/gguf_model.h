@@ -18,6 +18,7 @@
 
 struct catalog;
 struct ckpt_err;
+struct peek;
 
 enum { GGUF_MODEL_WHY = 300 };
 
@@ -28,8 +29,8 @@ struct gguf_model {
 
 /* dtype: "bfloat16" and so on, of the weights that are shown; NULL if they are blocks. Fails only
  * for lack of memory. The caller releases *ret, also after a failure. */
-int gguf_model_read(const struct catalog *c, const char *dtype, struct gguf_model *ret,
-		    struct ckpt_err *e);
+int gguf_model_read(const struct catalog *c, const char *dtype, const struct peek *peek,
+		    struct gguf_model *ret, struct ckpt_err *e);
 void gguf_model_release(struct gguf_model *m);
 
 #endif

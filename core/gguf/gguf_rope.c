@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary embeddings, and how they are scaled. */
+#include "gguf/gguf_rope.h"
 #include "base/checked.h"
 #include "base/err.h"
 #include "gguf/gguf_config.h"
@@ -25,36 +26,61 @@ const char *gguf_rope_type(struct config_in *r)
 }
 
 /*
- * The factors that frequencies are divided by, in float32 and in the order of operations that the
- * converter has torch do them: a number over a tensor is the number times its reciprocal.
+ * In float32 and in the order of operations that the converter has torch do them: a number over a
+ * tensor is the number times its reciprocal.
  */
+void gguf_llama3_factors(const struct gguf_llama3 *s, float theta, float *v, size_t n)
+{
+	float low_wave = (float)(s->old / (double)s->low);
+	float high_wave = (float)(s->old / (double)s->high);
+
+	for (size_t i = 0; i < n; i++) {
+		float freq = 1 / powf(theta, (float)(2 * i) / (float)(2 * n));
+		float wave = 1 / freq * (float)(2 * M_PI);
+		float smooth = (1 / wave * (float)s->old - s->low) / (s->high - s->low);
+
+		v[i] = wave < high_wave	 ? 1
+		       : wave > low_wave ? s->factor
+					 : 1 / ((1 - smooth) / s->factor + smooth);
+	}
+}
+
+bool gguf_llama3_find(float theta, const float *v, size_t n, struct gguf_llama3 *ret)
+{
+	float made[GGUF_MAX_ROPE];
+
+	*ret = (struct gguf_llama3){ .low = 1, .high = 4, .old = 8192 };
+	if (!n || n > GGUF_MAX_ROPE)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		ret->factor = fmaxf(ret->factor, v[i]); /* what is slow is divided by all of it */
+	gguf_llama3_factors(ret, theta, made, n);
+	for (size_t i = 0; i < n; i++)
+		if (!(fabsf(v[i] - made[i]) <= 1e-5F * made[i])) /* by another library's powf */
+			return false;
+	return true;
+}
+
 static void read_llama3(struct gguf_config *c, struct config_in *r)
 {
-	float factor = (float)config_number_or(r, "factor", 8);
-	float low = (float)config_number_or(r, "low_freq_factor", 1);
-	float high = (float)config_number_or(r, "high_freq_factor", 4);
-	double old = config_number_or(r, "original_max_position_embeddings", 8192);
-	float low_wave = (float)(old / (double)low), high_wave = (float)(old / (double)high);
-
+	const struct gguf_llama3 s = {
+		.factor = (float)config_number_or(r, "factor", 8),
+		.low = (float)config_number_or(r, "low_freq_factor", 1),
+		.high = (float)config_number_or(r, "high_freq_factor", 4),
+		.old = config_number_or(r, "original_max_position_embeddings", 8192),
+	};
 	struct gguf_factors *f = &c->factors[0];
 
-	if (c->a.head_dim % 2 || c->a.head_dim / 2 > GGUF_MAX_ROPE || !(low < high)) {
+	if (c->a.head_dim % 2 || c->a.head_dim / 2 > GGUF_MAX_ROPE || !(s.low < s.high)) {
 		config_unsupported(r, "these 'llama3' rotary embeddings");
 		return;
 	}
 	f->name = "rope_freqs.weight";
 	f->n = c->a.head_dim / 2;
-	for (size_t i = 0; i < f->n; i++) {
-		float freq = 1 / powf((float)c->theta, (float)(2 * i) / (float)c->a.head_dim);
-		float wave = 1 / freq * (float)(2 * M_PI);
-		float smooth = (1 / wave * (float)old - low) / (high - low);
-
-		f->v[i] = wave < high_wave  ? 1
-			  : wave > low_wave ? factor
-					    : 1 / ((1 - smooth) / factor + smooth);
+	gguf_llama3_factors(&s, (float)c->theta, f->v, f->n);
+	for (size_t i = 0; i < f->n; i++)
 		if (!isfinite(f->v[i]) || !(f->v[i] > 0))
 			config_wrong(r, "factor", "gives a frequency that does not fit a float32");
-	}
 }
 
 static const struct {

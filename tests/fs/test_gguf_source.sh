@@ -116,6 +116,39 @@ test_a_number_of_heads_has_a_bound() {
   grep 'hf/: no config.json: 2147483647 heads are more than 1024' out >/dev/null || fail "$(cat out)"
 }
 
+# configured MODEL JQ: ./x/model.gguf of a model whose config.json is changed
+configured() {
+  mkdir -p hf x
+  # shellcheck disable=SC2046 # words
+  make_dcp --flat dcp $(gguf model "$1" hf)
+  jq "$2" hf/config.json >x/new
+  mv x/new hf/config.json
+  ckptfs cat dcp gguf/model.gguf -o assets=hf >x/model.gguf
+}
+
+cases_scaled_rotary_embeddings_are_told() {
+  printf '%s\n' 'llama {rope_type:"llama3",factor:8,low_freq_factor:1,high_freq_factor:4,original_max_position_embeddings:8192}' \
+    'llama {rope_type:"llama3",factor:32,low_freq_factor:1,high_freq_factor:4,original_max_position_embeddings:8192}' \
+    'phi3 {rope_type:"longrope",long_factor:[range(8)|.*.+1.125],short_factor:[range(8)|./8+1]}'
+}
+test_scaled_rotary_embeddings_are_told() {
+  local more=
+  [[ $1 != phi3 ]] || more='|.original_max_position_embeddings=4096|.max_position_embeddings=131072'
+  configured "$1" ".rope_scaling=$2$more"
+  is "$(jq -cS .rope_scaling hf/config.json)" "$(ckptfs cat x/model.gguf hf/config.json | jq -cS .rope_scaling)"
+  is "$(jq .original_max_position_embeddings hf/config.json)" \
+    "$(ckptfs cat x/model.gguf hf/config.json | jq .original_max_position_embeddings)"
+  # The same file again, by the config.json that was made.
+  cp hf/tokenizer.json x
+  ckptfs cat x/model.gguf gguf/model.gguf -o assets=x | cmp - x/model.gguf
+}
+
+test_factors_that_are_not_known_are_named() {
+  configured llama '.rope_scaling={rope_type:"llama3",factor:8,low_freq_factor:1,high_freq_factor:4,original_max_position_embeddings:4096}'
+  ckptfs info x/model.gguf >out
+  grep "no config.json: the factors of 'rope_freqs.weight' are not those of Llama 3" out >/dev/null || fail "$(cat out)"
+}
+
 test_blocks_have_no_model() {
   mkdir -p hf x
   # shellcheck disable=SC2046 # words
