@@ -9,7 +9,7 @@
 #include "base/json_out.h"
 #include "base/text.h"
 #include "ckpt/peek.h"
-#include "codec/floats.h"
+#include "codec/cast.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_rope.h"
 #include "index/catalog_query.h"
@@ -276,8 +276,7 @@ static size_t factors_of(struct reading *r, const char *name, float v[GGUF_MAX_R
 		no_config(r, "'%s' cannot be read%s%.150s", name, *why.msg ? ": " : "", why.msg);
 		return 0;
 	}
-	for (size_t i = 0; i < t->shape[0]; i++)
-		v[i] = f32_of_bits(load_le32(raw + 4 * i));
+	cast_run(CKPT_DTYPE_F32, CKPT_DTYPE_F32, raw, v, t->shape[0]);
 	return t->shape[0];
 }
 
