@@ -252,6 +252,19 @@ static void check_keys(struct reading *r, enum arch_kind kind)
 	}
 }
 
+/* Elements of a head that are rotated: all, if no key says how many. */
+static uint64_t rotated_of(const struct reading *r)
+{
+	uint64_t hidden = 0, heads = 0, dim;
+
+	(void)count_of(r, ".embedding_length", &hidden);
+	(void)count_of(r, ".attention.head_count", &heads);
+	dim = heads ? hidden / heads : 0;
+	(void)count_of(r, ".attention.key_length", &dim);
+	(void)count_of(r, ".rope.dimension_count", &dim);
+	return dim;
+}
+
 /* A tensor with a factor for each pair of elements that is rotated: how many; 0: there is none, or
  * none that can be used. */
 static size_t factors_of(struct reading *r, const char *name, float v[GGUF_MAX_ROPE])
@@ -259,13 +272,12 @@ static size_t factors_of(struct reading *r, const char *name, float v[GGUF_MAX_R
 	const struct catalog_tensor *t = tensor_of(r, name);
 	uint8_t raw[4 * GGUF_MAX_ROPE];
 	struct ckpt_err why = { 0 };
-	uint64_t rotated;
 	int rc;
 
 	if (!t)
 		return 0;
 	if (t->dtype != CKPT_DTYPE_F32 || t->n_dims != 1 || t->shape[0] > GGUF_MAX_ROPE ||
-	    (count_of(r, ".rope.dimension_count", &rotated) && rotated / 2 != t->shape[0])) {
+	    rotated_of(r) / 2 != t->shape[0]) {
 		no_config(r, "'%s' has shape %s (%s)", name, TUPLE_TEXT(t->shape, t->n_dims),
 			  dtype_info((enum ckpt_dtype)t->dtype)->name);
 		return 0;
@@ -314,6 +326,10 @@ static void put_factors(struct reading *r, const char *to, const char *name)
 	for (size_t i = 0; i < n; i++) {
 		char text[40];
 
+		if (!isfinite(v[i]) || !(v[i] > 0)) {
+			no_config(r, "'%s' has something else than positive numbers", name);
+			break;
+		}
 		(void)snprintf(text, sizeof(text), "%.9g", (double)v[i]);
 		json_raw_n(&r->j, NULL, text, strlen(text));
 	}
@@ -325,7 +341,7 @@ static void put_factors(struct reading *r, const char *to, const char *name)
 /* Phi-3's. What attention is multiplied with follows from the lengths, in transformers too. */
 static void put_longrope(struct reading *r)
 {
-	double now = 0, old = 0, factor = 1, usual;
+	double now = 0, old = 0, factor = 0, usual;
 
 	json_open(&r->j, "rope_scaling", '{');
 	json_str(&r->j, "rope_type", "longrope");
@@ -334,9 +350,15 @@ static void put_longrope(struct reading *r)
 	json_close(&r->j);
 	(void)number_of(r, ".context_length", &now);
 	(void)number_of(r, ".rope.scaling.original_context_length", &old);
-	(void)number_of(r, ".rope.scaling.attn_factor", &factor);
+	if (!(old > 1) || !number_of(r, ".rope.scaling.attn_factor", &factor)) {
+		no_config(r,
+			  "the GGUF has no usable keys '%s.rope.scaling.original_context_length' "
+			  "and '%s.rope.scaling.attn_factor'",
+			  r->arch, r->arch);
+		return;
+	}
 	usual = now > old ? sqrt(1 + log(now / old) / log(old)) : 1;
-	if (!(old > 1) || !(fabs(factor - usual) <= 1e-6 * usual))
+	if (!(fabs(factor - usual) <= 1e-6 * usual))
 		no_config(r,
 			  "the key '%s.rope.scaling.attn_factor' is %g, and for %g positions that "
 			  "were %g before it is %g",
@@ -346,17 +368,26 @@ static void put_longrope(struct reading *r)
 static void put_scaling(struct reading *r)
 {
 	char type[KEY_CAP] = "none";
+	bool llama3 = tensor_of(r, "rope_freqs.weight");
+	bool longrope = tensor_of(r, "rope_factors_long.weight") ||
+			tensor_of(r, "rope_factors_short.weight") ||
+			key_of(r, ".rope.scaling.attn_factor");
+	bool keys = key_of(r, ".rope.scaling.type") &&
+		    (!text_of(r, ".rope.scaling.type", type) || strcmp(type, "none") != 0);
 	double scale;
 
-	put_llama3(r);
-	if (tensor_of(r, "rope_factors_long.weight"))
-		put_longrope(r);
-	if (!key_of(r, ".rope.scaling.type"))
+	if (llama3 + longrope + keys > 1) {
+		no_config(r, "the GGUF scales rotary embeddings in two ways");
 		return;
-	if (!text_of(r, ".rope.scaling.type", type) ||
-	    (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0)) {
-		if (strcmp(type, "none") != 0)
-			no_config(r, "rotary embeddings of type '%s' are not known here", type);
+	}
+	if (llama3)
+		put_llama3(r);
+	if (longrope)
+		put_longrope(r);
+	if (!keys)
+		return;
+	if (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0) {
+		no_config(r, "rotary embeddings of type '%s' are not known here", type);
 		return;
 	}
 	json_open(&r->j, "rope_scaling", '{');

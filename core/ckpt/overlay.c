@@ -107,23 +107,21 @@ static int put_whole(struct put *p, uint32_t i)
 			false, &p->make[p->n++], p->e);
 }
 
-/* Are there any pairs? Nothing changes otherwise. */
-static bool is_any(const struct put *p, const struct overlay_sparse *s)
-{
-	const struct catalog_tensor *t = &catalog_tensors(p->other->catalog, NULL)[s->indices];
-
-	return t->n_dims != 1 || t->shape[0] > 0;
-}
-
 static int put_sparse(struct put *p, const struct overlay_sparse *s)
 {
 	const struct catalog_tensor *to = &catalog_tensors(p->eng->catalog, NULL)[s->to];
+	struct computed_new made = { 0 };
 
 	if (p->hide[s->to])
 		return err_set(p->e, EINVAL, "option 'overlay': '%.300s' changes '%.120s' twice",
 			       p->other->c->root, FQN_TEXT(to->fqn, to->fqn_len));
-	p->hide[s->to] = true;
-	return overlay_sparse_describe(p->eng, p->other, s, &p->make[p->n++], p->e);
+	if (overlay_sparse_describe(p->eng, p->other, s, &made, p->e))
+		return -p->e->code;
+	if (made.run) {
+		p->hide[s->to] = true;
+		p->make[p->n++] = made;
+	}
+	return 0;
 }
 
 static int put_over(struct engine *eng, const struct engine *other, struct digest *d,
@@ -145,8 +143,7 @@ static int put_over(struct engine *eng, const struct engine *other, struct diges
 		if (!p.part[i])
 			rc = put_whole(&p, i);
 	for (size_t i = 0; !rc && i < p.n_sparse; i++)
-		if (is_any(&p, &p.sparse[i]))
-			rc = put_sparse(&p, &p.sparse[i]);
+		rc = put_sparse(&p, &p.sparse[i]);
 	return rc ? rc : computed_add(&eng->computed, eng->catalog, p.make, p.n, p.hide, e);
 }
 

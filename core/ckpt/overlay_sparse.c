@@ -8,17 +8,22 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
-#include "codec/cast.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
 #include "read/patch.h"
+#include "source/place.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MANIFEST = 256 << 20 };
+#define MAX_PAIRS ((uint64_t)1 << 30) /* of a tensor; all are read before its first element */
+
+enum {
+	MAX_MANIFEST = 128 << 20,
+	NOTES = 1 << 17, /* of all tensors; a few bytes of a file can stand for many pairs */
+};
 
 static const char manifest[] = "sparse_update_manifest.json";
 
@@ -41,47 +46,65 @@ static int add(struct finding *f, struct overlay_sparse s)
 
 static int no_tensor(const struct finding *f, const char *name, size_t len)
 {
-	return err_set(
-		f->e, EINVAL,
-		"option 'overlay': '%.300s' changes elements of '%.120s', and the checkpoint "
-		"has none of that name",
-		f->other->c->root, FQN_TEXT(name, len));
+	return err_set(f->e, EINVAL,
+		       "it changes elements of '%.120s', and the checkpoint has none of that name",
+		       FQN_TEXT(name, len));
 }
 
 /* ---- by name ---- */
 
-static int find_by_name(struct finding *f, uint32_t i)
-{
-	static const struct {
-		const char *values, *indices;
-		bool gaps;
-	} ends[] = { { ".val", ".idx", true }, { ".values", ".indices", false } };
-	const struct catalog_tensor *t = &f->t[i];
+static const struct {
+	const char *values, *indices;
+	bool gaps;
+} ends[] = { { ".val", ".idx", true }, { ".values", ".indices", false } };
 
-	for (size_t k = 0; k < ARRAY_LEN(ends); k++) {
-		size_t len = t->fqn_len - strlen(ends[k].values);
-		int64_t indices, to = computed_find(f->eng->catalog, t->fqn, t->fqn_len);
+/* The indices of tensor i of the other checkpoint, if it has the name of values: the number of the end
+ * in *ret_end. -1: none, or the checkpoint has a tensor of that name. -ENOMEM */
+static int64_t find_indices(const struct finding *f, uint32_t i, size_t *ret_end)
+{
+	const struct catalog_tensor *t = &f->t[i];
+	int64_t at = -1;
+
+	for (size_t k = 0; at == -1 && k < ARRAY_LEN(ends); k++) {
+		size_t len = t->fqn_len - strlen(ends[k].values),
+		       all = len + strlen(ends[k].indices);
 		autofree char *name = NULL;
 
-		if (to >= 0 || !bytes_end(t->fqn, t->fqn_len, ends[k].values) || len > INT16_MAX)
+		if (!bytes_end(t->fqn, t->fqn_len, ends[k].values) ||
+		    computed_find(f->eng->catalog, t->fqn, t->fqn_len) >= 0)
 			continue;
-		if (asprintf(&name, "%.*s%s", (int)len, t->fqn, ends[k].indices) < 0) {
-			name = NULL;
+		name = malloc(all + 1);
+		if (!name)
 			return err_nomem(f->e);
-		}
-		indices = computed_find(f->other->catalog, name, strlen(name));
-		to = computed_find(f->eng->catalog, t->fqn, len);
-		if (indices < 0)
-			continue;
-		if (to < 0)
-			return no_tensor(f, t->fqn, len);
-		return add(f, (struct overlay_sparse){ (uint32_t)to, (uint32_t)indices, i,
-						       ends[k].gaps });
+		memcpy(name, t->fqn, len);
+		memcpy(name + len, ends[k].indices, all - len + 1);
+		at = computed_find(f->other->catalog, name, all);
+		*ret_end = k;
 	}
-	return 0;
+	return at;
+}
+
+static int find_by_name(struct finding *f, uint32_t i)
+{
+	const struct catalog_tensor *t = &f->t[i];
+	size_t k = 0, len;
+	int64_t indices = find_indices(f, i, &k), to;
+
+	if (indices < 0)
+		return indices == -ENOMEM ? -ENOMEM : 0;
+	len = t->fqn_len - strlen(ends[k].values);
+	to = computed_find(f->eng->catalog, t->fqn, len);
+	if (to < 0)
+		return no_tensor(f, t->fqn, len);
+	return add(f, (struct overlay_sparse){ .to = (uint32_t)to,
+					       .indices = (uint32_t)indices,
+					       .values = i,
+					       .gaps = ends[k].gaps });
 }
 
 /* ---- prime-rl's manifest ---- */
+
+#define JSON_TEXT(v) FQN_TEXT(jval_str(v), jval_len(v))
 
 static int manifest_tensor(struct finding *f, struct jval entry, const char *key, uint32_t *ret)
 {
@@ -92,9 +115,10 @@ static int manifest_tensor(struct finding *f, struct jval entry, const char *key
 
 	if (at < 0)
 		return err_set(f->e, EINVAL, "'%s' of '%.120s' names no tensor beside it", key,
-			       jval_str(jval_get(entry, "name")));
+			       JSON_TEXT(jval_get(entry, "name")));
 	if (f->part[at])
-		return err_set(f->e, EINVAL, "'%.120s' is named twice", jval_str(name));
+		return err_set(f->e, EINVAL, "'%.120s' is named twice", JSON_TEXT(name));
+	f->part[at] = true;
 	*ret = (uint32_t)at;
 	return 0;
 }
@@ -122,8 +146,6 @@ static int manifest_entry(struct finding *f, struct jval entry)
 	if (manifest_tensor(f, entry, "indices", &s.indices) ||
 	    manifest_tensor(f, entry, "values", &s.values))
 		return -f->e->code;
-	if (s.indices == s.values)
-		return err_set(f->e, EINVAL, "'%.120s' is named twice", jval_str(name));
 	return add(f, s);
 }
 
@@ -145,7 +167,7 @@ static int read_manifest(struct finding *f, struct jval root)
 	return rc;
 }
 
-/* 0 if there is none. */
+/* 0 if there is none. A store that does not list may refuse what it does not have. */
 static int find_by_manifest(struct finding *f, struct digest *d)
 {
 	struct jdoc doc CLEANUP(jdoc_release) = { 0 };
@@ -153,7 +175,7 @@ static int find_by_manifest(struct finding *f, struct digest *d)
 	size_t len;
 	int rc = others_text(f->other, manifest, MAX_MANIFEST, &text, &len, f->e);
 
-	if (rc == -ENOENT)
+	if (rc == -ENOENT || (rc == -EACCES && place_fd(f->other->c->place) < 0))
 		return 0;
 	if (!rc) {
 		digest_add(d, text, len);
@@ -161,7 +183,31 @@ static int find_by_manifest(struct finding *f, struct digest *d)
 	}
 	if (!rc)
 		rc = read_manifest(f, jdoc_root(&doc));
-	return rc ? err_wrap(f->e, "option 'overlay': '%.300s/%s'", f->other->c->dir, manifest) : 0;
+	return rc ? err_wrap(f->e, "'%s'", manifest) : 0;
+}
+
+/* Is there a tensor that is not simply one of the checkpoint's? */
+static bool is_any_sparse(const struct finding *f)
+{
+	for (uint32_t i = 0; i < f->n_tensors; i++)
+		if (computed_find(f->eng->catalog, f->t[i].fqn, f->t[i].fqn_len) < 0)
+			return true;
+	return false;
+}
+
+/* How far apart the notes are, so that there are not too many. */
+static void set_steps(struct finding *f)
+{
+	uint64_t pairs = 0, tiles;
+
+	for (size_t i = 0; i < f->n; i++) {
+		const struct catalog_tensor *t = &f->t[f->v[i].indices];
+
+		pairs += t->n_dims ? min_u64(t->shape[0], MAX_PAIRS) : 0;
+	}
+	tiles = pairs / ((uint64_t)NOTES * PATCH_TILE) + 1;
+	for (size_t i = 0; i < f->n; i++)
+		f->v[i].step = tiles * PATCH_TILE;
 }
 
 int overlay_sparse_find(const struct engine *eng, const struct engine *other,
@@ -173,12 +219,18 @@ int overlay_sparse_find(const struct engine *eng, const struct engine *other,
 
 	f.t = catalog_tensors(other->catalog, &f.n_tensors);
 	f.v = *ret = calloc(f.n_tensors + 1, sizeof(*f.v));
-	rc = f.v ? find_by_manifest(&f, d) : err_nomem(e);
+	if (!f.v)
+		return err_nomem(e);
+	*ret_n = 0;
+	if (!is_any_sparse(&f))
+		return 0;
+	rc = find_by_manifest(&f, d);
 	for (uint32_t i = 0; !rc && i < f.n_tensors; i++)
 		if (!part[i])
 			rc = find_by_name(&f, i);
+	set_steps(&f);
 	*ret_n = f.n;
-	return rc;
+	return rc ? err_wrap(e, "option 'overlay': '%.300s'", other->c->root) : 0;
 }
 
 /* ---- what is computed ---- */
@@ -187,6 +239,13 @@ static bool is_indices(const struct overlay_sparse *s, const struct catalog_tens
 {
 	return t->dtype == CKPT_DTYPE_I32 || t->dtype == CKPT_DTYPE_I64 ||
 	       (s->gaps && (t->dtype == CKPT_DTYPE_U16 || t->dtype == CKPT_DTYPE_U32));
+}
+
+/* Values that would be rounded may not be meant to replace any: some are differences. */
+static bool is_exact(enum ckpt_dtype from, enum ckpt_dtype to)
+{
+	return from == to ||
+	       (to == CKPT_DTYPE_F32 && (from == CKPT_DTYPE_BF16 || from == CKPT_DTYPE_F16));
 }
 
 int overlay_sparse_describe(struct engine *eng, const struct engine *other,
@@ -216,12 +275,20 @@ int overlay_sparse_describe(struct engine *eng, const struct engine *other,
 			dtype_info((enum ckpt_dtype)indices->dtype)->name,
 			FQN_TEXT(values->fqn, values->fqn_len),
 			TUPLE_TEXT(values->shape, values->n_dims), FQN_TEXT(to->fqn, to->fqn_len));
-	if (values->dtype != to->dtype && !cast_possible((enum ckpt_dtype)values->dtype, how.dtype))
+	if (how.pairs > MAX_PAIRS)
+		return err_set(e, EFBIG,
+			       "option 'overlay': '%.120s' of '%.300s' has %llu indices, more than "
+			       "%llu: whole tensors are smaller",
+			       FQN_TEXT(indices->fqn, indices->fqn_len), other->c->root,
+			       (unsigned long long)how.pairs, (unsigned long long)MAX_PAIRS);
+	if (!is_exact((enum ckpt_dtype)values->dtype, how.dtype))
 		return err_set(e, EINVAL,
 			       "option 'overlay': '%.120s' is %s in '%.300s', and '%.120s' is %s",
 			       FQN_TEXT(values->fqn, values->fqn_len),
 			       dtype_info((enum ckpt_dtype)values->dtype)->name, other->c->root,
 			       FQN_TEXT(to->fqn, to->fqn_len), dtype_info(how.dtype)->name);
+	if (!how.pairs)
+		return 0;
 	memcpy(how.shape, to->shape, to->n_dims * sizeof(*to->shape));
 	if (asprintf(&name, "'%s' of '%.300s'", FQN_TEXT(indices->fqn, indices->fqn_len),
 		     other->c->root) < 0) {
@@ -229,10 +296,12 @@ int overlay_sparse_describe(struct engine *eng, const struct engine *other,
 		return err_nomem(e);
 	}
 	how.name = arena_dup(mem, name, strlen(name));
-	how.seen = arena_array(mem, 1, patch_seen_size(how.pairs));
+	how.step = s->step;
+	how.seen = arena_array(mem, 1, patch_seen_size(how.pairs, how.step));
 	kept = arena_dup(mem, &how, sizeof(how));
 	if (!in || !how.name || !how.seen || !kept)
 		return err_nomem(e);
+	*how.seen = PATCH_SEEN;
 	in[0].tensor = s->to;
 	in[1] = (struct derived_input){ .fetch = other->fetch, .tensor = s->indices };
 	in[2] = (struct derived_input){ .fetch = other->fetch, .tensor = s->values };

@@ -32,6 +32,7 @@ struct overlay_sparse {
 	uint32_t to;		  /* catalog number of the tensor that is changed */
 	uint32_t indices, values; /* numbers in the other checkpoint */
 	bool gaps;		  /* indices may be distances */
+	uint64_t step;		  /* as in struct patch */
 };
 
 /* Finds them; the caller frees *ret. part: one for each tensor of the other checkpoint, set for those
@@ -39,6 +40,7 @@ struct overlay_sparse {
 int overlay_sparse_find(const struct engine *eng, const struct engine *other,
 			struct overlay_sparse **ret, size_t *ret_n, bool *part, struct digest *d,
 			struct ckpt_err *e);
+/* Leaves *ret as it is if there are no pairs. */
 int overlay_sparse_describe(struct engine *eng, const struct engine *other,
 			    const struct overlay_sparse *s, struct computed_new *ret,
 			    struct ckpt_err *e);

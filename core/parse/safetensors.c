@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ZSTD_MAGIC 0xfd2fb528u /* RFC 8878, section 3.1.1 */
+
 static const char metadata_key[] = "__metadata__";
 
 struct st_header {
@@ -205,6 +207,10 @@ int st_read(const struct blob *b, struct st_header **ret, struct ckpt_err *e)
 	if (n < 0)
 		return (int)n;
 	len = n == sizeof(len8) ? load_le64(len8) : 0;
+	if ((uint32_t)len == ZSTD_MAGIC)
+		return err_set(e, ERR_UNSUPPORTED,
+			       "no safetensors header: the file is compressed with zstd; "
+			       "decompress it first");
 	if (!len || len > ST_MAX_HEADER || !range_ok(8, len, b->size))
 		return err_set(e, ERR_CORRUPT, "no safetensors header: its length would be %llu",
 			       (unsigned long long)len);

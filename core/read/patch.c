@@ -13,18 +13,18 @@
 #include <string.h>
 
 enum { MAX_SIZE = 16 }; /* bytes of an element */
-enum state { UNSEEN, GOOD, BAD };
+enum state { UNSEEN, LOOKING, GOOD, BAD };
 enum input { TENSOR, INDICES, VALUES };
 
 /* A part of the pairs that is in memory. */
 struct tile {
-	uint64_t at[PATCH_STEP]; /* indices */
-	uint8_t raw[PATCH_STEP * sizeof(uint64_t)];
-	uint8_t values[2][PATCH_STEP * MAX_SIZE]; /* as they are stored, and cast */
+	uint64_t at[PATCH_TILE]; /* indices */
+	uint8_t raw[PATCH_TILE * sizeof(uint64_t)];
+	uint8_t values[2][PATCH_TILE * MAX_SIZE]; /* as they are stored, and cast */
 };
 
 /*
- * Reads the indices of n pairs from `first` on, at most PATCH_STEP; the first is `least` at least.
+ * Reads the indices of n pairs from `first` on, at most PATCH_TILE; the first is `least` at least.
  * Returns how many ascend and are inside, or < 0.
  */
 static int64_t read_indices(const struct patch *s, const struct derived_in *in, uint64_t first,
@@ -59,52 +59,85 @@ static int64_t read_indices(const struct patch *s, const struct derived_in *in, 
 	return (int64_t)n;
 }
 
-static int bad(const struct patch *s, struct ckpt_err *e)
+/* 1: they are all right. 0: *bad is the first that is not. */
+static int read_tile(const struct patch *s, const struct derived_in *in, uint64_t first, uint64_t n,
+		     uint64_t least, struct tile *t, uint64_t *bad, struct ckpt_err *e)
 {
-	return err_set(e, EIO,
-		       "%s: index %" PRIu64 " is not above the one before, or not in the tensor",
-		       s->name, (uint64_t)s->seen->bad);
-}
-
-/* The same, all of them. */
-static int read_good(const struct patch *s, const struct derived_in *in, uint64_t first, uint64_t n,
-		     struct tile *t, struct ckpt_err *e)
-{
-	int64_t good = read_indices(s, in, first, n, s->seen->least[first / PATCH_STEP], t, e);
+	int64_t good = read_indices(s, in, first, n, least, t, e);
 
 	if (good < 0)
 		return (int)good;
-	if ((uint64_t)good == n)
-		return 0;
-	s->seen->bad = first + (uint64_t)good;
-	s->seen->state = BAD;
-	return bad(s, e);
+	*bad = first + (uint64_t)good;
+	return (uint64_t)good == n;
 }
 
-/* Goes through all pairs. Several readers may at the same time: they find the same. */
-static int look(const struct patch *s, const struct derived_in *in, struct tile *t,
+/* Goes through all pairs; 1 or 0 as above. */
+static int look(const struct patch *s, const struct derived_in *in, struct tile *t, uint64_t *bad,
 		struct ckpt_err *e)
 {
 	uint64_t least = 0;
+	int rc = 1;
 
-	for (uint64_t i = 0; i < s->pairs; i += PATCH_STEP) {
-		uint64_t n = min_u64(s->pairs - i, PATCH_STEP);
-		int rc;
+	for (uint64_t i = 0; rc > 0 && i < s->pairs; i += PATCH_TILE) {
+		uint64_t n = min_u64(s->pairs - i, PATCH_TILE);
 
-		s->seen->least[i / PATCH_STEP] = least;
-		rc = read_good(s, in, i, n, t, e);
-		if (rc)
-			return rc;
-		least = t->at[n - 1] + 1;
+		if (i % s->step == 0)
+			s->seen->least[i / s->step] = least;
+		rc = read_tile(s, in, i, n, least, t, bad, e);
+		if (rc > 0)
+			least = t->at[n - 1] + 1;
 	}
-	s->seen->state = GOOD;
-	return 0;
+	return rc;
+}
+
+static int bad_index(const struct patch *s, uint64_t bad, struct ckpt_err *e)
+{
+	return err_set(e, EIO,
+		       "%s: index %" PRIu64 " is not above the one before, or not in the tensor",
+		       s->name, bad);
+}
+
+/* Does the state say that this thread is to look? Waits for one that does. */
+static bool is_mine(struct patch_seen *seen, enum state *ret)
+{
+	SCOPED_LOCK(&seen->lock);
+
+	while (seen->state == LOOKING)
+		(void)pthread_cond_wait(&seen->known, &seen->lock);
+	*ret = (enum state)seen->state;
+	if (*ret == UNSEEN)
+		seen->state = LOOKING;
+	return *ret == UNSEEN;
+}
+
+static void tell(struct patch_seen *seen, enum state state, uint64_t bad)
+{
+	SCOPED_LOCK(&seen->lock);
+
+	seen->state = (int)state;
+	seen->bad = bad;
+	(void)pthread_cond_broadcast(&seen->known);
+}
+
+/* After that the numbers are there. */
+static int check(const struct patch *s, const struct derived_in *in, struct tile *t,
+		 struct ckpt_err *e)
+{
+	enum state state;
+	uint64_t bad = 0;
+	int rc;
+
+	if (!is_mine(s->seen, &state))
+		return state == GOOD ? 0 : bad_index(s, s->seen->bad, e);
+	rc = look(s, in, t, &bad, e);
+	tell(s->seen, rc < 0 ? UNSEEN : rc ? GOOD : BAD, bad);
+	return rc < 0 ? rc : rc ? 0 : bad_index(s, bad, e);
 }
 
 /* The last noted pair before which all indices are below this one. */
 static uint64_t find_first(const struct patch *s, uint64_t index)
 {
-	uint64_t low = 0, high = (s->pairs - 1) / PATCH_STEP + 1;
+	uint64_t low = 0, high = (s->pairs - 1) / s->step + 1;
 
 	while (high - low > 1) {
 		uint64_t middle = low + (high - low) / 2;
@@ -114,7 +147,7 @@ static uint64_t find_first(const struct patch *s, uint64_t index)
 		else
 			high = middle;
 	}
-	return low * PATCH_STEP;
+	return low * s->step;
 }
 
 /* The part of the tensor that is computed. */
@@ -166,21 +199,22 @@ static int put(const struct patch *s, const struct derived_in *in, const struct 
 static int put_all(const struct patch *s, const struct derived_in *in, const struct part *p,
 		   struct tile *t, struct ckpt_err *e)
 {
-	int rc = s->seen->state == BAD ? bad(s, e) : s->seen->state == GOOD ? 0 : look(s, in, t, e);
+	uint64_t i = find_first(s, p->low), least = s->seen->least[i / s->step];
+	int rc = 0;
 
-	for (uint64_t i = rc ? 0 : find_first(s, p->low);
-	     !rc && i < s->pairs && s->seen->least[i / PATCH_STEP] <= p->high; i += PATCH_STEP) {
-		uint64_t n = min_u64(s->pairs - i, PATCH_STEP), a = 0, b;
+	for (uint64_t n; !rc && i < s->pairs && least <= p->high; i += n) {
+		uint64_t a = 0, b, bad = 0;
 
-		rc = read_good(s, in, i, n, t, e);
-		if (rc)
-			break;
+		n = min_u64(s->pairs - i, PATCH_TILE);
+		rc = read_tile(s, in, i, n, least, t, &bad, e);
+		if (rc <= 0)
+			return rc < 0 ? rc : bad_index(s, bad, e);
+		least = t->at[n - 1] + 1;
 		while (a < n && t->at[a] < p->low)
 			a++;
 		for (b = a; b < n && t->at[b] <= p->high;)
 			b++;
-		if (b > a)
-			rc = put(s, in, p, i + a, b - a, t->at + a, t, e);
+		rc = b > a ? put(s, in, p, i + a, b - a, t->at + a, t, e) : 0;
 	}
 	return rc;
 }
@@ -198,7 +232,7 @@ int patch_run(const void *how, const struct derived_in *in, const uint64_t *off,
 		p.low = p.low * s->shape[d] + off[d];
 		p.high = p.high * s->shape[d] + off[d] + len[d] - 1;
 	}
-	if (derived_read(in, TENSOR, off, len, out, e))
+	if (derived_read(in, TENSOR, off, len, out, e) || check(s, in, t, e))
 		return -e->code;
 	return put_all(s, in, &p, t, e);
 }

@@ -4,7 +4,7 @@
  * elements in row-major order and a value. As a derived tensor.
  *
  * The indices ascend, so that a part of the tensor needs a part of the pairs: the first reader goes
- * through all of them once, checks that, and notes every PATCH_STEPth.
+ * through all of them, checks that, and notes what every so many-th is at least. Others wait for it.
  *
  * Threads: see derived.h.
  */
@@ -13,15 +13,17 @@
 
 #include "read/derived.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 
-enum { PATCH_STEP = 4096 };
+enum { PATCH_TILE = 4096 }; /* pairs that are read at once */
 
-/* What is found out by the first reader; zeroed before. */
+/* What the first reader finds out. */
 struct patch_seen {
-	atomic_int state;
-	_Atomic uint64_t bad;	  /* number of the first index that does not ascend or is outside */
-	_Atomic uint64_t least[]; /* of each PATCH_STEPth pair: what its index can be at least */
+	pthread_mutex_t lock; /* of what follows; `least` does not change once the state is known */
+	pthread_cond_t known;
+	int state;	  /* 0 at first */
+	uint64_t bad;	  /* number of the first index that does not ascend or is outside */
+	uint64_t least[]; /* of each step-th pair: what its index can be at least */
 };
 
 struct patch {
@@ -30,18 +32,24 @@ struct patch {
 	uint64_t shape[CKPT_MAX_DIMS];
 	uint64_t elements; /* of the tensor */
 	uint64_t pairs;	   /* the length of inputs 1 and 2, which have one dimension; not 0 */
+	uint64_t step;	   /* a multiple of PATCH_TILE */
 	/*
 	 * Input 1 has indices if it is int32 or int64; if it is uint16 or uint32, the distance of each
 	 * to the one before, less one, where -1 is before the first.
 	 */
-	struct patch_seen *seen;
-	const char *name; /* of input 1, and where it is: for messages */
+	struct patch_seen *seen; /* PATCH_SEEN at first, and room for the numbers */
+	const char *name;	 /* of input 1, and where it is: for messages */
 };
 
-/* Its bytes. pairs: at most UINT64_MAX / 8 */
-static inline uint64_t patch_seen_size(uint64_t pairs)
+#define PATCH_SEEN \
+	(struct patch_seen) \
+	{ \
+		.lock = PTHREAD_MUTEX_INITIALIZER, .known = PTHREAD_COND_INITIALIZER \
+	}
+
+static inline uint64_t patch_seen_size(uint64_t pairs, uint64_t step)
 {
-	return sizeof(struct patch_seen) + (pairs / PATCH_STEP + 1) * sizeof(uint64_t);
+	return sizeof(struct patch_seen) + (pairs / step + 1) * sizeof(uint64_t);
 }
 
 /* For derived.run; how is a struct patch. Inputs: the tensor, indices, values. */

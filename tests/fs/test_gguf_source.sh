@@ -147,6 +147,15 @@ test_factors_that_are_not_known_are_named() {
   configured llama '.rope_scaling={rope_type:"llama3",factor:8,low_freq_factor:1,high_freq_factor:4,original_max_position_embeddings:4096}'
   ckptfs info x/model.gguf >out
   grep "no config.json: the factors of 'rope_freqs.weight' are not those of Llama 3" out >/dev/null || fail "$(cat out)"
+  rm -r hf dcp x
+  configured phi3 '.rope_scaling={rope_type:"longrope",long_factor:[range(8)|.+1],short_factor:[range(8)|.+1]}
+    | .original_max_position_embeddings=4096 | .max_position_embeddings=131072'
+  sed -i 's/rope_factors_long/rope_factors_lonk/' x/model.gguf
+  ckptfs info x/model.gguf >out
+  grep "no config.json: the GGUF has no tensor 'rope_factors_long.weight'" out >/dev/null || fail "$(cat out)"
+  sed -i 's/rope_factors_lonk.weight/rope_factors_long.weight/; s/rope_factors_short.weight/rope_freqs_a_a_long.weigh/' x/model.gguf
+  ckptfs info x/model.gguf >out
+  grep "no config.json: the GGUF has no tensor 'rope_factors_short.weight'" out >/dev/null || fail "$(cat out)"
 }
 
 test_blocks_have_no_model() {

@@ -168,11 +168,23 @@ test_a_patch_changes_elements() {
   mount_at m base -o "overlay=patch/$1"
   mount_at want-m want
   same_tree m want-m
+  read_at_random m want
   status_of 0 ckptfs diff base base -o "overlay=patch/$1,overlay=back/$1"
   status_of 1 ckptfs diff base base -o "overlay=patch/$1"
   sed -i 's/mlp.up_proj/mlp.no_proj/g' patch/trl.safetensors patch/prime/*.json
   refused "changes elements of 'model.layers.0.mlp.no_proj.weight', and the checkpoint has none" \
     ckptfs ls base -o "overlay=patch/$1"
+}
+
+# A file of a few bytes stands for as many pairs as there are elements.
+test_pairs_have_a_bound() {
+  local name
+  for name in base/w:u1 over/w.idx:u2 over/w.val:u1; do
+    mkdir -p "${name%:*}"
+    printf '{"zarr_format":2,"shape":[%d],"chunks":[1048576],"dtype":"|%s","fill_value":0,"order":"C","filters":null,"compressor":null}' \
+      $((1 << 41)) "${name#*:}" | sed 's/|u2/<u2/' >"${name%:*}/.zarray"
+  done
+  refused "'w.idx' of .*/over' has 2199023255552 indices, more than 1073741824" ckptfs ls base -o overlay=over
 }
 
 test_an_adapter_that_does_not_fit_is_refused() {

@@ -182,7 +182,7 @@ START_LOOP_TEST(elements_are_those_of_the_pairs, 60)
 	static const enum ckpt_dtype dtypes[][2] = {
 		{ CKPT_DTYPE_BF16, CKPT_DTYPE_BF16 },
 		{ CKPT_DTYPE_F32, CKPT_DTYPE_BF16 },
-		{ CKPT_DTYPE_BF16, CKPT_DTYPE_F32 },
+		{ CKPT_DTYPE_F32, CKPT_DTYPE_F16 },
 		{ CKPT_DTYPE_I64, CKPT_DTYPE_I64 },
 		{ CKPT_DTYPE_F8_E4M3FN, CKPT_DTYPE_F8_E4M3FN },
 		{ CKPT_DTYPE_C64, CKPT_DTYPE_C64 },
@@ -282,7 +282,7 @@ static const struct {
 	{ { { "v.idx", CKPT_DTYPE_I32, 1, { 2 }, NULL },
 	    { "v.val", CKPT_DTYPE_F32, 1, { 2 }, NULL } },
 	  2,
-	  "changes elements of 'v', and the checkpoint has none" },
+	  "it changes elements of 'v', and the checkpoint has none" },
 	{ { { "w.val", CKPT_DTYPE_F32, 1, { 2 }, NULL } }, 1, "has a tensor 'w.val'" },
 	{ { { "w.idx", CKPT_DTYPE_I32, 1, { 2 }, NULL } }, 1, "has a tensor 'w.idx'" },
 	{ { { "w.idx", CKPT_DTYPE_I32, 1, { 3 }, NULL },

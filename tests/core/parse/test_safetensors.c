@@ -232,6 +232,17 @@ START_LOOP_TEST(lengths_beyond_the_file_are_refused_before_anything_is_allocated
 }
 END_TEST
 
+START_TEST(a_compressed_file_is_called_one)
+{
+	struct st_header *h = NULL;
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(read_header("{}", 2, 0x12345678fd2fb528, 8, true, &h, &e), -ENOTSUP);
+	ck_assert_msg(strstr(e.msg, "compressed with zstd"), "%s", e.msg);
+	ck_assert_ptr_null(h);
+}
+END_TEST
+
 START_TEST(every_beginning_of_a_file_is_refused)
 {
 	static const char json[] =
