@@ -13,6 +13,7 @@ enum {
 	SLACK = 4 << 20,       /* bytes; concurrent requests may be this far apart */
 	BEGIN_AFTER = 1 << 20, /* bytes read in order */
 	MAX_WINDOW = 16 << 20,
+	FAR_WINDOW = 64 << 20, /* of one reader; less would bound what is on its way */
 	CROWD_WINDOW = 8 << 20, /* of several readers together; 1 Gbit/s and 20 ms need 2.5 MB */
 	LEAST_WINDOW = 1 << 20, /* the kernel reads ahead so much by itself */
 	SLOW_WINDOW = 4 << 20,	/* of what takes a second or two to compute with one CPU */
@@ -123,13 +124,13 @@ static uint64_t window_of(struct ckpt_file *f)
 		return MAX_WINDOW;
 	n = count_readers(f->engine, &f->ahead);
 	each = CROWD_WINDOW / n;
-	return n == 1 ? MAX_WINDOW : each < LEAST_WINDOW ? 0 : each;
+	return n == 1 ? FAR_WINDOW : each < LEAST_WINDOW ? 0 : each;
 }
 
 void ahead_announce(struct ckpt_file *f)
 {
 	struct ahead *a = &f->ahead;
-	uint64_t next = a->next, most = a->slow ? SLOW_WINDOW : MAX_WINDOW, window, from, to;
+	uint64_t next = a->next, most = a->slow ? SLOW_WINDOW : FAR_WINDOW, window, from, to;
 
 	if (!f->engine || !a->in_order || next >= f->v.size || atomic_exchange(&a->busy, true))
 		return;

@@ -94,7 +94,8 @@ static uint64_t ceiling_of(const struct net_pace *p, uint64_t ram)
 void window_arrived(struct window *w, uint64_t n, uint64_t now_ns, bool full,
 		    const struct net_pace *p, uint64_t ram)
 {
-	uint64_t passed = now_ns - w->since_ns, bps;
+	uint64_t passed = now_ns - w->since_ns, bps, ceiling;
+	double gain;
 
 	w->arrived += n;
 	if (!w->since_ns) {
@@ -107,9 +108,14 @@ void window_arrived(struct window *w, uint64_t n, uint64_t now_ns, bool full,
 	bps = (uint64_t)((double)w->arrived * 1e9 / (double)passed);
 	w->arrived = 0;
 	w->since_ns = now_ns;
-	if (full && bps > w->best_bps + w->best_bps / 10) {
+	ceiling = ceiling_of(p, ram);
+	/* Twice as much on its way must have brought a tenth more, half as much more a twentieth. */
+	gain = w->before && w->bytes > w->before ? 0.1 * ((double)w->bytes / (double)w->before - 1)
+						 : 0;
+	if (full && ceiling > w->bytes && (double)bps > (double)w->best_bps * (1 + gain)) {
 		w->best_bps = bps;
-		w->bytes = min_u64(2 * w->bytes, ceiling_of(p, ram));
+		w->before = w->bytes;
+		w->bytes = min_u64(2 * w->bytes, ceiling);
 	}
-	w->bytes = min_u64(w->bytes, max_u64(ceiling_of(p, ram), WINDOW_MIN));
+	w->bytes = min_u64(w->bytes, ceiling);
 }

@@ -57,7 +57,8 @@ uint64_t sched_gap(const struct net_pace *p, uint64_t busy);
 
 struct window {
 	uint64_t bytes;	   /* that may be on their way */
-	uint64_t best_bps; /* seen with a window no larger */
+	uint64_t best_bps; /* seen with the window of `before`, before it grew */
+	uint64_t before;   /* 0: it has not grown */
 	uint64_t since_ns, arrived;
 };
 

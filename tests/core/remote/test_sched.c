@@ -232,4 +232,34 @@ START_TEST(the_window_has_ceilings_and_a_floor)
 }
 END_TEST
 
+/* What a link of 1 Gbit/s carries with such a window, of connections that have 400 Mbit/s. */
+static struct net_pace carried(const struct window *w)
+{
+	const double seconds = 0.02 + (double)(8 * MIB) / 50e6;
+	double bps = (double)w->bytes / seconds;
+
+	return (struct net_pace){ .latency_us = 20000,
+				  .connection_bps = 50000000,
+				  .total_bps = bps < 125e6 ? (uint64_t)bps : 125000000 };
+}
+
+START_TEST(the_window_grows_though_the_pace_is_known_late)
+{
+	struct window w;
+	uint64_t now = CLOCK_SECOND;
+	struct net_pace p;
+
+	window_init(&w);
+	p = carried(&w);
+	arrive(&w, &now, p.total_bps, true, &(struct net_pace){ .latency_us = 20000 }, UINT64_MAX);
+	ck_assert_uint_eq(w.bytes, 16 * MIB);
+	for (unsigned i = 0; i < 10; i++) {
+		p = carried(&w);
+		arrive(&w, &now, p.total_bps, true, &p, UINT64_MAX);
+	}
+	ck_assert_uint_gt(w.bytes, 30 * MIB);
+	ck_assert_uint_lt(w.bytes, 39 * MIB);
+}
+END_TEST
+
 SUITE(sched)
