@@ -13,7 +13,7 @@ enum {
 	SLACK = 4 << 20,       /* bytes; concurrent requests may be this far apart */
 	BEGIN_AFTER = 1 << 20, /* bytes read in order */
 	MAX_WINDOW = 16 << 20,
-	FAR_WINDOW = 64 << 20, /* of one reader; less would bound what is on its way */
+	FAR_WINDOW = 64 << 20,	/* of one reader; less would bound what is on its way */
 	CROWD_WINDOW = 8 << 20, /* of several readers together; 1 Gbit/s and 20 ms need 2.5 MB */
 	LEAST_WINDOW = 1 << 20, /* the kernel reads ahead so much by itself */
 	SLOW_WINDOW = 4 << 20,	/* of what takes a second or two to compute with one CPU */
