@@ -278,7 +278,7 @@ int overlay_sparse_describe(struct engine *eng, const struct engine *other,
 	if (how.pairs > MAX_PAIRS)
 		return err_set(e, EFBIG,
 			       "option 'overlay': '%.120s' of '%.300s' has %llu indices, more than "
-			       "%llu: whole tensors are smaller",
+			       "%llu: let it have the whole tensor",
 			       FQN_TEXT(indices->fqn, indices->fqn_len), other->c->root,
 			       (unsigned long long)how.pairs, (unsigned long long)MAX_PAIRS);
 	if (!is_exact((enum ckpt_dtype)values->dtype, how.dtype))
