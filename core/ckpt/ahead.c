@@ -118,13 +118,16 @@ static uint64_t count_readers(struct engine *engine, struct ahead *a)
  * of them. */
 static uint64_t window_of(struct ckpt_file *f)
 {
-	uint64_t n, each;
+	uint64_t n, each, keeps;
 
 	if (files_at_once(f->engine->files) < FAR)
 		return MAX_WINDOW;
 	n = count_readers(f->engine, &f->ahead);
-	each = CROWD_WINDOW / n;
-	return n == 1 ? FAR_WINDOW : each < LEAST_WINDOW ? 0 : each;
+	keeps = files_keeps(f->engine->files);
+	each = n == 1 ? FAR_WINDOW : CROWD_WINDOW / n;
+	if (keeps) /* what is on its way needs room, too */
+		each = min_u64(each, max_u64(keeps / 4, LEAST_WINDOW));
+	return each < LEAST_WINDOW ? 0 : each;
 }
 
 void ahead_announce(struct ckpt_file *f)

@@ -447,7 +447,7 @@ static int new_place(struct archive *a, char *prefix, struct place **ret, struct
 
 	if (!t)
 		return err_nomem(e);
-	*t = (struct tar_place){ { &ops, a->outer->at_once }, a, prefix };
+	*t = (struct tar_place){ { &ops, a->outer->at_once, a->outer->keeps }, a, prefix };
 	a->users++;
 	*ret = &t->place;
 	return 0;

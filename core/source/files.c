@@ -301,6 +301,11 @@ unsigned files_at_once(const struct files *f)
 	return f->place->at_once;
 }
 
+uint64_t files_keeps(const struct files *f)
+{
+	return f->place->keeps;
+}
+
 void files_digest(const struct files *f, struct digest *d)
 {
 	for (size_t i = 0; i < f->n; i++) {

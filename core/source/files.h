@@ -69,6 +69,8 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 
 /* The number of requests to the files that are worth having in flight at a time. */
 unsigned files_at_once(const struct files *f);
+/* Bytes that are kept of what was asked for ahead; 0: enough. */
+uint64_t files_keeps(const struct files *f);
 
 /* Like source_want, for file i. */
 bool files_want(struct files *f, uint32_t i, uint64_t off, uint64_t len);

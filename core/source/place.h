@@ -110,6 +110,7 @@ struct place_network {
 struct place {
 	const struct place_ops *ops;
 	unsigned at_once; /* number of requests worth having in flight at a time */
+	uint64_t keeps;	  /* bytes that it keeps of what was asked for ahead; 0: enough */
 };
 
 /* For places on other machines. All zero: the defaults. The strings are borrowed until the process

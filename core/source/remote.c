@@ -46,7 +46,8 @@ struct dir {
 struct tree {
 	_Atomic unsigned users;
 	struct rplace *there;
-	bool singly; /* nothing is listed to look for a name: the address is of a file */
+	uint64_t keeps; /* as in struct place */
+	bool singly;	/* nothing is listed to look for a name: the address is of a file */
 	atomic_bool no_list;
 	pthread_mutex_t lock;
 	struct dir **dirs;
@@ -540,6 +541,7 @@ static int new_place(struct tree *t, const char *prefix, struct place **ret, str
 	}
 	p->place.ops = &ops;
 	p->place.at_once = AT_ONCE;
+	p->place.keeps = t->keeps;
 	p->tree = t;
 	t->users++;
 	*ret = &p->place;
@@ -560,6 +562,7 @@ static int open_tree(struct link *l, const char *address, int dir, const struct 
 	}
 	(void)pthread_mutex_init(&t->lock, NULL);
 	t->users = 1;
+	t->keeps = o->cache_size;
 	*ret = t;
 	return 0;
 }

@@ -139,7 +139,7 @@ static struct place *new_place(struct tree *t, const char *prefix)
 	struct memory *m = malloc(sizeof(*m));
 
 	REQUIRE(m);
-	*m = (struct memory){ { &place_ops, 16 }, t, strdup(prefix) };
+	*m = (struct memory){ { &place_ops, 16, 0 }, t, strdup(prefix) };
 	REQUIRE(m->prefix);
 	t->users++;
 	return &m->place;
