@@ -208,7 +208,7 @@ int st_read(const struct blob *b, struct st_header **ret, struct ckpt_err *e)
 		return (int)n;
 	len = n == sizeof(len8) ? load_le64(len8) : 0;
 	if ((uint32_t)len == ZSTD_MAGIC)
-		return err_set(e, ERR_UNSUPPORTED,
+		return err_set(e, ERR_CORRUPT,
 			       "no safetensors header: the file is compressed with zstd; "
 			       "decompress it first");
 	if (!len || len > ST_MAX_HEADER || !range_ok(8, len, b->size))
