@@ -93,6 +93,19 @@ test_what_is_computed_is_the_same() {
   wait_until no_fetchers
 }
 
+# The manifest that may be beside a patch is not there, and the server does not say so.
+test_a_patch_may_be_at_an_address() {
+  python3 "$HERE/merge.py" step base 1
+  python3 "$HERE/merge.py" step next 2
+  python3 "$HERE/merge.py" patch patch base next
+  reach
+  put web patch patch
+  ckptfs export -q base hf got -o "overlay=${address}trl.safetensors"
+  ckptfs export -q next hf want
+  diff -r got want
+  wait_until no_fetchers
+}
+
 # close_range is of Linux 5.9.
 test_an_old_kernel_fetches() {
   case ${VARIANT:-release} in asan | tsan) exit 0 ;; esac # a sanitizer needs calls of its own

@@ -90,6 +90,7 @@ http {
     ssl_certificate_key $servers_dir/server.key;
     root $WEBDIR;
     location /whole/ { alias $WEBDIR/; max_ranges 0; }
+    location ~ /sparse_update_manifest.json\$ { return 403; } # as a store that does not list answers
     location /locked/ { alias $WEBDIR/; auth_basic locked; auth_basic_user_file $servers_dir/users; }
   }
   server {
