@@ -13,6 +13,7 @@
 #include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -402,6 +403,60 @@ START_LOOP_TEST(a_manifest_that_does_not_fit_is_refused, (int)ARRAY_LEN(manifest
 	ck_assert_int_lt(open_base("over", &c, &e), 0);
 	ck_assert_msg(strstr(e.msg, "option 'overlay'") && strstr(e.msg, manifests[_i].says), "%s",
 		      e.msg);
+}
+END_TEST
+
+struct reader {
+	const struct lot *l;
+	struct ckpt *c;
+	pthread_t thread;
+	uint64_t number;
+	int rc;
+};
+
+/* The whole tensor, from another place on. */
+static void *read_whole(void *arg)
+{
+	struct reader *x = arg;
+	size_t size = dtype_info(x->l->dtype)->size, bytes = x->l->n * size;
+	size_t first = bytes / 8 * x->number;
+	uint8_t *got = malloc(bytes);
+	struct ckpt_err e;
+
+	x->rc = !got || weights_read(x->c, "w", got, bytes - first, first, &e) ||
+		memcmp(got, x->l->w + first, bytes - first) != 0 ||
+		weights_read(x->c, "w", got, first, 0, &e) || memcmp(got, x->l->w, first) != 0;
+	free(got);
+	return NULL;
+}
+
+START_LOOP_TEST(readers_at_once_have_the_same, 4)
+{
+	struct rng r = { rng_new().state + (uint64_t)_i };
+	struct lot l = { .kind = _i % 2 ? GAPS32 : INDICES64,
+			 .dtype = CKPT_DTYPE_BF16,
+			 .values_dtype = CKPT_DTYPE_BF16,
+			 .n_dims = 2,
+			 .shape = { 300, 1000 } };
+	struct reader v[8];
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	lot_draw(&l, &r, 3);
+	if (_i / 2) /* one is out of order */
+		memset(l.indices + l.pairs / 2 * dtype_info(index_dtype(l.kind))->size, 0xff, 4);
+	lot_put(&l);
+	ck_assert_msg(!open_base("over", &c, &e), "%s", e.msg);
+	for (uint64_t i = 0; i < ARRAY_LEN(v); i++) {
+		v[i] = (struct reader){ .l = &l, .c = c, .number = i };
+		ck_assert(!pthread_create(&v[i].thread, NULL, read_whole, &v[i]));
+	}
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		ck_assert(!pthread_join(v[i].thread, NULL));
+		ck_assert(!v[i].rc == !(_i / 2));
+	}
+	ckpt_close(c);
+	lot_release(&l);
 }
 END_TEST
 
