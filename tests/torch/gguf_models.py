@@ -175,7 +175,9 @@ def config(r, name, vocab):
         "llama": (transformers.LlamaConfig, {"attention_bias": True, "mlp_bias": True, **rope(
             "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=64)}),
-        "smaug": (transformers.LlamaConfig, {"head_dim": 32}),
+        "smaug": (transformers.LlamaConfig, {"head_dim": 32, **rope(
+            "llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
+            original_max_position_embeddings=8192)}),
         "mistral": (transformers.MistralConfig, {"sliding_window": None, **rope("linear", factor=2.0)}),
         "mixtral": (transformers.MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
         "qwen2": (transformers.Qwen2Config, {"tie_word_embeddings": True, **rope(
