@@ -8,13 +8,13 @@
 #include "base/json.h"
 #include "base/json_out.h"
 #include "base/text.h"
+#include "ckpt/gguf_recipe.h"
 #include "ckpt/peek.h"
 #include "codec/cast.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_rope.h"
 #include "index/catalog_query.h"
 #include "tensor/arch.h"
-#include "tensor/config_values.h"
 
 #include <errno.h>
 #include <math.h>
@@ -252,8 +252,7 @@ static void check_keys(struct reading *r, enum arch_kind kind)
 	}
 }
 
-/* Elements of a head that are rotated: all, if no key says how many. */
-static uint64_t rotated_of(const struct reading *r)
+static uint64_t head_dim_of(const struct reading *r)
 {
 	uint64_t hidden = 0, heads = 0, dim;
 
@@ -261,8 +260,16 @@ static uint64_t rotated_of(const struct reading *r)
 	(void)count_of(r, ".attention.head_count", &heads);
 	dim = heads ? hidden / heads : 0;
 	(void)count_of(r, ".attention.key_length", &dim);
-	(void)count_of(r, ".rope.dimension_count", &dim);
 	return dim;
+}
+
+/* Elements of a head that are rotated: all, if no key says how many. */
+static uint64_t rotated_of(const struct reading *r)
+{
+	uint64_t n = head_dim_of(r);
+
+	(void)count_of(r, ".rope.dimension_count", &n);
+	return n;
 }
 
 /* A tensor with a factor for each pair of elements that is rotated: how many; 0: there is none, or
@@ -468,18 +475,12 @@ static void put_latent(struct reading *r)
 static void put_heads(struct reading *r, enum arch_kind kind)
 {
 	bool partial = kind & (KIND_PHI3 | KIND_GLM4 | KIND_GLM4_MOE);
-	uint64_t hidden = 0, heads = 0, dim, values, rotated;
+	uint64_t dim = head_dim_of(r), rotated = rotated_of(r), values = dim;
 
 	need(r, "num_attention_heads", ".attention.head_count");
 	if (!copy(r, "num_key_value_heads", ".attention.head_count_kv"))
 		(void)copy(r, "num_key_value_heads", ".attention.head_count");
-	(void)count_of(r, ".embedding_length", &hidden);
-	(void)count_of(r, ".attention.head_count", &heads);
-	dim = heads ? hidden / heads : 0;
-	(void)count_of(r, ".attention.key_length", &dim);
-	values = rotated = dim;
 	(void)count_of(r, ".attention.value_length", &values);
-	(void)count_of(r, ".rope.dimension_count", &rotated);
 	json_u64(&r->j, "head_dim", dim);
 	if (partial && dim && rotated < dim)
 		put_number(r, "partial_rotary_factor", (double)rotated / (double)dim);
@@ -699,127 +700,11 @@ static void put_config(struct reading *r, const char *dtype)
 	check_keys(r, models[i].kind);
 }
 
-/* ---- the recipe ---- */
-
-static void add_axes(struct buf *b, const struct arch *a, const struct arch_weight *w)
-{
-	uint64_t shape[3], heads = w->turn == ARCH_KEYS ? a->kv_heads : a->heads;
-
-	arch_shape(a, w, shape);
-	if (w->scope == ARCH_EXPERT)
-		buf_printf(b, " [e of %llu, ", (unsigned long long)a->experts);
-	else
-		buf_str(b, " [");
-	if (w->turn == ARCH_TURNED)
-		buf_printf(b, "%llu, %llu] order 1 0", (unsigned long long)shape[1],
-			   (unsigned long long)shape[0]);
-	else if (arch_rotates(a, w))
-		buf_printf(b, "%llu : swap %llu : 2", (unsigned long long)heads,
-			   (unsigned long long)(a->head_dim / 2));
-	else
-		buf_u64(b, shape[0]);
-	if (w->turn == ARCH_TURNED)
-		return;
-	if (w->n_dims == 2)
-		buf_printf(b, ", %llu", (unsigned long long)shape[1]);
-	buf_str(b, "]");
-	if (arch_adds_one(a, w))
-		buf_str(b, " minus 1");
-}
-
-/* The rows of each head: those that make keys, turned, and those that make values. */
-static void add_latent(struct buf *b, const struct arch *a, const struct arch_weight *w)
-{
-	for (uint64_t i = 0; i < a->heads && !b->err; i++)
-		buf_printf(b,
-			   "%s blk.{i}.%s [%llu of %llu, %llu, %llu] order 1 0 + blk.{i}.%s "
-			   "[%llu of %llu, %llu, %llu]",
-			   i ? " +" : "", w->gguf, (unsigned long long)i,
-			   (unsigned long long)a->heads, (unsigned long long)a->kv_lora,
-			   (unsigned long long)a->nope_dim, w->second, (unsigned long long)i,
-			   (unsigned long long)a->heads, (unsigned long long)a->v_dim,
-			   (unsigned long long)a->kv_lora);
-}
-
-static void add_weight(struct buf *b, const struct arch *a, const struct arch_weight *w,
-		       uint64_t layer)
-{
-	bool in_layer = w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT;
-	const char *brace = w->scope == ARCH_EXPERT ? strstr(w->name, "{}") : NULL;
-	enum arch_need need = arch_needs(a, w, layer);
-
-	if (!w->gguf || need == ARCH_NONE || w->style == ARCH_FUSED_ROUTER)
-		return;
-	buf_str(b, w->scope == ARCH_TOP ? "" : arch_prefix(a));
-	if (in_layer)
-		buf_printf(b, "%s{i}.", arch_layers(a));
-	if (brace)
-		buf_printf(b, "%.*s{e}%s", (int)(brace - w->name), w->name, brace + 2);
-	else
-		buf_str(b, w->name);
-	buf_str(b, need == ARCH_MUST ? " =" : " ?=");
-	if (w->turn == ARCH_LATENT) {
-		add_latent(b, a, w);
-	} else {
-		buf_printf(b, " %s%s", in_layer ? "blk.{i}." : "", w->gguf);
-		add_axes(b, a, w);
-	}
-	buf_str(b, "\n");
-}
-
-static void add_scope(struct buf *b, const struct arch *a, enum arch_scope scope, uint64_t layer)
-{
-	for (size_t i = 0; i < arch_n_weights; i++)
-		if (arch_weights[i].scope == scope)
-			add_weight(b, a, &arch_weights[i], layer);
-}
-
-/* Layers that have the same weights. */
-static void add_layers(struct buf *b, const struct arch *a, uint64_t from, uint64_t to)
-{
-	if (from == to)
-		return;
-	buf_printf(b, "for i in %llu..%llu\n", (unsigned long long)from, (unsigned long long)to);
-	add_scope(b, a, ARCH_LAYER, from);
-	if (arch_has_experts(a, from)) {
-		buf_printf(b, "for e in %llu\n", (unsigned long long)a->experts);
-		add_scope(b, a, ARCH_EXPERT, from);
-		buf_str(b, "end\n");
-	}
-	buf_str(b, "end\n");
-}
-
-static void put_recipe(struct buf *b, const struct arch *a, uint64_t further)
-{
-	uint64_t dense = min_u64(a->first_experts, a->layers);
-
-	buf_str(b, "ignore rope_freqs.weight rope_factors_long.weight rope_factors_short.weight");
-	for (uint64_t i = 0; i < further; i++)
-		buf_printf(b, " blk.%llu.*", (unsigned long long)(a->layers + i));
-	buf_str(b, "\n");
-	add_scope(b, a, ARCH_ONCE, 0);
-	add_scope(b, a, ARCH_TOP, 0);
-	add_layers(b, a, 0, dense);
-	add_layers(b, a, dense, a->layers);
-}
-
-/* The sizes are those that the config.json says. */
 static int make_recipe(struct reading *r, struct ckpt_err *e)
 {
-	struct jdoc d CLEANUP(jdoc_release) = { 0 };
-	struct ckpt_err why;
-	struct config_in in = { { 0 }, &why, 0 };
-	struct arch a = { 0 };
-	int rc = jdoc_parse_copy(&d, r->ret->config.data, r->ret->config.len, JDOC_BIG, &why);
+	struct ckpt_err why = { 0 };
+	int rc = gguf_recipe_make(&r->ret->config, r->further, &r->ret->recipe, &why);
 
-	in.from = jdoc_root(&d);
-	if (!rc)
-		rc = arch_read(&in, &a);
-	if (!rc && a.head_dim % 2)
-		rc = err_set(&why, ERR_UNSUPPORTED, "heads of an odd size");
-	if (!rc)
-		put_recipe(&r->ret->recipe, &a, r->further);
-	arch_release(&a);
 	if (rc == -ENOMEM)
 		return err_nomem(e);
 	if (rc) {

@@ -3,7 +3,8 @@
  * A GGUF file as a checkpoint: opened, listed, and all of it read as stored and as weights. The input
  * is the file.
  *
- * Fuzzes: format/gguf/ ckpt/gguf_model ckpt/dequantise_gguf ckpt/dequantise_flat parse/gguf
+ * Fuzzes: format/gguf/ ckpt/gguf_model ckpt/gguf_recipe gguf/gguf_rope
+ * ckpt/dequantise_gguf ckpt/dequantise_flat parse/gguf
  */
 #include "mutate.h"
 #include "st_lines.h"
