@@ -37,11 +37,10 @@ struct finding {
 	struct ckpt_err *e;
 };
 
-static int add(struct finding *f, struct overlay_sparse s)
+static void add(struct finding *f, struct overlay_sparse s)
 {
 	f->part[s.indices] = f->part[s.values] = true;
 	f->v[f->n++] = s;
-	return 0;
 }
 
 static int no_tensor(const struct finding *f, const char *name, size_t len)
@@ -96,10 +95,11 @@ static int find_by_name(struct finding *f, uint32_t i)
 	to = computed_find(f->eng->catalog, t->fqn, len);
 	if (to < 0)
 		return no_tensor(f, t->fqn, len);
-	return add(f, (struct overlay_sparse){ .to = (uint32_t)to,
-					       .indices = (uint32_t)indices,
-					       .values = i,
-					       .gaps = ends[k].gaps });
+	add(f, (struct overlay_sparse){ .to = (uint32_t)to,
+					.indices = (uint32_t)indices,
+					.values = i,
+					.gaps = ends[k].gaps });
+	return 0;
 }
 
 /* ---- prime-rl's manifest ---- */
@@ -146,7 +146,8 @@ static int manifest_entry(struct finding *f, struct jval entry)
 	if (manifest_tensor(f, entry, "indices", &s.indices) ||
 	    manifest_tensor(f, entry, "values", &s.values))
 		return -f->e->code;
-	return add(f, s);
+	add(f, s);
+	return 0;
 }
 
 static int read_manifest(struct finding *f, struct jval root)

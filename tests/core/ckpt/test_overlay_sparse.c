@@ -275,42 +275,34 @@ static const int32_t falling[] = { 3, 2 }, twice[] = { 2, 2 }, outside[] = { 2, 
 		     negative[] = { -1, 2 };
 static const uint16_t wide[] = { 3, 0 };
 
+/* Indices and values: their names, types and lengths. */
+#define PAIR(indices, dtype, n, values, values_dtype, n_values) \
+	{ indices, CKPT_DTYPE_##dtype, 1, { n }, NULL }, \
+	{ \
+		values, CKPT_DTYPE_##values_dtype, 1, { n_values }, NULL \
+	}
+
 static const struct {
 	struct weights_tensor t[3];
 	size_t n;
 	const char *says;
 } unfit[] = {
-	{ { { "v.idx", CKPT_DTYPE_I32, 1, { 2 }, NULL },
-	    { "v.val", CKPT_DTYPE_F32, 1, { 2 }, NULL } },
+	{ { PAIR("v.idx", I32, 2, "v.val", F32, 2) },
 	  2,
 	  "it changes elements of 'v', and the checkpoint has none" },
 	{ { { "w.val", CKPT_DTYPE_F32, 1, { 2 }, NULL } }, 1, "has a tensor 'w.val'" },
 	{ { { "w.idx", CKPT_DTYPE_I32, 1, { 2 }, NULL } }, 1, "has a tensor 'w.idx'" },
-	{ { { "w.idx", CKPT_DTYPE_I32, 1, { 3 }, NULL },
-	    { "w.val", CKPT_DTYPE_F32, 1, { 2 }, NULL } },
-	  2,
-	  "they are not indices and values" },
-	{ { { "w.idx", CKPT_DTYPE_U8, 1, { 2 }, NULL },
-	    { "w.val", CKPT_DTYPE_F32, 1, { 2 }, NULL } },
-	  2,
-	  "they are not indices and values" },
-	{ { { "w.indices", CKPT_DTYPE_U32, 1, { 2 }, NULL },
-	    { "w.values", CKPT_DTYPE_F32, 1, { 2 }, NULL } },
-	  2,
-	  "they are not indices and values" },
-	{ { { "w.idx", CKPT_DTYPE_I32, 1, { 2 }, NULL },
-	    { "w.val", CKPT_DTYPE_I64, 1, { 2 }, NULL } },
-	  2,
-	  "'w.val' is int64" },
-	{ { { "w.idx", CKPT_DTYPE_I32, 1, { 5 }, NULL },
-	    { "w.val", CKPT_DTYPE_F32, 1, { 5 }, NULL } },
-	  2,
-	  "they are not indices and values" },
-	{ { { "w", CKPT_DTYPE_F32, 1, { 4 }, NULL },
-	    { "w.idx", CKPT_DTYPE_I32, 1, { 1 }, NULL },
-	    { "w.val", CKPT_DTYPE_F32, 1, { 1 }, NULL } },
+	{ { PAIR("w.idx", I32, 3, "w.val", F32, 2) }, 2, "they are not indices and values" },
+	{ { PAIR("w.idx", U8, 2, "w.val", F32, 2) }, 2, "they are not indices and values" },
+	{ { PAIR("w.indices", U32, 2, "w.values", F32, 2) }, 2, "they are not indices and values" },
+	{ { PAIR("w.idx", I32, 2, "w.val", I64, 2) }, 2, "'w.val' is int64" },
+	{ { PAIR("w.idx", I32, 5, "w.val", F32, 5) }, 2, "they are not indices and values" },
+	{ { { "w", CKPT_DTYPE_F32, 1, { 4 }, NULL }, PAIR("w.idx", I32, 1, "w.val", F32, 1) },
 	  3,
 	  "changes 'w' twice" },
+	/* One that was cut short is no patch without elements. */
+	{ { PAIR("w.idx", I32, 0, "w.val", F32, 2) }, 2, "they are not indices and values" },
+	{ { PAIR("w.idx", I32, 1, "w.val", F64, 1) }, 2, "'w.val' is float64" },
 };
 
 START_LOOP_TEST(a_patch_that_does_not_fit_is_refused, (int)ARRAY_LEN(unfit))
