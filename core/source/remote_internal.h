@@ -14,10 +14,10 @@
  * it has said nothing for LINK_SILENT_S although it was asked whether it is there. That it answers in
  * time, with an error if need be, is its own duty (option retry).
  *
- * A fetcher that dies is started again (see remote/wire.h). Each has an epoch, from 1. The new one has
- * nothing open: numbers of places and files are of an epoch, and whoever has a number of another opens
- * the place or the file again, when it is needed. What was on its way is asked for again, until retry
- * has passed.
+ * A fetcher that dies is started again (see remote/wire.h). The first one is epoch 1, the next epoch 2.
+ * A new fetcher has nothing open, so the number of a place or a file is valid in one epoch only: a
+ * place or file whose number comes from an earlier epoch is opened again when it is needed. Calls that
+ * were under way are repeated until the time of the option retry has passed.
  *
  * After fork(2) only the parent can use a link: in the child every call fails.
  *
@@ -85,7 +85,8 @@ bool link_again(struct call *c);
 void call_release(struct call *c);
 /* Of the fetcher that runs, or ran last. */
 uint64_t link_epoch(struct link *l);
-/* Sends a message that has no answer, with numbers of an epoch; a failure shows in the next call. */
+/* Sends a message that has no answer and whose numbers are valid in that epoch. If it fails, so does
+ * the next call. */
 void link_tell(struct link *l, uint64_t epoch, struct wire_head *h);
 /* The same, of what may be lost: never waits. */
 void link_hint(struct link *l, uint64_t epoch, struct wire_head *h);

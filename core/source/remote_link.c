@@ -46,8 +46,8 @@ struct link {
 	atomic_bool resting; /* it ends, and the link goes on */
 	int control;	     /* of the process that starts fetchers */
 	bool deserted;	     /* of the receiver: that process has ended */
-	/* Set by the receiver, under `sending`, which is held while a message is sent, so that it
-	 * reaches no fetcher of another epoch. Nobody waits under it. */
+	/* Set by the receiver under `sending`. A sender holds that lock, too, so that the fetcher is
+	 * not replaced while the message goes out. No thread waits while it holds the lock. */
 	pthread_mutex_t sending;
 	int sock; /* of the fetcher; -1: none runs */
 	/* Under the lock. */
@@ -366,7 +366,7 @@ static void on_fetcher(struct link *l, struct wire_msg *m)
 					  l->key.retry_ms } };
 
 	if (m->head.kind != WIRE_FETCHER || m->fd < 0)
-		return; /* that one ends, because nobody has its socket */
+		return; /* closing the message's descriptor makes that fetcher end */
 	if (l->sock >= 0)
 		on_death(l);
 	set_sock(l, m->fd);
@@ -477,7 +477,7 @@ static void cond_init(pthread_cond_t *c)
 	(void)pthread_condattr_destroy(&attr);
 }
 
-/* To the fetcher of an epoch, and to no other. EAGAIN: there is no room. */
+/* Sends to the fetcher of that epoch only. EAGAIN: there is no room. */
 static int send_now(struct link *l, uint64_t epoch, struct wire_head *h, const void *text,
 		    size_t len, int fd)
 {
