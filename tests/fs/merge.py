@@ -34,7 +34,7 @@ def read(path, name="/model.safetensors"):
     with open(path + name, "rb") as f:
         size = struct.unpack("<Q", f.read(8))[0]
         head, data = json.loads(f.read(size)), f.read()
-    return {n: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for n, t in head.items()}
+    return {n: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for n, t in head.items() if n != "__metadata__"}
 
 
 def to_bf16(x):

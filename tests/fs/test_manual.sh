@@ -8,7 +8,7 @@ MAN=$TOP/fs/man
 
 # What the examples name, in world/: a run, what Megatron-core saved, configurations.
 make_world() {
-  local args
+  local args step
   mkdir -p world/run world/mnt world/hf-config world/Qwen3-8B
   args=$(python3 "$HERE/gguf.py" model llama world/hf-config)
   # shellcheck disable=SC2086 # words
@@ -30,6 +30,13 @@ arch = json.load(open(sys.argv[1]))["arch"]
 json.dump(arch | {"model_type": "qwen3"}, sys.stdout)' "$DATA/mcore_gpt_dense/expected_hf.json" >world/Qwen3-8B/config.json
   printf '%s\n' 'mesh dp=2 tp=4' '*.q_proj.weight tp:0' '*.o_proj.weight tp:1' '* replicate' >world/tp4.txt
   python3 "$HERE/merge.py" norm world/adapter
+  for step in 1000 2000; do
+    mkdir "$step"
+    ckptfs cat "world/run/step-$step" safetensors/model.safetensors >"$step/model.safetensors"
+  done
+  python3 "$HERE/merge.py" patch patch 1000 2000
+  mv patch/prime world/step1
+  mv patch/trl.safetensors world/step2.safetensors
   ln -s "$TOP/tests" world/tests
   mkdir bin
   make_programs
