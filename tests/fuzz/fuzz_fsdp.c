@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files of an FSDP run's ranks, opened, listed and read, twice: the second time in other
- * pieces. What can be read is the same both times, and lies in the files.
+ * The files of an FSDP run's ranks, opened, listed and read, twice (twice.h).
  *
  * The input: under what names, how many ranks, then the ranks' files, each after its length. Files
  * are streams of torch.save from before archives, which no checksum protects.
@@ -9,15 +8,16 @@
  * Fuzzes: format/fsdp/ format/torch_tensor
  */
 #include "base/bytes.h"
-#include "base/err.h"
-#include <ckptfs/ckpt.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "scratch.h"
+#include "mutate.h"
+#include "twice.h"
 
-enum { MAX_WORLD = 4, MAX_TENSORS = 100, MAX_READ = 1 << 16 };
+enum { MAX_WORLD = 4 };
+
+FRAMES_MUTATOR(2, 0, parts_of_pickle)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -61,95 +61,6 @@ static void write_files(struct cursor *c, enum names names, unsigned world)
 	}
 }
 
-static void check_error(int rc, const struct ckpt_err *e)
-{
-	require(rc < 0 && e->code == -rc && *e->msg);
-}
-
-struct chunks {
-	const struct ckpt_tensor *t;
-	struct stat st;
-};
-
-/* A chunk lies in its tensor, and in its file. */
-static int check_chunk(void *arg, const struct ckpt_chunk *x)
-{
-	struct chunks *c = arg;
-	char path[4400];
-
-	(void)snprintf(path, sizeof(path), "%s/%s", scratch, x->path);
-	require(!stat(path, &c->st) && x->offset <= (uint64_t)c->st.st_size &&
-		x->length <= (uint64_t)c->st.st_size - x->offset);
-	for (size_t d = 0; d < c->t->n_dims; d++)
-		require(x->off[d] <= c->t->shape[d] && x->len[d] <= c->t->shape[d] - x->off[d]);
-	return 0;
-}
-
-static void add(uint64_t *hash, const void *p, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		*hash = (*hash ^ ((const uint8_t *)p)[i]) * 1099511628211u;
-}
-
-static void see_tensor(struct ckpt *c, uint64_t i, size_t piece, uint64_t *hash)
-{
-	struct ckpt_tensor t;
-	struct chunks x = { .t = &t };
-	struct ckpt_file *f = NULL;
-	struct ckpt_err e = { 0 };
-	uint8_t buf[4096];
-	uint64_t size, at = 0, sum = *hash;
-	int64_t got = 0;
-	int rc;
-
-	ckpt_tensor(c, i, &t);
-	add(&sum, t.fqn, t.fqn_len);
-	rc = ckpt_tensor_chunks(c, i, check_chunk, &x, &e);
-	if (rc)
-		check_error(rc, &e);
-	rc = ckpt_file_open(c, ckpt_tensor_node(c, i), &f, &e);
-	if (rc) {
-		check_error(rc, &e);
-		add(hash, &e.code, sizeof(e.code));
-		return;
-	}
-	size = t.bytes < MAX_READ ? t.bytes : MAX_READ;
-	for (; at < size && got >= 0; at += (uint64_t)got) {
-		got = ckpt_file_read(f, buf, size - at < piece ? size - at : piece, at, &e);
-		require(got);
-		if (got < 0)
-			break;
-		add(&sum, buf, (size_t)got);
-	}
-	if (got < 0)
-		check_error((int)got, &e);
-	else
-		*hash = sum;
-	add(hash, &at, got < 0 ? 0 : sizeof(at)); /* how far a failure came depends on the pieces */
-	ckpt_file_close(f);
-}
-
-static uint64_t see(size_t piece)
-{
-	static const char *const options[] = { "index=:memory:", NULL };
-	uint64_t hash = 14695981039346656037u;
-	struct ckpt_totals n;
-	struct ckpt *c = NULL;
-	struct ckpt_err e = { 0 };
-	int rc = ckpt_open(scratch, options, NULL, &c, &e);
-
-	if (rc) {
-		check_error(rc, &e);
-		add(&hash, e.msg, strlen(e.msg));
-		return hash;
-	}
-	ckpt_totals(c, &n);
-	for (uint64_t i = 0; i < n.tensors && i < MAX_TENSORS; i++)
-		see_tensor(c, i, piece, &hash);
-	ckpt_close(c);
-	return hash;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct cursor c = cursor_of(data, size);
@@ -159,6 +70,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	scratch_make();
 	scratch_empty();
 	write_files(&c, names, world);
-	require(see(4096) == see(3));
+	look_twice();
 	return 0;
 }

@@ -4,6 +4,7 @@
  *
  *	static size_t take(const uint8_t *p, size_t n, struct part *v)	// e.g. parts_of_json
  *	CUSTOM_MUTATOR(take, mend)
+ *	FRAMES_MUTATOR(head, before, take)	// the same inside one of several files
  *
  * Half of the time a part is doubled, left out, put elsewhere, replaced by one of the same kind, or its
  * number becomes one at which something ends; a text keeps its length in front of it right. Then mend
@@ -27,6 +28,7 @@ struct part {
 	unsigned kind;	     /* those of one kind can take each other's place */
 	size_t number, size; /* a number in it, little-endian; size 0: none */
 	bool digits;	     /* all of it is a number, in decimal */
+	bool varint;	     /* all of it is one, seven bits a byte */
 	bool counts;	     /* the number is that of the bytes behind it */
 };
 
@@ -174,7 +176,12 @@ static inline size_t parts_of_gguf(const uint8_t *p, size_t n, struct part *v)
 		for (size_t k = 0; text && k < bytes; k++)
 			text = isprint(p[i + 8 + k]);
 		if (text) {
-			x = (struct part){ i, 8 + (size_t)bytes, 'X', i, 8, false, true };
+			x = (struct part){ .off = i,
+					   .len = 8 + (size_t)bytes,
+					   .kind = 'X',
+					   .number = i,
+					   .size = 8,
+					   .counts = true };
 		} else if (n - i < 4) {
 			x.len = n - i;
 			x.size = 0;
@@ -182,6 +189,21 @@ static inline size_t parts_of_gguf(const uint8_t *p, size_t n, struct part *v)
 			x.len = x.size = 8;
 			x.kind = 8;
 		}
+		v[count] = x;
+	}
+	return count;
+}
+
+/* Behind the first byte: lengths, counts and offsets, and texts, whose bytes are numbers here, too. */
+static inline size_t parts_of_varints(const uint8_t *p, size_t n, struct part *v)
+{
+	size_t count = 0;
+
+	for (size_t i = 1; i < n && count < PARTS_MAX; i += v[count++].len) {
+		struct part x = { .off = i, .len = 1, .kind = 'v', .varint = true };
+
+		while (x.len < 9 && i + x.len < n && p[i + x.len - 1] & 0x80)
+			x.len++;
 		v[count] = x;
 	}
 	return count;
@@ -292,6 +314,12 @@ static inline size_t mutate_number(uint8_t *p, size_t n, size_t most, const stru
 	uint8_t text[24] = { 0 };
 	uint64_t v = 0;
 
+	if (x->varint) {
+		for (size_t i = 0; i < x->len; i++)
+			v |= (uint64_t)(p[x->off + i] & 0x7f) << 7 * i;
+		return mutate_replace(p, n, most, x->off, x->len, text,
+				      put_varint(text, odd_number(r, v)));
+	}
 	if (!x->digits) {
 		(void)put_le(text, odd_number(r, le_at(p + x->number, x->size)), 8);
 		memcpy(p + x->number, text, x->size);
@@ -358,7 +386,7 @@ static inline size_t mutate_parts(uint8_t *p, size_t n, size_t most, parts_fn *t
 			x = &v[(k + i) % count];
 			if (x->counts && rng_below(r, 4))
 				return mutate_counted(p, n, most, x, r);
-			if (x->digits || x->size)
+			if (x->digits || x->varint || x->size)
 				return mutate_number(p, n, most, x, r);
 		}
 		return LLVMFuzzerMutate(p, n, most);
@@ -378,6 +406,51 @@ static inline size_t mutate(uint8_t *p, size_t n, size_t most, unsigned seed, pa
 	size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) \
 	{ \
 		return mutate(data, size, most, seed, take, mend); \
+	}
+
+/* ---- several files in an input ---- */
+
+/*
+ * An input is head bytes, then files: each is before bytes, its length in two bytes, and its contents, which
+ * are mutated by their parts; else a file is left out, or is there twice.
+ */
+static inline size_t mutate_frames(uint8_t *p, size_t n, size_t most, unsigned seed, size_t head,
+				   size_t before, parts_fn *take)
+{
+	static uint8_t one[1 << 16];
+	struct rng r = { seed };
+	size_t at[64], count = 0, i = head, len, room, k;
+
+	while (count < 64 && i + before + 2 < n) {
+		at[count++] = i;
+		i += before + 2 + (size_t)le_at(p + i + before, 2);
+	}
+	if (!count || !rng_below(&r, 8))
+		return LLVMFuzzerMutate(p, n, most);
+	k = at[rng_below(&r, count)];
+	i = k + before + 2;
+	len = (size_t)le_at(p + k + before, 2);
+	len = len < n - i ? len : n - i;
+	memcpy(one, p + k, before + 2 + len);
+	switch (rng_below(&r, 24)) {
+	case 0:
+		return mutate_replace(p, n, most, k, before + 2 + len, one, 0);
+	case 1:
+		return mutate_replace(p, n, most, k, 0, one, before + 2 + len);
+	default:
+		room = most > n ? most - n + len : len;
+		room = room < UINT16_MAX ? room : UINT16_MAX;
+		memcpy(one, p + i, len);
+		k = mutate(one, len, room, (unsigned)rng_below(&r, UINT32_MAX), take, NULL);
+		(void)put_le(p + i - 2, k, 2);
+		return mutate_replace(p, n, most, i, len, one, k);
+	}
+}
+
+#define FRAMES_MUTATOR(head, before, take) \
+	size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed) \
+	{ \
+		return mutate_frames(data, size, most, seed, head, before, take); \
 	}
 
 #endif
