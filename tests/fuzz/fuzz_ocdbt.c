@@ -12,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "mutate.h"
+
+CUSTOM_MUTATOR(parts_of_varints, NULL)
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void need(bool ok)
