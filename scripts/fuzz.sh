@@ -8,7 +8,8 @@
 # hours, and a change of the code must not wait for that.
 # fuzz.sh changed - names the targets whose code has changed since, those first that have run least.
 # fuzz.sh brief BUILDDIR SECONDS MOST - runs the first MOST of these, as they are in BUILDDIR, without clang and without
-# guidance by coverage: where building all again for libFuzzer would take longer than the runs.
+# guidance by coverage: where building all again for libFuzzer would take longer than the runs. The hash of the code is
+# the seed: a change is tried with inputs of its own, and the same code with the same ones.
 #
 # The code of a target is the target, the headers of core that it includes, and the files beside these whose names
 # begin like theirs (parse/zip.h: core/parse/zip*.[ch]), but for base and model; after "Fuzzes:" in its first comment
@@ -82,13 +83,15 @@ check() {
   return $bad
 }
 
+brief_one() { # BUILDDIR SECONDS NAME SEED
+  TEST_SEED=$4 "$1/fuzz/fuzz_$3" -s "$2" "tests/fuzz/corpus/$3" || { echo "fuzz: see $1/fuzz/fuzz_$3.input" >&2; return 1; }
+}
+export -f brief_one
+
 brief() {
-  local name names bad=0
-  mapfile -t names < <(changed | head -n "$3")
-  for name in "${names[@]}"; do
-    "$1/fuzz/fuzz_$name" -s "$2" "tests/fuzz/corpus/$name" || { echo "fuzz: see $1/fuzz/fuzz_$name.input" >&2; bad=1; }
-  done
-  return $bad
+  local name
+  for name in $(changed | head -n "$3"); do echo "$1 $2 $name $((16#$(code "$name")))"; done |
+    xargs -L 1 -P "$(nproc)" bash -c '[ $# = 0 ] || brief_one "$@"' brief
 }
 
 # NAME CPU_SECONDS LOG - sums up, unless the code has changed, and writes its line.
