@@ -95,6 +95,8 @@ LINK_asan     := -pie -fsanitize=address,undefined
 LINK_fuzz     := -pie -fsanitize=fuzzer,address,undefined
 LINK_tsan     := -pie -fsanitize=thread
 LINK_coverage := -pie -fprofile-instr-generate -Qunused-arguments
+# A program that has none of the counted objects: the counters' run time would complain on its stderr.
+UNCOUNTED_coverage := -noprofilelib
 LINKLIB_release := -Wl,-z,relro,-z,now,-z,defs
 LINKLIB_asan    := -fsanitize=address,undefined
 LINKLIB_tsan    := -fsanitize=thread
@@ -202,13 +204,13 @@ $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libcore.a
 
 # What the suites on mounts ask the kernel.
 $(BUILD)/tests/syscalls: $(call obj,$(wildcard tests/fs/syscalls*.c))
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(UNCOUNTED_$(VARIANT)) $(LDFLAGS) -o $@ $^
 $(BUILD)/tests/random_reads: $(call obj,tests/fs/random_reads.c)
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(UNCOUNTED_$(VARIANT)) $(LDFLAGS) -o $@ $^
 
 # The proxy of tests/net, with latency, bandwidth and faults.
 $(BUILD)/tests/proxy: $(call obj,tests/net/proxy.c)
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(UNCOUNTED_$(VARIANT)) $(LDFLAGS) -o $@ $^
 
 # What ranks do when they are processes: for mpirun.
 $(BUILD)/tests/mpi_comm: $(call obj,tests/mpi/mpi_comm.c) $(BUILD)/libcore.a
@@ -218,7 +220,7 @@ $(BUILD)/tests/mpi_comm: $(call obj,tests/mpi/mpi_comm.c) $(BUILD)/libcore.a
 # Programs of the suites on real mounts: a file system that fails on purpose, a reader.
 FSPROGS := badfs soak without
 $(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%.o
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(UNCOUNTED_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
 # What llama-quantize writes is made without fused multiplications, also where a CPU has them. Its
 # vectors are wider than those of x86-64 by default, which changes how functions pass them: none do.
