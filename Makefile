@@ -391,7 +391,8 @@ check-valgrind:
 coverage:
 	@MPI=$(WITH_MPI) scripts/setup.sh test
 	@$(MAKE) --no-print-directory VARIANT=coverage CC=$(COVERAGE_CC) all \
-	  $(patsubst %,build/coverage/tests/%,unit syscalls random_reads proxy dir-fetch quick_python $(FSPROGS))
+	  $(patsubst %,build/coverage/tests/%,unit syscalls random_reads proxy dir-fetch quick_python $(FSPROGS)) \
+	  $(patsubst %,build/coverage/fuzz/%,$(FUZZ))
 	@CC=$(COVERAGE_CC) scripts/coverage.py
 # Which small mistakes the tests do not notice. N of them, SEED; see scripts/mutants.py, which has more options.
 mutants: all $(BUILD)/tests/unit $(if $(WITH_FETCH),$(BUILD)/tests/dir-fetch)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-# coverage.py [--report] [--missing FILE...] - run the tests on build/coverage and print how much of core/ and fs/ they
-# reach, by folder: lines, and branches (each condition both ways).
+# coverage.py [--report] [--missing FILE...] - run the tests on build/coverage (unit suites, corpora of the fuzz targets,
+# suites on mounts) and print how much of core/ and fs/ they reach, by folder: lines, and branches (each condition both
+# ways).
 #
 # $UNIT, $MOUNTS, $JOBS and $CHECK_FULL are those of check.sh. --report: of the last run, again. --missing: the lines and
 # conditions of a file that no test reaches. Also writes build/coverage/suites.json, from which scripts/mutants.py
