@@ -30,7 +30,7 @@ struct archive_style {
 	bool no_end64; /* no zip64 end record and locator */
 };
 
-enum { ARCHIVE_MAX = 16 }; /* members */
+enum { ARCHIVE_MAX = 24 }; /* members */
 
 struct archive {
 	struct archive_style style;

@@ -4,8 +4,16 @@
  * a checkpoint of them is shown as.
  *
  *	{'a': [1, (2,)], 'b': N}	dicts, lists, tuples, integers, None
+ *	1.5, T, F			a float, True, False
  *	t2+5(2,3)			a float32 tensor of that shape on storage 2, from element 5 on
  *	h2+5(2,3)			of float16
+ *	t0+0(2,3)/(1,2)			with these strides
+ *	I[0,1,2,3](2,2)			an int64 tensor of these elements; J: int32
+ *	torch.float32			a global
+ *	torch.Size((2,3))		what a global is called with
+ *	X!{'a': 1}			X, a state given to it
+ *	#1=X, #1			X, and later the same object again
+ *	> X				at the beginning: numbers in storages are big-endian
  *	A{'x': 1}			argparse.Namespace(x=1)
  *	E, Z				an object that would do something; DeepSpeed's ZeroStageEnum(2)
  */
@@ -17,6 +25,8 @@ void saved_put(int dirfd, const char *path, const char *text, unsigned first);
 
 /* Tensors, and objects except not_shown and those of train_state; then the warning. */
 void saved_expect(const char *path, const char *format, const char *want);
+/* The same, of which only the beginning is given. */
+void saved_expect_begin(const char *path, const char *format, const char *want);
 /* It cannot be opened, with a message that contains `want`. */
 void saved_expect_error(const char *path, const char *want);
 
