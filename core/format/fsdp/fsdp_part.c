@@ -224,8 +224,9 @@ static int read_layout(struct fsdp_reader *r, const struct pk_value *layout, uin
 	const struct pk_value *of = axes ? axes : shape;
 	size_t n = of && of->type == PK_TUPLE ? pk_len(of) : of && of->type == PK_INT;
 	bool ok = n && n <= FSDP_MAX_AXES &&
-		  (axes || (stride && stride->type == of->type &&
-			    (of->type == PK_INT || pk_len(stride) == n)));
+		  (axes ? of->type == PK_TUPLE
+			: stride && stride->type == of->type &&
+				   (of->type == PK_INT || pk_len(stride) == n));
 
 	for (size_t i = 0; ok && i < n; i++) {
 		if (axes)
