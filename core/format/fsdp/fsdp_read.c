@@ -349,8 +349,11 @@ static int read_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err
 		  : 0;
 }
 
-/* 1: it contains a tensor. */
-static int has_tensor(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
+/*
+ * 1: it contains a tensor. One that is nested too deep is not overlooked: other ranks' parts of it
+ * would be missing.
+ */
+static int has_tensor(struct walk *w, const struct pk_value *v, size_t depth, struct ckpt_err *e)
 {
 	size_t n = v->type == PK_DICT			       ? 2 * pk_len(v)
 		   : v->type == PK_LIST || v->type == PK_TUPLE ? pk_len(v)
@@ -359,7 +362,10 @@ static int has_tensor(struct walk *w, const struct pk_value *v, unsigned depth, 
 
 	if (rc || torch_is_tensor(v))
 		return rc ? rc : 1;
-	for (size_t i = v->type == PK_DICT; !rc && depth && i < n; i += 1 + (v->type == PK_DICT))
+	if (n && !depth)
+		return err_set(e, ERR_UNSUPPORTED, "'%.150s' is nested more than %d deep",
+			       w->f->path, FSDP_MAX_DEPTH);
+	for (size_t i = v->type == PK_DICT; !rc && i < n; i += 1 + (v->type == PK_DICT))
 		rc = has_tensor(w, &v->n->v[i], depth - 1, e);
 	return rc;
 }
@@ -375,9 +381,6 @@ static int read_step(struct walk *w, const struct pk_value *key, size_t number,
 		return 0;
 	if (key && key->type == PK_STR && strlen(key->s->data) != key->s->len)
 		return 0;
-	if (w->n_steps == FSDP_MAX_DEPTH)
-		return err_set(e, ERR_UNSUPPORTED, "'%.150s' is nested more than %d deep",
-			       w->f->path, FSDP_MAX_DEPTH);
 	if (w->n_steps)
 		buf_str(&w->fqn, ".");
 	if (key && key->type == PK_STR) {
@@ -415,7 +418,7 @@ static int read_value(struct walk *w, const struct pk_value *v, struct ckpt_err 
 
 	if (torch_is_tensor(v))
 		return read_tensor(w, v, e);
-	rc = has_tensor(w, v, FSDP_MAX_DEPTH, e);
+	rc = has_tensor(w, v, FSDP_MAX_DEPTH - w->n_steps, e);
 	if (rc < 0)
 		return rc;
 	return rc ? read_parts_of(w, v, e) : add_object(w, v, e);
