@@ -56,7 +56,7 @@ static const struct fsdp_tensor *tensor_of(const struct fsdp *d, const struct pk
 /* Are the numbers those of the model's parameters? Every state that is a DTensor must match. */
 static bool numbers_are_known(const struct fsdp *d)
 {
-	size_t n, highest = 0, fit = 0;
+	size_t n, fit = 0;
 	const char *rest;
 
 	for (size_t i = 0; i < d->n_tensors; i++) {
@@ -66,7 +66,6 @@ static bool numbers_are_known(const struct fsdp *d)
 			continue;
 		if (n >= d->n_params)
 			return false;
-		highest = n > highest ? n : highest;
 		if (t->what == FSDP_PLAIN || !t->shape)
 			continue;
 		p = tensor_of(d, d->params[n]);
@@ -75,7 +74,7 @@ static bool numbers_are_known(const struct fsdp *d)
 			return false;
 		fit++;
 	}
-	return d->one_group && fit && d->n_optim_params == d->n_params && highest < d->n_params;
+	return d->one_group && fit && d->n_optim_params == d->n_params;
 }
 
 /* The FQN and the path of *r->t; rank >= 0: for that rank only. */
