@@ -159,6 +159,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(file_store) \
 	X(files) \
 	X(fp8) \
+	X(fsdp) \
 	X(gather) \
 	X(gguf) \
 	X(gguf_dir) \

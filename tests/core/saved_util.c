@@ -450,3 +450,17 @@ void saved_expect_error(const char *path, const char *want)
 	ck_assert_msg(strstr(e.msg, want) != NULL, "%s", e.msg);
 	ck_assert_ptr_null(c);
 }
+
+void saved_expect_not(const char *path, const char *format)
+{
+	struct ckpt *c = NULL;
+	struct ckpt_totals t;
+	struct ckpt_err e = { 0 };
+	char warning[600];
+
+	if (open_saved(path, &c, warning, &e))
+		return;
+	ckpt_totals(c, &t);
+	ck_assert_str_ne(t.format, format);
+	ckpt_close(c);
+}

@@ -27,6 +27,8 @@ void saved_put(int dirfd, const char *path, const char *text, unsigned first);
 void saved_expect(const char *path, const char *format, const char *want);
 /* The same, of which only the beginning is given. */
 void saved_expect_begin(const char *path, const char *format, const char *want);
+/* It cannot be opened, or is of another format. */
+void saved_expect_not(const char *path, const char *format);
 /* It cannot be opened, with a message that contains `want`. */
 void saved_expect_error(const char *path, const char *want);
 
