@@ -72,7 +72,7 @@ static int put_box(struct reporter *r, const uint64_t *off, const uint64_t *len,
 	uint64_t at[CKPT_MAX_DIMS], part[CKPT_MAX_DIMS];
 	int rc = 0;
 
-	if (!j)
+	if (!j || !r->t->n_dims)
 		return put_chunk(r, off, len, stride, offset);
 	memcpy(at, off, r->t->n_dims * sizeof(*at));
 	memcpy(part, len, r->t->n_dims * sizeof(*part));
