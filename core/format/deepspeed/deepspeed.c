@@ -131,10 +131,7 @@ static int count_ranks(struct ds *d, uint32_t *ret, struct ckpt_err *e)
 				e, ENOENT,
 				"the model states of mp_rank_%02u are missing (found '%.200s')", n,
 				d->files[i].path);
-		if (d->files[i].mp == n)
-			n++;
-		else if (d->files[i].mp + 1 != n)
-			return err_set(e, ERR_CORRUPT, "'%.200s' is there twice", d->files[i].path);
+		n = d->files[i].mp + 1;
 	}
 	if (!n)
 		return err_set(e, ENOENT, "there are no model states");

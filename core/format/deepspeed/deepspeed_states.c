@@ -445,6 +445,11 @@ static int read_model(struct ds_rank *x, struct ckpt_err *e)
 				       "'%.200s' and '%.200s' are of two saves: ZeRO 3 writes one, "
 				       "the other stages the other; remove those of the older one",
 				       f->path, f[i].path);
+		if (i && f[i].rank == f[i - 1].rank)
+			return err_set(e, ERR_CORRUPT,
+				       "'%.200s' and '%.200s' are of the same rank: one is of "
+				       "another checkpoint",
+				       f[i - 1].path, f[i].path);
 		rc = ds_open(x->d, &f[i], &o, e);
 		if (!rc && o.file.root.type != PK_DICT)
 			rc = err_set(e, ERR_CORRUPT, "'%.200s' does not hold DeepSpeed's dict",
