@@ -9,10 +9,12 @@
 #include "saved_util.h"
 #include "suites.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static void put(const char *path, const char *text, unsigned first)
 {
@@ -52,7 +54,7 @@ static void expect_error(const char *sub, const char *want)
 static void put_rank(const char *path, const char *masters, const char *state, const char *count,
 		     unsigned first)
 {
-	char text[1000];
+	char text[1500];
 
 	(void)snprintf(text, sizeof(text),
 		       "{'optimizer_state_dict': {'loss_scaler': E, 'zero_stage': Z,"
@@ -442,10 +444,20 @@ START_TEST(patterns_match_as_pythons_do)
 		{ ".*?b$", "aab", true },
 		{ "(?:(?:a*)*)*b", "aaaaaaaaaaaaaaaaaaaaaaaaac", false },
 		{ "\\w\\W\\S\\D", "a.bc", true },
+		{ "a?b", "b", true },
+		{ "a?b", "aab", false },
+		{ "a{2,}$", "aaaa", true },
+		{ "a{2,}$", "a", false },
+		{ "[\\.x-]+$", ".x-", true },
+		{ "[\\s]\\?", " ?", true },
 	};
-	static const char *const refused[] = { "(",   ")",    "a)",    "[a",	 "a**", "*",
-					       "\\1", "\\b",  "(?=a)", "(?i)a",	 "x{2", "x{3,2}",
-					       "\\",  "x{0}", "[z-a]", "a{1000}" };
+	static const char *const refused[] = {
+		"(",	    ")",       "a)",	     "[a",	 "a**",	   "*",		"\\1",
+		"\\b",	    "(?=a)",   "(?i)a",	     "x{2",	 "x{3,2}", "\\",	"x{0}",
+		"[z-a]",    "a{1000}", "a{,3}",	     "a{1,x}",	 "a{1,0}", "a{1,1000}", "a{1,2x",
+		"a{12345}", "[a-\\]]", "[\xc3\xa9]", "[a-\xc3]", "[\\q]",  "[\\",	"^*",
+		"$+",	    "(a",      "a|(",	     "(a**)",	 "\\9"
+	};
 	struct ds_pattern *p = NULL;
 	struct ckpt_err e = { 0 };
 	uint64_t work = 1000000;
@@ -556,6 +568,614 @@ START_TEST(what_is_damaged_is_an_error)
 	REQUIRE(!unlinkat(dir_fd, SHARD(1), 0));
 	put_rank(OPTIM(0), "[t0+0(2,1)]", "{}", "[1]", 0);
 	expect_error("", "fp32: it is not flat");
+}
+END_TEST
+
+/* ---- what is odd or wrong in one file ---- */
+
+struct odd {
+	const char *text, *want; /* with a '?' before it: an error that contains it */
+};
+
+static void expect_odd(const char *want)
+{
+	if (*want == '?')
+		expect_error("", want + 1);
+	else
+		expect("", want);
+}
+
+#define SPARSE \
+	"torch._utils._rebuild_sparse_tensor(torch.serialization._get_layout('torch.sparse_coo')," \
+	" (I[1,2](1,2), t0+0(2), torch.Size((3,)), T))"
+
+START_TEST(odd_model_states)
+{
+	static const struct odd v[] = {
+		{ "{'module': {'w': t0+0(1), 5: t0+0(1), 'o': [1], 's': " SPARSE "},"
+		  " 5: 6, '': 7, 'none': N, 'optimizer': {'a': 1}, 'lr_scheduler': {'b': 2},"
+		  " 'sparse_tensor_module_names': []}",
+		  "s.indices[1,2] int64\ns.values[2] 0 1\nw[1] 0\nobject lr_scheduler\nobject "
+		  "o\nobject optimizer\nobject s\n" },
+		{ "{'module': {'a': t0+0(2), 'b': t0+0(1)}, 'buffer_names': [5, 'b'],"
+		  " 'shared_params': {5: 'a', 't': 5, 'u': 'a'}}",
+		  "a[2] 0 1\nb[1] 0\nu[2] 0 1\n" },
+		{ "{'module': {'a': t0+0(2)}, 'frozen_param_shapes': {'f': (2,), 'g': (1,), 'h': "
+		  "(1,)},"
+		  " 'frozen_param_fragments': {'g': t1+2(1), 'f': t1+0(2), 5: 6}}",
+		  "a[2] 0 1\nf[2] 100 101\ng[1] 102\n" },
+		{ "{'module': {'a': t0+0(2)}, 'frozen_param_shapes': {'f': (2,)},"
+		  " 'frozen_param_fragments': N}",
+		  "a[2] 0 1\n" },
+		{ "{'module': {'a': t0+0(2)}, 'frozen_param_shapes': {'f': (2,)},"
+		  " 'frozen_param_fragments': {'f': t1+39(2)}}",
+		  "?its view reaches outside its storage" },
+		{ "{'module': {'a': t0+0(2)}, 'frozen_param_shapes': [1]}",
+		  "?param_shapes is not in DeepSpeed's form" },
+		{ "{'param_shapes': [5]}", "?param_shapes is not in DeepSpeed's form" },
+		{ "{'param_shapes': ({'a': 5},)}",
+		  "?its names and shapes are not in DeepSpeed's form" },
+		{ "{'param_shapes': ({5: (1,)},)}",
+		  "?its names and shapes are not in DeepSpeed's form" },
+		{ "{'param_shapes': ({'a': (1,-1)},)}",
+		  "?its names and shapes are not in DeepSpeed's form" },
+		{ "{'module': {'w': t0+0(2,3)/(1,2)}}", "w[2,3] 0 2 4 1 3 5\n" },
+		{ "{'module': {'w': t0+0(0,3)/(1,2)}}", "w[0,3]\n" },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put(MODEL, v[i].text, 0);
+		expect_odd(v[i].want);
+	}
+}
+END_TEST
+
+START_TEST(names_of_one_parameter_have_the_same_shape)
+{
+	put(MODEL,
+	    "{'module': {'a': t0+0(2), 'b': t0+0(2), 'c': t0+0(1,2), 'd': t0+0(), 'e': t0+0(),"
+	    " 'f': t0+1(2), 'g': t1+0(2), 'h': t0+0(1), 5: t0+0(2), 'i': 5, 'j': " SPARSE
+	    "}, 'param_shapes': [{'a': (2,), 'd': ()}]}",
+	    0);
+	put_rank(OPTIM(0), "[t1+0(3)]", "{}", "[1]", 0);
+	saved_expect_begin(
+		dir, "deepspeed",
+		"a[2] 0 1\nb[2] 0 1\nc[1,2] 0 1\nd[] 0\ne[] 0\nf[2] 1 2\ng[2] 100 101\n"
+		"h[1] 0\nj.indices[1,2] int64\nj.values[2] 0 1\noptimizer.state.a.fp32[2] 100 101\n"
+		"optimizer.state.b.fp32[2] 100 101\noptimizer.state.d.fp32[] 102\n"
+		"optimizer.state.e.fp32[] 102\nobject i\nobject j\n");
+}
+END_TEST
+
+START_TEST(odd_optimizer_states)
+{
+#define NOT  "a[2] float16\n! not everything is shown: "
+#define LOSS "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: "
+#define STATES(count, masters, more) \
+	"{'optimizer_state_dict': {'partition_count': " count \
+	", 'single_partition_of_fp32_groups': " masters more "}}"
+#define BASE(state) STATES("[1]", "[t0+0(2)]", ", 'base_optimizer_state': " state)
+#define FP32	    "optimizer.state.a.fp32[2] 0 1\n"
+#define COUNTS \
+	NOT "'" OPTIM( \
+		0) "': its partition_count is not that of rank 0's file: they are of two saves"
+	static const struct odd v[] = {
+		{ "[]", NOT "'" OPTIM(0) "' holds no flat groups as ZeRO has them" },
+		{ "{'optimizer_state_dict': {'single_partition_of_fp32_groups': {}}}",
+		  NOT "'" OPTIM(0) "' holds no flat groups as ZeRO has them" },
+		{ STATES("[1]", "[t0+0(2)]", ", 'ds_zero_partition_groups': [1]"),
+		  NOT "'" OPTIM(
+			  0) "' partitions experts by replica groups (AutoEP), which is not read" },
+		{ STATES("[1]", "[t0+0(2)]", ", 'ds_zero_partition_groups': []"),
+		  "a[2] float16\n" FP32 },
+		{ STATES("[1]", "[5]", ""), "?fp32: no tensor" },
+		{ STATES("[1]", "[t0+0(1,2)/(1,2)]", ""), "?fp32: it is not flat" },
+		{ STATES("[1]", "[t0+0(2)/(2)]", ""), "?fp32: it is not flat" },
+		{ STATES("[1]", "[t0+0(2), t0+0(2)]", ""), COUNTS },
+		{ STATES("1", "[t0+0(2), t0+0(2)]", ""), NOT
+		  "the optimizer states have 2 groups, the model states 1: they are of two saves" },
+		{ STATES("N", "[t0+0(2)]", ""), "a[2] float16\n" FP32 },
+		{ STATES("[Z]", "[t0+0(2)]", ""), NOT
+		  "there are optimizer states of 1 ranks, and 2 were saved: files are missing" },
+		{ STATES("torch.X(1)", "[t0+0(2)]", ""), "a[2] float16\n" FP32 },
+		{ STATES("torch.X()", "[t0+0(2)]", ""), COUNTS },
+		{ STATES("torch.X(1,2)", "[t0+0(2)]", ""), COUNTS },
+		{ STATES("'1'", "[t0+0(2)]", ""), COUNTS },
+		{ STATES("['1']", "[t0+0(2)]", ""), COUNTS },
+		{ STATES("0", "[t0+0(2)]", ""), COUNTS },
+		{ STATES("[]", "[t0+0(2)]", ""), COUNTS },
+		{ STATES("[1]", "[]", ""), NOT
+		  "the optimizer states have 0 groups, the model states 1: they are of two saves" },
+		/* Elastic: a list of the groups' states. */
+		{ BASE("[{'m': t1+0(2)}, {'m': t1+0(3)}]"),
+		  "a[2] float16\n" FP32 "optimizer.state.a.m[2] 100 101\n" },
+		{ BASE("[{5: t1+0(2), 'm': t1+0(1,2), 'n': 5, 'server_error': t1+0(2), "
+		       "'worker_error':"
+		       " t1+0(2), 's': torch._utils._rebuild_sparse_tensor(5)}]"),
+		  "a[2] float16\n" FP32 },
+		{ BASE("{'state': {-1: {}, 1: {}, 'x': {}, 0: {'step': 'x', 'm': t1+0(2)}}}"),
+		  "a[2] float16\n" FP32 "optimizer.state.a.m[2] 100 101\n" },
+		{ BASE("{'state': {0: {'step': t1+7()}}}"),
+		  "a[2] float16\n" FP32 "optimizer.state.a.step[] 107\n" },
+		{ BASE("{'state': {0: {'step': 1.5}}}"),
+		  "a[2] float16\n" FP32 "object optimizer.state.a.step\n" },
+		{ BASE("{'state': {0: {'step': t1+39(2)}}}"),
+		  "?its view reaches outside its storage" },
+		{ BASE("{'param_groups': [{'params': ['x', -1, 1], 'step': 4}, {'params': [0]}, 5,"
+		       " {'params': 0, 'step': 4}]}"),
+		  "a[2] float16\n" FP32 "object optimizer.param_groups\n" },
+		{ BASE("{'state': {0: {'step': 3}}, 'param_groups': [{'params': [0], 'step': 4}]}"),
+		  "a[2] float16\n" FP32 "object optimizer.param_groups\n"
+		  "object optimizer.state.a.step\n" },
+		/* Shorter than the masters; far longer. */
+		{ BASE("{'state': {0: {'m': t1+0(1)}}}"), "a[2] float16\n" FP32 },
+		{ BASE("{'state': {0: {'m': t1+0(5)}}}"), "a[2] float16\n" FP32 },
+		{ BASE("{'state': {0: {'m': t1+0(4)}}}"),
+		  "a[2] float16\n" FP32 "optimizer.state.a.m[2] 100 101\n" },
+		{ STATES("[1]", "[t0+0(3)]", ""), "a[2] float16\n" FP32 },
+		{ STATES("[1]", "[t0+0(4)]", ""), NOT "group 0 of the optimizer states does not "
+						      "have the elements that the model states "
+						      "list, 2: they are of two saves" },
+		{ STATES("[1]", "[t0+0(1)]", ""), NOT "group 0 of the optimizer states does not "
+						      "have the elements that the model states "
+						      "list, 2: they are of two saves" },
+	};
+	char text[1000], *at = text;
+
+	put(MODEL, "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (2,)}]}", 0);
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put(OPTIM(0), v[i].text, 0);
+		expect_odd(v[i].want);
+	}
+	at += sprintf(at, "{'state': {0: {");
+	for (unsigned i = 0; i < 16; i++)
+		at += sprintf(at, "'m%u': t1+0(2),", i);
+	sprintf(at, "}}}");
+	put_rank(OPTIM(0), "[t0+0(2)]", text, "[1]", 0);
+	expect_error("", "more than 16 kinds of optimizer state");
+}
+END_TEST
+
+START_TEST(columns_that_ranks_do_not_share_are_not_shown)
+{
+	put(MODEL, "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (2,)}]}", 0);
+	put_rank(OPTIM(0), "[t0+0(1)]", "{'state': {0: {'m': t1+0(1), 'n': t1+0(1)}}}", "[2]",
+		 1000);
+	put_rank(OPTIM(1), "[t0+0(1)]", "{'state': {0: {'m': h1+0(1), 'n': t1+0(1)}}}", "[2]",
+		 2000);
+	expect("", "a[2] float16\noptimizer.state.a.fp32[2] 1000 2000\n"
+		   "optimizer.state.a.n[2] 1100 2100\nobject optimizer.loss_scaler\n");
+	put_rank(OPTIM(1), "[h0+0(1)]", "{}", "[2]", 2000);
+	expect("", LOSS "group 0 of the optimizer states does not have the elements that the model "
+			"states list, 2: they are of two saves");
+	put_shard(OPTIM(1), "[t0+0(1)]", "{}", "[2]", 2000);
+	expect("",
+	       LOSS "'" OPTIM(1) "' has other groups than rank 0's file: they are of two saves");
+	put_rank(OPTIM(1), "[t0+0(1)]", "{}", "2", 2000);
+	saved_put(dir_fd, "zero_pp_rank_01_mp_rank_00_optim_states.pt", "{}", 0);
+	saved_expect_begin(dir, "deepspeed", NOT "'zero_pp_rank_");
+	expect("", NOT
+	       "'zero_pp_rank_01_mp_rank_00_optim_states.pt' and '" OPTIM(1) "' are both rank 1's");
+}
+END_TEST
+
+START_TEST(groups_of_old_versions_are_told_apart_by_their_sizes)
+{
+	static const struct odd v[] = {
+		{ STATES("[1, 1]", "[t0+0(3), t1+0(4)]", ""),
+		  "a[3] 0 1 2\nb[4] 100 101 102 103\noptimizer.state.a.fp32[3] 0 1 2\n"
+		  "optimizer.state.b.fp32[4] 100 101 102 103\n" },
+		/* The second parameter has more elements than are left. */
+		{ STATES("[1, 1]", "[t0+0(3), t1+0(3)]", ""),
+		  "?param_shapes has more elements than the optimizer states" },
+		{ "{'optimizer_state_dict': {'fp32_flat_groups': [t0+0(3), t1+0(4)]}}",
+		  "a[3] 0 1 2\nb[4] 100 101 102 103\noptimizer.state.a.fp32[3] 0 1 2\n"
+		  "optimizer.state.b.fp32[4] 100 101 102 103\n" },
+	};
+
+	put(MODEL, "{'module': {}, 'param_shapes': {'a': (3,), 'b': (4,)}}", 0);
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put(OPTIM(0), v[i].text, 0);
+		if (*v[i].want == '?')
+			expect_odd(v[i].want);
+		else
+			saved_expect_begin(dir, "deepspeed", v[i].want);
+	}
+}
+END_TEST
+
+START_TEST(odd_files_of_zero_3)
+{
+	static const char frozen[] = "'frozen_param_fragments': {'f': h3+0(1)}";
+
+	put_model3(SHARD(0), frozen, 0);
+	put_model3(SHARD(2), frozen, 0);
+	expect("", "n[2] 200 201\n! not everything is shown: model states of rank 1 are missing "
+		   "(found '" SHARD(2) "')");
+	put_model3(SHARD(1), "'frozen_param_fragments': {'f': t3+0(1)}", 0);
+	saved_expect_begin(dir, "deepspeed",
+			   "n[2] 200 201\n! not everything is shown: parts of frozen parameter 'f' "
+			   "are missing");
+	put_model3(SHARD(1), "'frozen_param_fragments': {}", 0);
+	saved_expect_begin(dir, "deepspeed",
+			   "n[2] 200 201\n! not everything is shown: parts of frozen parameter 'f' "
+			   "are missing");
+	put_model3(SHARD(1), "'frozen_param_fragments': {'f': 5}", 0);
+	expect_error("", "f: no tensor");
+	put_model3(SHARD(1), frozen, 0);
+	saved_put(dir_fd, "zero_pp_rank_01_mp_rank_00_model_states.pt", "{}", 0);
+	expect_error("", "'zero_pp_rank_01_mp_rank_00_model_states.pt' and '" SHARD(
+				 1) "' are of the same rank: one is of another checkpoint");
+	REQUIRE(!unlinkat(dir_fd, "zero_pp_rank_01_mp_rank_00_model_states.pt", 0));
+	/* Moments as long as the masters, shorter, and none in one file. */
+	put_shard(OPTIM(0), "[t0+0(3)]",
+		  "{'state': {0: {'m': t1+0(3), 'n': t1+0(4), 'o': t1+0(3)}}}", "3", 1000);
+	put_shard(OPTIM(1), "[t0+0(3)]",
+		  "{'state': {0: {'m': t1+0(3), 'n': t1+0(4), 'o': t1+0(3)}}}", "3", 2000);
+	put_shard(OPTIM(2), "[t0+0(3)]", "{'state': {0: {'m': t1+0(3), 'n': t1+0(4)}}}", "3", 3000);
+	expect("", "a[2,2] 1000 1001 2000 2001\nb[1] 1002\nf[3] float16\nn[2] 200 201\n"
+		   "optimizer.state.a.fp32[2,2] 1000 1001 2000 2001\n"
+		   "optimizer.state.a.m[2,2] 1100 1101 2100 2101\n"
+		   "optimizer.state.b.fp32[1] 1002\noptimizer.state.b.m[1] 1102\n");
+}
+END_TEST
+
+START_TEST(experts_without_numbers_are_not_named)
+{
+	static const char word[] = "'m.deepspeed_moe.experts.deepspeed_experts.";
+	char text[500];
+
+	put(MODEL, "{'module': {'g': t0+0(2)}, 'param_shapes': [{'g': (2,)}, {'x': (1,)}]}", 0);
+	put_rank(OPTIM(0), "[t0+0(1), t1+0(1)]", "{}", "[2, 1]", 1000);
+	put_rank(OPTIM(1), "[t0+0(1), t1+0(1)]", "{}", "[2, 1]", 2000);
+	expect("", "g[2] 0 1\nobject optimizer.loss_scaler\n! not everything is shown: 'x' is an "
+		   "expert's, and its name does not say which one's");
+	(void)snprintf(text, sizeof(text),
+		       "{'module': {'g': t0+0(2)}, 'param_shapes': [{'g': (2,)}, {%s': (1,)}]}",
+		       word);
+	put(MODEL, text, 0);
+	saved_expect_begin(dir, "deepspeed", "g[2] 0 1\nobject optimizer.loss_scaler\n! ");
+	/* Two modules, with one expert and with two for each rank. */
+	(void)snprintf(
+		text, sizeof(text),
+		"{'module': {'g': t0+0(2)}, 'ds_config': {'use_data_before_expert_parallelism': F},"
+		" 'param_shapes': [{'g': (2,)}, {%s0': (1,), 'l.%s0.w': (1,), 'l.%s1.w': (1,)}]}",
+		word, word + 1, word + 1);
+	put(MODEL, text, 0);
+	put_rank(OPTIM(0), "[t0+0(1), t1+0(3)]", "{}", "[2, 1]", 1000);
+	put_rank(OPTIM(1), "[t0+0(1), t1+0(3)]", "{}", "[2, 1]", 2000);
+	saved_expect_begin(dir, "deepspeed",
+			   "g[2] 0 1\nl.m.deepspeed_moe.experts.deepspeed_experts.0.w[1] 1101\n"
+			   "l.m.deepspeed_moe.experts.deepspeed_experts.1.w[1] 1102\n"
+			   "l.m.deepspeed_moe.experts.deepspeed_experts.2.w[1] 2101\n"
+			   "l.m.deepspeed_moe.experts.deepspeed_experts.3.w[1] 2102\n"
+			   "m.deepspeed_moe.experts.deepspeed_experts.0[1] 1100\n"
+			   "m.deepspeed_moe.experts.deepspeed_experts.1[1] 2100\n");
+	put(MODEL, "{'module': {'g': t0+0(2)}, 'param_shapes': [{'g': (2,)}, {'x': (1,)}]}", 0);
+	put_rank(OPTIM(0), "[t0+0(1), t1+0(1)]", "{}", "[3, 2]", 1000);
+	put_rank(OPTIM(1), "[t0+0(1), t1+0(1)]", "{}", "[3, 2]", 2000);
+	put_rank(OPTIM(2), "[t0+0(0), t1+0(1)]", "{}", "[3, 2]", 2000);
+	expect("", "g[2] 0 1\nobject optimizer.loss_scaler\n! not everything is shown: group 1 is "
+		   "of 2 ranks, of 3");
+}
+END_TEST
+
+START_TEST(experts_without_zero_have_objects_of_their_own)
+{
+	static const char expp[] = "expp_rank_0_mp_rank_00_optim_states.pt";
+
+	put(MODEL, "{'module': {'w': t0+0(1)}}", 0);
+	put(expp, "{'optimizer': {'state': {0: {'m': t0+0(2)}}, 'x': 5}}", 0);
+	saved_expect_begin(dir, "deepspeed",
+			   "optimizer.expp_rank_0_mp_rank_00.state.0.m[2] 0 1\nw[1] 0\n");
+	put(expp, "{'optimizer': 5}", 0);
+	expect("", "w[1] 0\n");
+	put(expp, "[]", 0);
+	expect("", "w[1] 0\n");
+	put_file(dir_fd, expp, "x", 1);
+	expect_error("", expp);
+	REQUIRE(!unlinkat(dir_fd, expp, 0));
+	put("expert_1_mp_rank_00_model_states.pt", "{'e': t0+1(1), 'o': 5}", 0);
+	expect("", "e[1] 1\nw[1] 0\nobject o\n");
+	put_file(dir_fd, "expert_1_mp_rank_00_model_states.pt", "x", 1);
+	expect_error("", "expert_1_mp_rank_00_model_states.pt");
+}
+END_TEST
+
+START_TEST(only_one_tied_module_may_fit_a_layer)
+{
+	put(MODEL,
+	    "{'module': N, 'param_shapes': [{'tied_modules.a.w': (2,), 'tied_modules.a.b': (1,),"
+	    " 'tied_modules.c.w': (2,1), 'tied_modules.d': (1,), 'x': (1,)}]}",
+	    0);
+	put("layer_00-model_states.pt", "{'w': t0+0(2), 'b': t0+2(1), 5: 6, 'n': 7}", 0);
+	put("layer_01-model_states.pt", "{'w': t0+0(2)}", 0);
+	put("layer_02-model_states.pt", "{'w': t0+0(2,1)}", 0);
+	put("layer_03-model_states.pt", "{'w': t0+0(1,2)}", 0);
+	expect("", "1.w[2] 0 1\n3.w[1,2] 0 1\ntied_modules.a.b[1] 2\ntied_modules.a.w[2] 0 1\n"
+		   "tied_modules.c.w[2,1] 0 1\n");
+	put(MODEL,
+	    "{'module': N, 'param_shapes': [{'tied_modules.c.w': (2,1), 'tied_modules.e.w': "
+	    "(2,1)}]}",
+	    0);
+	expect("", "0.b[1] 2\n0.w[2] 0 1\n1.w[2] 0 1\n2.w[2,1] 0 1\n3.w[1,2] 0 1\n");
+	put("layer_00-model_states.pt", "[]", 0);
+	expect_error("", "'layer_00-model_states.pt' does not hold a state dict");
+}
+END_TEST
+
+/* Without the degrees, the files of the first layer are counted. */
+START_TEST(layers_say_how_many_slices_there_are)
+{
+	static const struct odd v[] = {
+		{ "N", "0.w[2] 0 1\nmp_rank_00/" },
+		{ "{'tp_degree': 2, 'pp_degree': 1}", "" },
+		{ "{'tp_degree': 0, 'pp_degree': 1}", "" },
+		{ "{'tp_degree': 2, 'pp_degree': -1}", "" },
+		{ "{'tp_degree': 3, 'pp_degree': 1}", "" },
+		{ "{'tp_degree': 1, 'pp_degree': 3}", "" },
+		{ "{'tp_degree': 1, 'pp_degree': 1}", "" },
+		{ "{'tp_degree': 'x', 'pp_degree': 1}", "" },
+		{ "{'tp_degree': 2}", "" },
+	};
+	char text[300];
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		(void)snprintf(text, sizeof(text),
+			       "{'module': N, 'checkpoint_parallel_dimensions': %s, "
+			       "'param_shapes': [{'0.w': (1,)}],"
+			       " 'universal_checkpoint_info': {}}",
+			       v[i].text);
+		put(MODEL, text, 0);
+		put("mp_rank_01_model_states.pt", "{'module': N}", 0);
+		put("layer_00-model_00-model_states.pt", "{'w': t0+0(1)}", 0);
+		put("layer_00-model_01-model_states.pt", "{'w': t0+0(1)}", 100);
+		expect("", "0.w[2] 0 100\n");
+	}
+	put("mp_rank_02_model_states.pt", "{'module': N}", 0);
+	expect_error(
+		"",
+		"'layer_00-model_00-model_states.pt' and others are of 2 tensor-parallel ranks, "
+		"and there are model states of 3 ranks");
+	put("layer_00-model_02-model_states.pt", "{'w': t0+0(1)}", 0);
+	put("layer_00-model_03-model_states.pt", "{'w': t0+0(1)}", 0);
+	expect_error("", "are of 4 tensor-parallel ranks, and there are model states of 3 ranks");
+}
+END_TEST
+
+#define INFO_PARTS(shape_and_dim) \
+	"'parameter_with_sub_params': [{'patterns': ['w'], " shape_and_dim "}]"
+#define SLICES "mp_rank_00/w[4,1] 0 1 2 3\nmp_rank_01/w[4,1] 100 101 102 103\n"
+
+START_TEST(odd_rules_leave_slices_as_they_are)
+{
+	static const char rows[] = "w[8,1] 0 1 2 3 100 101 102 103\n";
+	static const struct odd v[] = {
+		{ "", rows },
+		{ INFO_PARTS("'shape': (2,1), 'partition_dim': 0"),
+		  "w[8,1] 0 1 100 101 2 3 102 103\n" },
+		{ INFO_PARTS("'shape': [2,1], 'partition_dim': 0"),
+		  "w[8,1] 0 1 100 101 2 3 102 103\n" },
+		{ INFO_PARTS("'shape': ((2,6),1), 'partition_dim': 0"),
+		  "w[8,1] 0 100 1 2 3 101 102 103\n" },
+		{ INFO_PARTS("'shape': 5, 'partition_dim': 0"), SLICES },
+		{ INFO_PARTS("'partition_dim': 0"), SLICES },
+		{ INFO_PARTS("'shape': (2,1)"), SLICES },
+		{ INFO_PARTS("'shape': (2,1), 'partition_dim': 'x'"), SLICES },
+		{ INFO_PARTS("'shape': (2,1), 'partition_dim': -1"), SLICES },
+		{ INFO_PARTS("'shape': (2,1), 'partition_dim': 2"), SLICES },
+		{ INFO_PARTS("'shape': "
+			     "(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,"
+			     "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1),"
+			     " 'partition_dim': 66"),
+		  SLICES },
+		{ INFO_PARTS("'shape': (1,1,1), 'partition_dim': 2"), SLICES },
+		{ INFO_PARTS("'shape': (0,1), 'partition_dim': 0"), SLICES },
+		{ INFO_PARTS("'shape': (65,1), 'partition_dim': 0"), SLICES },
+		{ INFO_PARTS("'shape': ('x',1), 'partition_dim': 0"), SLICES },
+		{ INFO_PARTS("'shape': ((),1), 'partition_dim': 0"), SLICES },
+		{ INFO_PARTS("'shape': ((4,4),1), 'partition_dim': 0, 'sub_param_shard_widths': 5"),
+		  SLICES },
+		{ INFO_PARTS("'shape': (3,1), 'partition_dim': 0"), SLICES },
+		{ INFO_PARTS("'shape': ((3,5),1), 'partition_dim': 0"), SLICES },
+		{ INFO_PARTS("'shape': ((4,8),1), 'partition_dim': 0"), SLICES },
+		{ INFO_PARTS("'shape': ((4,2),1), 'partition_dim': 0"), SLICES },
+		{ "'parameter_with_sub_params': [5]", rows },
+		{ "'parameter_with_sub_params': [{'patterns': [5]}]", SLICES
+		  "! not everything is shown: slices of tensor parallelism are listed as they are: "
+		  "pattern '?' of universal_checkpoint_info is not understood" },
+		{ "'sub_param_shard_widths': 5", SLICES
+		  "! not everything is shown: slices of tensor parallelism are listed as they are: "
+		  "their sub-parameters are of uneven widths" },
+		{ "'original_vocab_size': 'x', 'vocabulary_parameter_patterns': ['w']", rows },
+		{ "'original_vocab_size': -1, 'vocabulary_parameter_patterns': ['w']", rows },
+		{ "'original_vocab_size': 100, 'vocabulary_parameter_patterns': ['w']", rows },
+		{ "'original_vocab_size': 2, 'vocabulary_parameter_patterns': ['w']",
+		  "w[2,1] 0 1\n" },
+		{ "'original_vocab_size': 2, 'vocabulary_parameter_patterns': ['w'],"
+		  " 'parameter_with_row_parallelism_patterns': ['w']",
+		  SLICES },
+	};
+	char text[1000];
+	char *many = malloc(60100), *at = many;
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++)
+		for (unsigned mp = 0; mp < 2; mp++) {
+			(void)snprintf(
+				text, sizeof(text),
+				"{'module': {'w': t0+0(4,1)}, 'universal_checkpoint_info': {%s}}",
+				v[i].text);
+			put(mp ? "mp_rank_01_model_states.pt" : MODEL, text, 100 * mp);
+			if (mp)
+				expect("", v[i].want);
+		}
+	REQUIRE(many);
+	for (int parts = 0; parts < 2; parts++) {
+		at = many;
+		at += sprintf(at, "{'universal_checkpoint_info': {'%s': [",
+			      parts ? "parameter_with_sub_params"
+				    : "vocabulary_parameter_patterns");
+		for (unsigned i = 0; i < 10001; i++)
+			at += sprintf(at, "5,");
+		sprintf(at, "]}}");
+		put(MODEL, many, 0);
+		expect_error("",
+			     parts ? "more than 10000 patterns of sub-parameters"
+				   : "more than 10000 patterns in 'vocabulary_parameter_patterns'");
+	}
+	free(many);
+}
+END_TEST
+
+START_TEST(slices_that_do_not_fit_are_left_as_they_are)
+{
+	static const struct {
+		const char *zero, *one, *want;
+	} v[] = {
+		{ "t0+0(2,2)", "t0+0(1,2)", "w[3,2] 0 1 2 3 100 101\n" },
+		{ "t0+0(2,2)", "t0+0(2,1)",
+		  "mp_rank_00/w[2,2] 0 1 2 3\nmp_rank_01/w[2,1] 100 101\n" },
+		{ "t0+0(2)", "t0+0(2,1)", "mp_rank_00/w[2] 0 1\nmp_rank_01/w[2,1] 100 101\n" },
+		{ "t0+0(2)", "h0+0(2)", "mp_rank_00/w[2] 0 1\nmp_rank_01/w[2] float16\n" },
+		{ "t0+0()", "t0+0()", "mp_rank_00/w[] 0\nmp_rank_01/w[] 100\n" },
+		{ "t0+0(2,2)/(1,2)", "t0+0(2,2)", "w[4,2] 0 2 1 3 100 101 102 103\n" },
+		{ "t0+0(4611686018427387904,0)", "t0+0(4611686018427387904,0)",
+		  "mp_rank_00/w[4611686018427387904,0]\nmp_rank_01/w[4611686018427387904,0]\n" },
+		/* of the names that all ranks have in full */
+		{ "t1+0(2)", "t1+0(2)", "w[4] 100 101 200 201\n" },
+	};
+	char text[1000];
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		for (unsigned mp = 0; mp < 2; mp++) {
+			(void)snprintf(text, sizeof(text),
+				       "{'module': {'w': %s}, 'universal_checkpoint_info':"
+				       " {'tp_replicated_parameter_patterns': ['s'],"
+				       " 'parameter_with_row_parallelism_patterns': ['r']}}",
+				       mp ? v[i].one : v[i].zero);
+			put(mp ? "mp_rank_01_model_states.pt" : MODEL, text, 100 * mp);
+		}
+		expect("", v[i].want);
+	}
+	for (unsigned mp = 0; mp < 2; mp++)
+		put(mp ? "mp_rank_01_model_states.pt" : MODEL,
+		    "{'module': {'r': t0+0(2), 's': t0+0(), 'same': t0+0(2,2)}, "
+		    "'universal_checkpoint_info':"
+		    " {'tp_replicated_parameter_patterns': ['s'],"
+		    " 'parameter_with_row_parallelism_patterns': ['r']}}",
+		    100 * mp);
+	expect("", "mp_rank_00/r[2] 0 1\nmp_rank_01/r[2] 100 101\ns[] 0\nsame[2,2] 0 1 2 3\n");
+	put("mp_rank_01_model_states.pt", "{'module': {'r': t0+0(2), 'x': t0+0(1)}}", 100);
+	expect("", "mp_rank_00/r[2] 0 1\nmp_rank_00/s[] 0\nmp_rank_00/same[2,2] 0 1 2 3\n"
+		   "mp_rank_01/r[2] 100 101\nmp_rank_01/x[1] 100\n");
+}
+END_TEST
+
+START_TEST(model_states_that_are_there_twice_are_refused)
+{
+	put(MODEL, "{'module': {'w': t0+0(1)}}", 0);
+	put("mp_rank_0_model_states.pt", "{'module': {'w': t0+0(1)}}", 0);
+	expect_error("",
+		     "'mp_rank_00_model_states.pt' and 'mp_rank_0_model_states.pt' are of the same "
+		     "rank: one is of another checkpoint");
+}
+END_TEST
+
+START_TEST(other_names_are_of_no_checkpoint)
+{
+	static const char *const names[] = {
+		"zero_pp_rank_x_mp_rank_00_model_states.pt",
+		"zero_pp_rank_0mp_rank_00_model_states.pt",
+		"mp_rank__model_states.pt",
+		"mp_rank_00_model_states.pth",
+		"layer_x-model_states.pt",
+		"layer_00-model_x-model_states.pt",
+		"layer_00-model_00-model_states.pth",
+		"layer_00.pt",
+		"layer_0expert_0_mp_rank_00_model_states.pt",
+		"layer_x_expert_0_mp_rank_00_model_states.pt",
+		"expert_x_mp_rank_00_model_states.pt",
+		"expert_0_model_states.pt",
+		"expert_0_mp_rank_x_model_states.pt",
+		"expert_0_mp_rank_00_states.pt",
+		"fp16_zero_pp_rank_x_mp_rank_00_optim_states.pt",
+		"zero_pp_rank_0_optim_states.pt",
+		"zero_pp_rank_0_mp_rank_x_optim_states.pt",
+		"zero_pp_rank_0_mp_rank_00_optim_states.pth",
+		"expp_rank_x_mp_rank_00_optim_states.pt",
+		"expp_rank_0_rank_00_optim_states.pt",
+		"expp_rank_0_mp_rank_x_optim_states.pt",
+		"expp_rank_0_mp_rank_00_optim_states.pth",
+	};
+
+	put(MODEL, "{'module': {'w': t0+0(1)}}", 0);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		put(names[i], "5", 0);
+	directory("layer_00-model_states.pt");
+	expect("", "w[1] 0\n");
+	REQUIRE(!unlinkat(dir_fd, MODEL, 0));
+	saved_expect_not(dir, "deepspeed");
+	put("layer_01-model_states.pt", "{}", 0);
+	expect_error("", "DeepSpeed's 'mp_rank_00_model_states.pt' is missing");
+	put("fp16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "{}", 0);
+	put(MODEL, "{'module': {'w': t0+0(1)}}", 0);
+	expect("", "w[1] 0\n! not everything is shown: "
+		   "'fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt' is "
+		   "missing, though 'fp16_zero_pp_rank_1_mp_rank_00_optim_states.pt' is there");
+}
+END_TEST
+
+START_TEST(odd_files_of_a_universal_checkpoint)
+{
+	static const struct odd v[] = {
+		{ "{'param': 5}", "a[2,2] 10 11 12 13\n" },
+		{ "{}", "a[2,2] 10 11 12 13\n" },
+		{ "t0+39(2)", "?'zero/a/m.pt'" },
+		{ "t0+0(2,2)", "a[2,2] 10 11 12 13\noptimizer.state.a.m[2,2] 0 1 2 3\n" },
+		{ "t0+0(4)/(2)", "a[2,2] 10 11 12 13\noptimizer.state.a.m[4] 0 2 4 6\n" },
+		{ "{'param': t0+0(4)}", "a[2,2] 10 11 12 13\noptimizer.state.a.m[4] 0 1 2 3\n" },
+	};
+
+	put(MODEL, "{'module': {'a': t0+0(2,2)}, 'param_shapes': [{'a': (2,2)}]}", 10);
+	directory("zero");
+	directory("zero/a");
+	directory("zero/a/x.pt");
+	put_file(dir_fd, "zero/a/.pt", "x", 1);
+	put_file(dir_fd, "zero/a/x.bin", "x", 1);
+	put_file(dir_fd, "zero/a/x", "x", 1);
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put("zero/a/m.pt", v[i].text, 0);
+		expect_odd(v[i].want);
+	}
+	directory("zero/b");
+	put("zero/b/m.pt", "t0+0(4)", 0);
+	expect("", "a[2,2] 10 11 12 13\noptimizer.state.a.m[4] 0 1 2 3\noptimizer.state.b.m[4] 0 1 "
+		   "2 3\n");
+	put_file(dir_fd, "zero/b/m.pt", "x", 1);
+	expect_error("", "zero/b/m.pt");
+	/* A link to a directory is not followed. */
+	REQUIRE(!unlinkat(dir_fd, "zero/b/m.pt", 0));
+	REQUIRE(!unlinkat(dir_fd, "zero/b", AT_REMOVEDIR));
+	REQUIRE(!symlinkat("a", dir_fd, "zero/b"));
+	expect("", "a[2,2] 10 11 12 13\noptimizer.state.a.m[4] 0 1 2 3\n");
+}
+END_TEST
+
+START_TEST(latest_may_name_what_is_no_checkpoint)
+{
+	directory("one");
+	put("one/" MODEL, "{'module': {'w': t0+0(1)}}", 1);
+	directory("latest");
+	expect("", "w[1] 1\n");
+	REQUIRE(!unlinkat(dir_fd, "latest", AT_REMOVEDIR));
+	put_file(dir_fd, "latest", "file", 4);
+	put_file(dir_fd, "file", "x", 1);
+	saved_expect_not(dir, "deepspeed");
+	put_file(dir_fd, "latest", "one", 3);
+	put("one/layer_00-model_states.pt", "{}", 0);
+	expect("", "w[1] 1\n");
+	REQUIRE(!unlinkat(dir_fd, "one/" MODEL, 0));
+	expect_error("", "DeepSpeed's 'one/mp_rank_00_model_states.pt' is missing");
 }
 END_TEST
 
