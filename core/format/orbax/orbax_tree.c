@@ -224,7 +224,7 @@ static struct jval at_pointer(struct jval v, const char *name, size_t len)
 		v = jval_get(v, key);
 		name++;
 	}
-	return v;
+	return name > end ? v : (struct jval){ 0 };
 }
 
 static int report_leaf(const struct orbax_leaf *l, const struct orbax_name *prefix,
