@@ -174,6 +174,18 @@ START_TEST(extensions_are_arrays_scalars_complex_numbers_and_tuples)
 	REFUSE_EXT(1, "\x93\x91\xff\xa5int16\xc4\x00", "is not a shape, a dtype and bytes");
 	REFUSE_EXT(1, "\x93\x91\x02\xa5int16\xc4\x05\1\2\3\4",
 		   "5 bytes are needed at byte 14, and 4");
+	REFUSE_EXT(1, "\x05", "is not a shape, a dtype and bytes");
+	REFUSE_EXT(1, "\x90", "is not a shape, a dtype and bytes");
+	REFUSE_EXT(1, "\x91\x91\x02", "is not a shape, a dtype and bytes");
+	REFUSE_EXT(1, "\x93\x02\xa5int16\xc4\x00", "is not a shape, a dtype and bytes");
+	REFUSE_EXT(1, "\x93\x91\x02\x05\xc4\x00", "is not a shape, a dtype and bytes");
+	REFUSE_EXT(1, "\x93\x91\x02\xa5int16\xa0", "is not a shape, a dtype and bytes");
+	REFUSE_EXT(1, "\x93\x91\xa1x\xa5int16\xc4\x00", "is not a shape, a dtype and bytes");
+	REFUSE_EXT(2, "\x05", "is not two numbers");
+	REFUSE_EXT(2, "\x90", "is not two numbers");
+	REFUSE_EXT(2, "\x91\xca\x3f\xc0\x00\x00", "is not two numbers");
+	REFUSE_EXT(2, "\x93\xca\x3f\xc0\x00\x00\xca\x3f\xc0\x00\x00\x01", "is not two numbers");
+	REFUSE_EXT(2, "\x92\x01\xca\x3f\xc0\x00\x00", "is not two numbers");
 	REFUSE_EXT(2, "\x92\xca\x3f\xc0\x00\x00\x01", "is not two numbers");
 	REFUSE_EXT(4, "\x01", "is no list");
 }
@@ -200,12 +212,14 @@ START_TEST(depth_and_number_of_values_are_bounded)
 	memset(b, 0x91, sizeof(b));
 	ck_assert_int_eq(parse(b, sizeof(b)), -EFBIG);
 	ck_assert_msg(strstr(err.msg, "nested more than 200 deep") != NULL, "%s", err.msg);
-	memset(b, 0xc7, sizeof(b)); /* tuples of tuples */
-	for (size_t i = 0; i + 3 < sizeof(b); i += 3) {
-		b[i + 1] = 255;
-		b[i + 2] = 4;
+	for (size_t i = 0; i < 250; i++) { /* tuples of tuples */
+		size_t len = 4 * (249 - i) + 1;
+
+		memcpy(b + 4 * i, (uint8_t[]){ 0xc8, (uint8_t)(len >> 8), (uint8_t)len, 4 }, 4);
 	}
-	ck_assert_int_lt(parse(b, sizeof(b)), 0);
+	b[1000] = 0x90;
+	ck_assert_int_eq(parse(b, 1001), -EFBIG);
+	ck_assert_msg(strstr(err.msg, "nested more than 200 deep") != NULL, "%s", err.msg);
 	memset(b, 0xc0, sizeof(b));
 	memcpy(b, "\xdd\x00\x01\x00\x00", 5);
 	ck_assert_int_eq(parse(b, sizeof(b)), -EFBIG); /* of the ceiling here */
@@ -286,6 +300,17 @@ START_TEST(members_are_found_by_their_keys)
 	ck_assert(msgpack_begins(b, sizeof(b) - 1));
 	ck_assert(!msgpack_begins("\x01", 1));
 	ck_assert(!msgpack_begins("\x80\xa1", 2)); /* nothing in it */
+	ck_assert(!msgpack_begins("", 0));
+	ck_assert(!msgpack_begins("\x81", 1));
+	ck_assert(!msgpack_begins("\x81\x05", 2)); /* the key is a number */
+	ck_assert(!msgpack_begins("\x81\xc4", 2)); /* bytes */
+	ck_assert(msgpack_begins("\x81\xd9", 2));
+	ck_assert(msgpack_begins("\xde\0\1\xa1", 4));
+	ck_assert(!msgpack_begins("\xde\0\1", 3));
+	ck_assert(msgpack_begins("\xdf\0\0\0\1\xbf", 6));
+	ck_assert(!msgpack_begins("\xdf\0\0\0\1\x9f", 6));
+	ck_assert(!msgpack_is_text(NULL, "hi"));
+	ck_assert_ptr_null(msgpack_get(NULL, "c"));
 	ck_assert_msg(!msgpack_read(&blob, &a, &root, &err), "%s", err.msg);
 	ck_assert_int_eq(msgpack_get(root, "a")->integer, 1);
 	ck_assert(msgpack_is_text(msgpack_get(root, "b"), "hi"));

@@ -5,6 +5,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "dir_util.h"
+#include "model/box.h"
+#include "msgpack_util.h"
 #include "ocdbt_util.h"
 #include "opts_util.h"
 #include "sha256_util.h"
@@ -18,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const char *data(void)
 {
@@ -706,6 +709,406 @@ START_TEST(children_are_what_their_parents_say)
 	}
 	buf_release(&b);
 	buf_release(&m);
+}
+END_TEST
+
+/* ---- msgpack ---- */
+
+static void put_msgpack(const char *name, const char *text)
+{
+	struct buf b = BUF_INIT(1 << 20);
+
+	msgpack_put(&b, text);
+	put_buf(name, &b);
+}
+
+/* "name[shape] ", " name=JSON" of objects, "name!FAULT" of what is missing; or why it is not opened. */
+static const char *shown(const char *sub)
+{
+	static char text[3000];
+	char path[4200];
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct ckpt_totals totals;
+	struct buf b = BUF_INIT(sizeof(text) - 1);
+
+	(void)snprintf(path, sizeof(path), "%s%s", dir, sub);
+	if (open_at(path, true, &c, &e)) {
+		(void)snprintf(text, sizeof(text), "%s", e.msg);
+		return text;
+	}
+	ckpt_totals(c, &totals);
+	buf_str(&b, "");
+	for (uint64_t i = 0; i < totals.tensors; i++) {
+		struct ckpt_tensor t;
+
+		ckpt_tensor(c, i, &t);
+		buf_str(&b, t.fqn);
+		buf_json_u64s(&b, t.shape, t.n_dims);
+		buf_printf(&b, "%s%s ", t.fault ? "!" : "", t.fault ? t.fault : "");
+	}
+	for (uint64_t i = 0; i < totals.objects; i++) {
+		struct ckpt_object o;
+		char *json = NULL;
+		size_t n;
+
+		ckpt_object(c, i, &o);
+		if (o.fault) {
+			buf_printf(&b, "%s!%s ", o.fqn, o.fault);
+			continue;
+		}
+		ck_assert_msg(!ckpt_object_json(c, i, &json, &n, &e), "%s", e.msg);
+		buf_printf(&b, "%s=%.*s ", o.fqn, (int)n - 1, json);
+		free(json);
+	}
+	REQUIRE(!b.err);
+	(void)snprintf(text, sizeof(text), "%s", b.data);
+	buf_release(&b);
+	ckpt_close(c);
+	return text;
+}
+
+#define EXPECT_SHOWN(sub, want)	  ck_assert_str_eq(shown(sub), want)
+#define EXPECT_REFUSED(sub, want) ck_assert_msg(strstr(shown(sub), want) != NULL, "%s", shown(sub))
+
+#define CHUNKED(shape, chunks) \
+	"{'w': {'__msgpack_chunked_array__': T, 'shape': " shape ", 'chunks': " chunks "}}"
+#define NO_NUMBERS "array 'w': it has no shape, or no numbered pieces"
+#define NO_ARRAY   "w!not supported: a value that is neither an array nor a number or a text "
+
+START_TEST(values_of_msgpack_are_objects)
+{
+	static const struct {
+		const char *text, *want;
+	} v[] = {
+		{ "{'w': @uint8(2,3)}", "w[2,3] " },
+		{ "{'w': {'x': [@uint8(1), @bfloat16()]}, 'n': N}", "w.x.0[1] w.x.1[] " },
+		{ "{'w': @int8(0,9)}", "w[0,9] " },
+		{ "{'a': T, 'b': F, 'c': -5, 'd': 1.5, 'e': 'x\"', 'f': u18446744073709551615}",
+		  "a=true b=false c=-5 d=1.5 e=\"x\\\"\" f=18446744073709551615 " },
+		{ "{'a': c1.5,-2, 'b': c1,inf, 'c': nan}",
+		  "a=[1.5, -2] b=[1, \"inf\"] c=\"nan\" " },
+		{ "{'w': b5}", NO_ARRAY },
+		{ "{'w': x}", NO_ARRAY },
+		{ "{'w': @strange(2)8}", "w!not supported: dtype 'strange' " },
+		{ CHUNKED("{'0': 4}", "{'0': @uint8(2), '1': @uint8(1,2)}"), "w[4] " },
+		{ CHUNKED("{'1': 3, '0': 2}", "{'1': @uint8(1), '0': @uint8(5), '2': @uint8(0)}"),
+		  "w[2,3] " },
+		{ CHUNKED("{}", "{'0': @uint8(1)}"), "w[] " },
+		{ CHUNKED("{'0': 0}", "{'0': @uint8(0)}"), "w[0] " },
+		{ CHUNKED("{'0': 1}", "{'0': @strange(1)1}"), "w!not supported: dtype 'strange' " },
+		{ "{'w': 'PLACEHOLDER://w'}",
+		  "w!it is the array 'w' beside the file, and there is none " },
+		{ "{'w': {'driver': 'zarr', 'kvstore': {'path': 'a/b//'}}}",
+		  "w!it is the array 'b' beside the file, and there is none " },
+		{ "{'w': {'driver': 'zarr', 'kvstore': {'path': 'b'}}}",
+		  "w!it is the array 'b' beside the file, and there is none " },
+		{ "{'w': {'driver': 'zarr', 'kvstore': {'path': '/'}}}",
+		  "w!it is the array '' beside the file, and there is none " },
+		/* Something else called so. */
+		{ "{'w': {'driver': 'zarr', 'kvstore': {'path': 5}}}",
+		  "w.driver=\"zarr\" w.kvstore.path=5 " },
+		{ "{'w': {'driver': 'file', 'kvstore': {'path': 'x'}}}",
+		  "w.driver=\"file\" w.kvstore.path=\"x\" " },
+		{ "{'w': {'driver': 5}}", "w.driver=5 " },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put_msgpack("flax_model.msgpack", v[i].text);
+		EXPECT_SHOWN("", v[i].want);
+	}
+}
+END_TEST
+
+START_TEST(arrays_of_msgpack_that_contradict_themselves_are_refused)
+{
+	static const struct {
+		const char *text, *says;
+	} v[] = {
+		{ "{'w': @float32(2)7}",
+		  "array 'w': its bytes are not as many as its shape needs" },
+		{ "{'w': @float32(9223372036854775807,9)8}", "array 'w': its shape is impossible" },
+		{ "{'w': @float64(4611686018427387904)8}",
+		  "array 'w': its bytes are not as many as its shape needs" },
+		{ CHUNKED("5", "{'0': @uint8(2)}"), NO_NUMBERS },
+		{ CHUNKED("{'0': 2}", "5"), NO_NUMBERS },
+		{ CHUNKED("{'0': 2}", "{}"), NO_NUMBERS },
+		{ CHUNKED("{'0': 2}", "[@uint8(2)]"), NO_NUMBERS },
+		{ CHUNKED("{'0': 2}", "{'x': @uint8(2)}"), NO_NUMBERS },
+		{ CHUNKED("{'0': 2}", "{'0x': @uint8(2)}"), NO_NUMBERS },
+		{ CHUNKED("{'0': 2}", "{'1': @uint8(2)}"), NO_NUMBERS },
+		{ CHUNKED("{'0': 2, '00': 1}", "{'0': @uint8(2)}"), NO_NUMBERS },
+		{ CHUNKED("{'0': 'x'}", "{'0': @uint8(2)}"),
+		  "array 'w': its shape is not of numbers" },
+		{ CHUNKED("{'0': -2}", "{'0': @uint8(2)}"),
+		  "array 'w': its shape is not of numbers" },
+		{ CHUNKED("{'0': 2}", "{'0': 5}"), "array 'w': a piece of it is not an array" },
+		{ CHUNKED("{'0': 2}", "{'0': @uint8(1), '1': @int8(1)}"),
+		  "array 'w': its pieces have several dtypes" },
+		{ CHUNKED("{'0': 2}", "{'0': @uint8(1), '1': @uint8(1)2}"),
+		  "array 'w': its bytes are not as many as its shape needs" },
+		{ CHUNKED("{'0': 2}", "{'0': @uint8(1), '1': @uint8(2)}"),
+		  "array 'w': its pieces have more elements than it" },
+		{ CHUNKED("{'0': 2}", "{'0': @uint8(1)}"),
+		  "array 'w': its pieces have fewer elements than it" },
+		{ CHUNKED("{'0': 9223372036854775807, '1': 9}", "{'0': @uint8(1)}"),
+		  "array 'w': its shape is impossible" },
+		{ "{'w': @uint8(-1)0}", "is not a shape, a dtype and bytes" },
+	};
+	struct buf b = BUF_INIT(1 << 20);
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put_msgpack("flax_model.msgpack", v[i].text);
+		EXPECT_REFUSED("", v[i].says);
+	}
+	/* More dimensions than there may be. */
+	buf_str(&b, "{'w': {'__msgpack_chunked_array__': T, 'shape': {");
+	for (unsigned i = 0; i <= CKPT_MAX_DIMS; i++)
+		buf_printf(&b, "'%u': 1,", i);
+	buf_str(&b, "}, 'chunks': {'0': @uint8(1)}}}");
+	put_msgpack("flax_model.msgpack", b.data);
+	EXPECT_REFUSED("", NO_NUMBERS);
+	b.len = 0;
+	buf_str(&b, "{'w': @uint8(");
+	for (unsigned i = 0; i <= CKPT_MAX_DIMS; i++)
+		buf_str(&b, "1,");
+	buf_str(&b, ")}");
+	put_msgpack("flax_model.msgpack", b.data);
+	EXPECT_REFUSED("", "dimensions");
+	/* A name that is too long, and one nested too deep. */
+	b.len = 0;
+	buf_str(&b, "{'a': {'");
+	for (unsigned i = 0; i < 65535; i++)
+		buf_str(&b, "x");
+	buf_str(&b, "': 1}}");
+	put_msgpack("flax_model.msgpack", b.data);
+	EXPECT_REFUSED("", "a name has more than 65535 bytes");
+	buf_release(&b);
+}
+END_TEST
+
+/* In 2021 T5X wrote no .zarray. */
+START_TEST(descriptions_of_t5x)
+{
+#define SPEC(dtype, about) \
+	"{'w': {'driver': 'zarr', 'dtype': " dtype \
+	", 'kvstore': {'path': 'x/a'}, 'metadata': {" about "}}}"
+#define TWO "'shape': {'0': 2}, 'chunks': {'0': 2}"
+	static const struct {
+		const char *text, *want;
+	} v[] = {
+		{ SPEC("'uint8'", TWO), "a[2] " },
+		{ SPEC("'uint8'", "'shape': [2], 'chunks': [1]"), "a[2] " },
+		{ SPEC("'uint8'", "'shape': [], 'chunks': []"), "a[] " },
+		{ SPEC("'uint8'", TWO ", 'compressor': {'id': 'zlib'}"), "a[2] " },
+		{ SPEC("'uint8'", TWO ", 'compressor': {'id': 5}"), "a[2] " },
+		{ SPEC("'uint8'", TWO ", 'compressor': N"), "a[2] " },
+		{ SPEC("'bfloat16'", "'shape': {'0': 1}, 'chunks': {'0': 1}"), "a[1] " },
+		{ SPEC("'strange'", TWO), "?a!not supported: the dtype 'strange'" },
+		{ SPEC("5", TWO), "?a!not supported: the dtype ''" },
+		{ SPEC("'uint8'", "'shape': {'1': 2}, 'chunks': {'0': 2}"),
+		  "?the description of array 'a'" },
+		{ SPEC("'uint8'", "'shape': 5, 'chunks': {'0': 2}"),
+		  "?the description of array 'a'" },
+		{ SPEC("'uint8'", "'shape': {'0': 2}"), "?the description of array 'a'" },
+		{ SPEC("'uint8'", "'shape': ['x'], 'chunks': [1]"),
+		  "?the description of array 'a'" },
+	};
+	struct buf b = BUF_INIT(1 << 20);
+
+	make("a");
+	put_text("a/0", "xy");
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put_msgpack("checkpoint", v[i].text);
+		if (*v[i].want == '?')
+			EXPECT_REFUSED("", v[i].want + 1);
+		else
+			EXPECT_NAMES("", "a ");
+	}
+	for (int list = 0; list < 2; list++) {
+		b.len = 0;
+		buf_printf(&b,
+			   "{'w': {'driver': 'zarr', 'dtype': 'uint8', 'kvstore': {'path': 'a'}, "
+			   "'metadata':"
+			   " {'chunks': [1], 'shape': %s",
+			   list ? "[" : "{");
+		for (unsigned i = 0; i <= CKPT_MAX_DIMS; i++)
+			buf_printf(&b, list ? "1," : "'%u': 1,", i);
+		buf_str(&b, list ? "]}}}" : "}}}}");
+		put_msgpack("checkpoint", b.data);
+		EXPECT_REFUSED("", "the description of array 'a'");
+	}
+	buf_release(&b);
+}
+END_TEST
+
+START_TEST(items_with_msgpack_have_their_names_in_front)
+{
+	make("a");
+	make("b");
+	put_text("_CHECKPOINT_METADATA", "{}");
+	put_msgpack("a/checkpoint", "{'w': @uint8(2), 'o': 5, 'p': 'PLACEHOLDER://v'}");
+	put_array("a/v", ".zarray", byte_of_two, "0");
+	put_msgpack("b/checkpoint", "{'w': {'x': @uint8(2)}}");
+	EXPECT_SHOWN("", "a.v[2] a.w[2] b.w.x[2] a.o=5 ");
+	put_text("a/_METADATA",
+		 "{\"tree_metadata\": {\"w\": {\"key_metadata\": [{\"key\": \"w\", \"key_type\": "
+		 "2}]},"
+		 " \"y\": {\"key_metadata\": [{\"key\": \"y\", \"key_type\": 2}]},"
+		 " \"z\": {\"key_metadata\": [{\"key\": \"y\", \"key_type\": 2}]}}}");
+	EXPECT_SHOWN(
+		"",
+		"a.v[2] a.w[2] b.w.x[2] a.o=5 a.y!_METADATA lists it, and there is no such array ");
+	put_text("a/checkpoint", "x");
+	EXPECT_NAMES("", "a.v b.w.x a.w a.y ");
+}
+END_TEST
+
+START_TEST(shards_of_a_flax_model_are_one)
+{
+	put_msgpack("flax_model-00001-of-00002.msgpack", "{'a': @uint8(2)}");
+	put_msgpack("flax_model-00002-of-00002.msgpack", "{'b': @uint8(2)}");
+	put_msgpack("other.msgpack", "{'c': @uint8(2)}");
+	EXPECT_NAMES("", "a b ");
+	EXPECT_NAMES("/other.msgpack", "c ");
+	put_msgpack("flax_model.msgpack", "{'d': @uint8(2)}");
+	EXPECT_NAMES("", "d ");
+	put_text("flax_model.msgpack", "[5]");
+	EXPECT_SAYS("",
+		    "it is named like a Flax checkpoint (msgpack), and does not begin like one");
+}
+END_TEST
+
+/* ---- leaves ---- */
+
+START_TEST(odd_leaves_are_refused)
+{
+#define LEAF(v) "{\"tree_metadata\": {\"('w',)\": " v "}}"
+#define KEYS(v) \
+	LEAF("{\"key_metadata\": [" v "], \"value_metadata\": {\"value_type\": \"string\"}}")
+	static const struct {
+		const char *text, *want;
+	} v[] = {
+		{ LEAF("{}"), "?'_METADATA': leaf '('w',)': it has no key_metadata" },
+		{ LEAF("5"), "?leaf '('w',)': it has no key_metadata" },
+		{ LEAF("{\"key_metadata\": 5}"), "?leaf '('w',)': it has no key_metadata" },
+		{ KEYS("5"), "?leaf '('w',)': a key is not a string" },
+		{ KEYS("{\"key\": 5}"), "?leaf '('w',)': a key is not a string" },
+		{ KEYS("{\"key\": \"s\"}"), "w[2] s=\"S\" " },
+		{ KEYS("{\"key\": \"m\"}, {\"key\": \"~/x\"}"),
+		  "w[2] m.~/x!_METADATA lists it as a string, and _strings.json lacks it " },
+		{ KEYS("{\"key\": \"m~0/~1a~\"}"), "w[2] m~0/~1a~=\"M\" " },
+		{ KEYS("{\"key\": \"n\"}"),
+		  "w[2] n!_METADATA lists it as a string, and _strings.json lacks it " },
+		{ KEYS("{\"key\": \"s/t\"}"),
+		  "w[2] s/t!_METADATA lists it as a string, and _strings.json lacks it " },
+		{ KEYS(""), "w[2] !_METADATA lists it as a string, and _strings.json lacks it " },
+		{ "{\"tree_metadata\": 5}", "w[2] " },
+		{ "[", "?_METADATA" },
+	};
+	struct buf b = BUF_INIT(1 << 20);
+
+	put_store("", "w", "ab");
+	put_text("_strings.json", "{\"s\": \"S\", \"m~\": {\"/a~\": \"M\"}, \"n\": 5}");
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put_text("_METADATA", v[i].text);
+		if (*v[i].want == '?')
+			EXPECT_REFUSED("", v[i].want + 1);
+		else
+			EXPECT_SHOWN("", v[i].want);
+	}
+	/* A key that is longer than any in _strings.json; a name that is too long; and too deep. */
+	for (unsigned n = 2000; n < 70000; n += 65000) {
+		b.len = 0;
+		buf_str(&b, "{\"tree_metadata\": {\"x\": {\"key_metadata\": [{\"key\": \"");
+		for (unsigned i = 0; i < n; i++)
+			buf_str(&b, "k");
+		buf_str(&b, "\"}], \"value_metadata\": {\"value_type\": \"string\"}}}}");
+		put_text("_METADATA", b.data);
+		EXPECT_REFUSED("", n < 3000 ? "kkk!_METADATA lists it as a string"
+					    : "a name has more than 65535 bytes");
+	}
+	b.len = 0;
+	buf_str(&b, "{\"tree_metadata\": {\"x\": {\"key_metadata\": [");
+	for (unsigned i = 0; i < 257; i++)
+		buf_printf(&b, "%s{\"key\": \"k\"}", i ? "," : "");
+	buf_str(&b, "]}}}");
+	put_text("_METADATA", b.data);
+	EXPECT_REFUSED("", "is nested more than 256 deep");
+	put_text("_METADATA", KEYS("{\"key\": \"s\"}"));
+	put_text("_strings.json", "[");
+	EXPECT_REFUSED("", "_strings.json");
+	buf_release(&b);
+}
+END_TEST
+
+/* ---- manifests ---- */
+
+START_TEST(numbered_manifests_are_of_their_store)
+{
+	static const char name[] = "manifest.0000000000000002";
+	struct buf b = BUF_INIT(1 << 20), m = BUF_INIT(1 << 20);
+	const struct ocdbt_path here = { 0, "root", 0 };
+	const struct ocdbt_row row = { .rest = "w/.zarray", .text = byte_of_two };
+	size_t n;
+
+	ocdbt_node(&b, 0, NULL, 0, &row, 1);
+	n = b.len;
+	put_buf("root", &b);
+	ocdbt_manifest(&b, 1, 0, 0, NULL, 0, 0);
+	put_buf("manifest.ocdbt", &b);
+	EXPECT_REFUSED("",
+		       "says that there is a manifest.NUMBER for each version, and there is none");
+	ocdbt_manifest(&m, 0, 2, 0, &here, 0, n);
+	put_file(dir_fd, name, m.data, m.len);
+	put_file(dir_fd, "manifest.0000000000000001", "x", 1);
+	put_file(dir_fd, "manifest.000000000000000x", "x", 1);
+	put_file(dir_fd, "manifest.00000000000000009", "x", 1);
+	EXPECT_NAMES("", "w ");
+	put_file(dir_fd, "manifest.0000000000000003", m.data, m.len);
+	EXPECT_REFUSED("",
+		       "'manifest.0000000000000003' is not of this store, or of another version");
+	ck_assert(!unlinkat(dir_fd, "manifest.0000000000000003", 0));
+	ocdbt_manifest(&b, 1, 0, 0, NULL, 0, 0);
+	put_buf(name, &b);
+	EXPECT_REFUSED("",
+		       "'manifest.0000000000000002' is not of this store, or of another version");
+	m.data[15] ^= 1; /* in its UUID */
+	ocdbt_seal((uint8_t *)m.data, m.len);
+	put_buf(name, &m);
+	EXPECT_REFUSED("",
+		       "'manifest.0000000000000002' is not of this store, or of another version");
+	ck_assert(!unlinkat(dir_fd, name, 0));
+	ck_assert(!mkdirat(dir_fd, name, 0700));
+	EXPECT_REFUSED("", name);
+}
+END_TEST
+
+START_TEST(keys_of_all_leaves_increase)
+{
+	struct buf b = BUF_INIT(1 << 20), m = BUF_INIT(1 << 20);
+	size_t first = put_leaf(&b, "b"), second = b.len, len = put_leaf(&b, "b"), at = b.len;
+	const struct ocdbt_row rows[] = { { .rest = "a", .length = first },
+					  { .rest = "b", .offset = second, .length = len } };
+
+	ocdbt_node(&b, 1, nodes, 1, rows, 2);
+	ocdbt_manifest(&m, 0, 1, 1, nodes, at, b.len - at);
+	put_buf("nodes", &b);
+	put_buf("manifest.ocdbt", &m);
+	EXPECT_REFUSED("", "its key 'b' is not above 'b' before it");
+}
+END_TEST
+
+START_TEST(a_manifest_of_more_than_64_mib_is_refused)
+{
+	char path[4200];
+
+	put_text("manifest.ocdbt", "x");
+	(void)snprintf(path, sizeof(path), "%s/manifest.ocdbt", dir);
+	ck_assert(!truncate(path, (64 << 20) + 1)); /* sparse */
+	EXPECT_REFUSED("", "'manifest.ocdbt' has more than 64 MiB");
+	put_text("manifest.ocdbt", "");
+	EXPECT_REFUSED("", "'manifest.ocdbt': ");
 }
 END_TEST
 
