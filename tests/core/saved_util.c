@@ -183,7 +183,8 @@ static void shared(struct py *p)
 
 static void string(struct py *p)
 {
-	size_t n = strcspn(++p->s, "'");
+	const char quote[] = { *p->s, 0 };
+	size_t n = strcspn(++p->s, quote);
 	char *text = strndup(p->s, n);
 
 	REQUIRE(text);
@@ -234,10 +235,16 @@ static void plain_value(struct py *p)
 		emit_op(&p->m, 't');
 		return;
 	case '\'':
+	case '"':
 		string(p);
 		return;
 	case '#':
 		shared(p);
+		return;
+	case '&':
+		p->s++;
+		value(p);
+		emit_op(&p->m, 'Q');
 		return;
 	case 't':
 	case 'h':

@@ -12,6 +12,7 @@
  *	torch.float32			a global
  *	torch.Size((2,3))		what a global is called with
  *	X!{'a': 1}			X, a state given to it
+ *	&X				what has this persistent id
  *	#1=X, #1			X, and later the same object again
  *	> X				at the beginning: numbers in storages are big-endian
  *	A{'x': 1}			argparse.Namespace(x=1)

@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -36,7 +37,7 @@ static void drop(const char *name)
 static void put_model(const char *name, const char *model, const char *args, int version,
 		      unsigned first)
 {
-	char text[2000];
+	char text[3000];
 
 	(void)snprintf(text, sizeof(text),
 		       "{'args': A{%s}, 'checkpoint_version': %d, 'iteration': 5, 'model': {%s}}",
@@ -345,6 +346,393 @@ START_TEST(links_to_ranks_elsewhere_are_not_followed)
 	REQUIRE(!unlinkat(dir_fd, "mp_rank_00/model_optim_rng.pt", 0));
 	REQUIRE(!symlinkat("/etc/passwd", dir_fd, "mp_rank_00/model_optim_rng.pt"));
 	expect_error("mp_rank_00/model_optim_rng.pt");
+}
+END_TEST
+
+/* ---- shapes and args that do not fit ---- */
+
+/* Two tensor-parallel ranks. */
+static void put_pair(const char *zero, const char *one, const char *args)
+{
+	put_model("00", zero, args, 3, 0);
+	put_model("01", one, args, 3, 0);
+}
+
+#define APART(name, why) \
+	"! not everything is shown: how the ranks' slices of '" name "' are joined: " why \
+	", so they are shown as mp_rank_00/NAME"
+#define ODD_SHAPE "its shape is not that of such a tensor"
+
+START_TEST(slices_of_odd_shapes_are_shown_apart)
+{
+	static const struct {
+		const char *zero, *one, *want;
+	} v[] = {
+		{ "'a.linear_proj.weight': t0+0(2)", NULL,
+		  "mp_rank_00/a.linear_proj.weight[2] 0 1\nmp_rank_01/a.linear_proj.weight[2] 0 "
+		  "1\n" OBJECTS APART("a.linear_proj.weight", ODD_SHAPE) },
+		{ "'output_layer.weight': t0+0()", NULL,
+		  "mp_rank_00/output_layer.weight[] 0\nmp_rank_01/output_layer.weight[] 0\n" OBJECTS
+			  APART("output_layer.weight", ODD_SHAPE) },
+		{ "'a.linear_fc1.weight': t0+0(3,1)", NULL,
+		  "mp_rank_00/a.linear_fc1.weight[3,1] 0 1 2\nmp_rank_01/a.linear_fc1.weight[3,1] "
+		  "0 1 2\n" OBJECTS APART("a.linear_fc1.weight", ODD_SHAPE) },
+		/* The second projection is no matrix. */
+		{ "'a.linear_fc1.weight': t0+0(2,1), 'a.linear_fc2.weight': t0+0(2)", NULL,
+		  "mp_rank_00/a.linear_fc1.weight[2,1] 0 1\nmp_rank_00/a.linear_fc2.weight[2] 0 1\n"
+		  "mp_rank_01/a.linear_fc1.weight[2,1] 0 1\nmp_rank_01/a.linear_fc2.weight[2] 0 "
+		  "1\n" OBJECTS APART("a.linear_fc1.weight", ODD_SHAPE) },
+		{ "'a.linear_fc1.bias': t0+0(), 'a.linear_fc2.weight': t0+0(1,1)", NULL,
+		  "a.linear_fc2.weight[1,2] 0 0\nmp_rank_00/a.linear_fc1.bias[] 0\n"
+		  "mp_rank_01/a.linear_fc1.bias[] 0\n" OBJECTS APART("a.linear_fc1.bias",
+								     ODD_SHAPE) },
+		/* The last word of that kind in the name. */
+		{ "'linear_fc1.linear_fc1.weight': t0+0(1,2), 'linear_fc1.linear_fc2.weight': "
+		  "t0+0(2,1)",
+		  NULL,
+		  "linear_fc1.linear_fc1.weight[2,2] 0 1 0 1\nlinear_fc1.linear_fc2.weight[2,2] 0 "
+		  "0 1 1\n" OBJECTS },
+		{ "'a.linear_proj.weight': t0+0(2,1)", "",
+		  "mp_rank_00/a.linear_proj.weight[2,1] 0 1\n" OBJECTS APART(
+			  "a.linear_proj.weight", "some ranks have none") },
+		{ "'a.linear_q_down_proj.weight': t0+0(1,2)", NULL,
+		  "a.linear_q_down_proj.weight[1,2] 0 1\n" OBJECTS },
+		{ "'a.linear_q_down_proj.weight': t0+0(1,2)",
+		  "'a.linear_q_down_proj.weight': t0+1(1,2)",
+		  "a.linear_q_down_proj.weight[2,2] 0 1 1 2\n" OBJECTS },
+		{ "'a.linear_qkv.weight': t0+0(0,2)", NULL, "a.linear_qkv.weight[0,2]\n" OBJECTS },
+		{ "'a.final_norm.weight': t0+0(0)", NULL, "a.final_norm.weight[0]\n" OBJECTS },
+		{ "'a.linear_qkv.weight': t0+0(1,2), 5: t0+0(1), 'n': 6, 's': "
+		  "torch._utils._rebuild_sparse_tensor(5)",
+		  NULL,
+		  "a.linear_qkv.weight[2,2] 0 1 0 1\n" OBJECTS
+		  "! not everything is shown: 's' of 'mp_rank_00/model_optim_rng.pt': data.pkl: "
+		  "'_rebuild_sparse_tensor' is not a dense tensor" },
+		{ "'a.attention.query_key_value.weight': t0+0(6,1)", NULL,
+		  "a.attention.query_key_value.weight[12,1] 0 1 2 3 4 5 0 1 2 3 4 5\n" OBJECTS },
+		{ "'a.mixer.norm.weight': t0+0(1)", NULL, "a.mixer.norm.weight[1] 0\n" OBJECTS },
+		{ "'layers.x.norm.weight': t0+0(1), 'xlayers.0.norm.weight': t0+1(1), "
+		  "'layers.0norm.weight': t0+2(1)",
+		  NULL,
+		  "layers.0norm.weight[1] 2\nlayers.x.norm.weight[1] 0\nxlayers.0.norm.weight[1] "
+		  "1\n" OBJECTS },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put_pair(v[i].zero, v[i].one ? v[i].one : v[i].zero, "");
+		expect(v[i].want);
+	}
+	put_pair("'a.linear_qkv.weight': t0+0(4611686018427387904,0)",
+		 "'a.linear_qkv.weight': t0+0(4611686018427387904,0)", "");
+	expect_error("'a.linear_qkv.weight': its sizes are more than 2^62");
+	put_pair("'x': t0+0(1)", "'x': t0+1(1)", "'tensor_model_parallel_size': 'x'");
+	saved_expect_begin(dir, "megatron-legacy", "mp_rank_00/x[1] 0\nmp_rank_01/x[1] 1\n");
+}
+END_TEST
+
+START_TEST(old_rows_need_heads_that_divide)
+{
+	static const struct {
+		const char *model, *args;
+		int version;
+		const char *want; /* NULL: each rank's apart */
+	} v[] = {
+		{ "t0+0(6,1)", "'num_attention_heads': 2", 0,
+		  "a.query_key_value.weight[12,1] 0 1 2 3 4 5 0 1 2 3 4 5\n" OBJECTS },
+		{ "t0+0(6)", "'num_attention_heads': 2", 1,
+		  "a.query_key_value.weight[12] 0 3 1 4 2 5 0 3 1 4 2 5\n" OBJECTS },
+		{ "t0+0(6,1)", "'num_attention_heads': 3", 0, NULL },
+		{ "t0+0(6,1)", "'num_attention_heads': 8", 0, NULL },
+		{ "t0+0(6,1)", "'num_attention_heads': 262144", 0, NULL },
+		{ "t0+0(0,1)", "'num_attention_heads': 2", 0, NULL },
+		{ "t0+0()", "'num_attention_heads': 2", 0, NULL },
+		{ "t0+0(6,1)", "'num_attention_heads': -2", 0, NULL },
+		{ "t0+0(6,1)", "'num_attention_heads': 'x'", 0, NULL },
+	};
+	char model[200];
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		(void)snprintf(model, sizeof(model), "'a.query_key_value.weight': %s", v[i].model);
+		put_model("00", model, v[i].args, v[i].version, 0);
+		put_model("01", model, v[i].args, v[i].version, 0);
+		if (v[i].want)
+			expect(v[i].want);
+		else
+			saved_expect_begin(dir, "megatron-legacy",
+					   "mp_rank_00/a.query_key_value.weight[");
+	}
+	put_model("00", "'a.query_key_value.weight': t0+0(4611686018427387906,0)",
+		  "'num_attention_heads': 2", 0, 0);
+	put_model("01", "'a.query_key_value.weight': t0+0(4611686018427387906,0)",
+		  "'num_attention_heads': 2", 0, 0);
+	expect_error("'a.query_key_value.weight': its sizes are more than 2^62");
+}
+END_TEST
+
+START_TEST(experts_of_grouped_mlps_need_all_of_the_shapes)
+{
+#define JOINED "m.experts.weight1[2,"
+#define FIRST  "m.router.weight[2,1] 100 101\nmp_rank_00/m.experts.weight1["
+#define SECOND "m.router.weight[2,1] 100 101\nmp_rank_00/m.experts.weight2["
+	static const char router[] = "'m.router.weight': t1+0(2,1)";
+	static const struct {
+		const char *more, *args, *want;
+	} v[] = {
+		{ "'m.experts.weight1': t0+0(1,4), 'm.experts.weight2': t0+8(4,1)", "", JOINED },
+		{ "'m.experts.weight1': t0+0(1,8), 'm.experts.weight2': t0+8(4,1)", "", JOINED },
+		{ "'m.experts.weight1': t0+0(1,4), 'm.experts.weight2': t0+8(4,1)",
+		  "'expert_tensor_parallel_size': 1", JOINED },
+		{ "'m.experts.weight1': t0+0(1,4)", "", FIRST },
+		{ "'m.experts.weight2': t0+0(4,1)", "", SECOND },
+		{ "'m.experts.weight1': t0+0(4), 'm.experts.weight2': t0+8(4,1)", "", FIRST },
+		{ "'m.experts.weight1': t0+0(1,3), 'm.experts.weight2': t0+8(4,1)", "", FIRST },
+		{ "'m.experts.weight1': t0+0(1,0), 'm.experts.weight2': t0+8(4,1)", "", FIRST },
+		{ "'m.experts.weight1': t0+0(2,4)/(1,2), 'm.experts.weight2': t0+8(4,2)", "",
+		  FIRST },
+		{ "'m.experts.weight1': t0+0(1,6), 'm.experts.weight2': t0+8(4,1)", "",
+		  "m.experts.weight2[2,2,1] 8 9 10 11\n" FIRST },
+		{ "'m.experts.weight1': t0+0(1,4), 'm.experts.weight2': t0+8(4,1)",
+		  "'expert_tensor_parallel_size': 2", FIRST },
+	};
+	char model[400];
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		(void)snprintf(model, sizeof(model), "%s, %s", router, v[i].more);
+		put_model("00", model, v[i].args, 3, 0);
+		saved_expect_begin(dir, "megatron-legacy", v[i].want);
+	}
+}
+END_TEST
+
+/* Of two ranks with two experts each, the second has other shapes, or none. */
+START_TEST(experts_of_grouped_mlps_are_of_all_ranks)
+{
+	static const char args[] =
+		"'pipeline_model_parallel_size': 1, 'expert_model_parallel_size': 2";
+	static const char model[] = "'m.router.weight': t1+0(4,1), 'm.experts.weight1': t0+0(1,4),"
+				    " 'm.experts.weight2': t0+8(4,1)";
+
+	put_model("00_000", model, args, 3, 0);
+	put_model("00_001", model, args, 3, 0);
+	expect("m.experts.weight1[4,1,2] 0 1 2 3 0 1 2 3\nm.experts.weight2[4,2,1] 8 9 10 11 8 9 "
+	       "10 11\n"
+	       "m.router.weight[4,1] 100 101 102 103\n" OBJECTS);
+	put_model("00_001",
+		  "'m.router.weight': t1+0(4,1), 'm.experts.weight1': t0+0(1,8), "
+		  "'m.experts.weight2': t0+8(8,1)",
+		  args, 3, 0);
+	saved_expect_begin(
+		dir, "megatron-legacy",
+		"m.router.weight[4,1] 100 101 102 103\nmp_rank_00_000/m.experts.weight1[");
+	put_model("00_001",
+		  "'m.router.weight': t1+0(4,1), 'm.experts.weight1': t0+0(1,4)/(1,2), "
+		  "'m.experts.weight2': h0+8(4,1)",
+		  args, 3, 0);
+	saved_expect_begin(
+		dir, "megatron-legacy",
+		"m.router.weight[4,1] 100 101 102 103\nmp_rank_00_000/m.experts.weight1[");
+	put_model("00_001", "'m.router.weight': t1+0(4,1)", args, 3, 0);
+	saved_expect_begin(
+		dir, "megatron-legacy",
+		"m.router.weight[4,1] 100 101 102 103\nmp_rank_00_000/m.experts.weight1[");
+	put_model("00_000", "'m.router.weight': t1+0(3,1), 'm.experts.weight1': t0+0(1,4)", args, 3,
+		  0);
+	put_model("00_001", "'m.router.weight': t1+0(3,1), 'm.experts.weight1': t0+0(1,4)", args, 3,
+		  0);
+	saved_expect_begin(dir, "megatron-legacy",
+			   "m.router.weight[3,1] 100 101 102\nmp_rank_00_000/");
+}
+END_TEST
+
+/* Experts that are split between fewer ranks than other tensors. */
+START_TEST(experts_may_have_a_tensor_parallelism_of_their_own)
+{
+	static const char model[] =
+		"'layers.0.mlp.experts.local_experts.0.linear_fc2.weight': t0+0(2,1),"
+		" 'layers.0.mlp.linear_fc2.weight': t0+4(2,1)";
+	char args[300];
+
+	(void)snprintf(args, sizeof(args), "%s", "'expert_tensor_parallel_size': 1");
+	put_model("00", model, args, 3, 0);
+	put_model("01", model, args, 3, 0);
+	expect("layers.0.mlp.experts.local_experts.0.linear_fc2.weight[2,1] 0 1\n"
+	       "layers.0.mlp.linear_fc2.weight[2,2] 4 4 5 5\n" OBJECTS);
+	put_model("01",
+		  "'layers.0.mlp.experts.local_experts.0.linear_fc2.weight': t0+1(2,1),"
+		  " 'layers.0.mlp.linear_fc2.weight': t0+4(2,1)",
+		  args, 3, 0);
+	saved_expect_begin(dir, "megatron-legacy",
+			   "layers.0.mlp.experts.local_experts.0.linear_fc2.weight[2,1] 0 1\n");
+	(void)snprintf(args, sizeof(args), "%s", "'expert_tensor_parallel_size': 3");
+	put_model("00", model, args, 3, 0);
+	put_model("01", model, args, 3, 0);
+	saved_expect_begin(
+		dir, "megatron-legacy",
+		"layers.0.mlp.linear_fc2.weight[2,2] 4 4 5 5\n"
+		"mp_rank_00/layers.0.mlp.experts.local_experts.0.linear_fc2.weight[2,1] 0 1\n");
+	(void)snprintf(args, sizeof(args), "%s", "'expert_tensor_parallel_size': 2");
+	put_model("00", model, args, 3, 0);
+	put_model("01", model, args, 3, 0);
+	expect("layers.0.mlp.experts.local_experts.0.linear_fc2.weight[2,2] 0 0 1 1\n"
+	       "layers.0.mlp.linear_fc2.weight[2,2] 4 4 5 5\n" OBJECTS);
+}
+END_TEST
+
+START_TEST(stages_and_expert_ranks_are_two_numbers)
+{
+	static const char args[] =
+		"'pipeline_model_parallel_size': 2, 'expert_model_parallel_size': 2";
+	static const char loose[] =
+		"'pipeline_model_parallel_size': 1, 'expert_model_parallel_size': 2,"
+		" 'tensor_model_parallel_size': 2, 'expert_tensor_parallel_size': 1";
+	static const char norm[] = "'layers.0.norm.weight': t0+0(1)";
+
+	put_model("00_000_000", norm, args, 3, 0);
+	put_model("00_000_001", norm, args, 3, 0);
+	put_model("00_001_000", norm, args, 3, 1000);
+	expect_error("'mp_rank_00_001_001' is missing beside 'mp_rank_00_000_000'");
+	put_model("00_001_001", norm, args, 3, 2000);
+	expect("layers.0.norm.weight[1] 0\nlayers.1.norm.weight[1] 1000\n" OBJECTS
+	       "! not everything is shown: 'layers.1.norm.weight' of other ranks: "
+	       "'mp_rank_00_001_001/model_optim_rng.pt' has other values than "
+	       "'mp_rank_00_001_000/model_optim_rng.pt', whose are shown");
+	drop("00_000_000");
+	drop("00_000_001");
+	drop("00_001_000");
+	drop("00_001_001");
+	/* Not each tensor-parallel rank occurs with each expert-parallel rank. */
+	put_model("00_000", norm, loose, 3, 0);
+	put_model("01_001", norm, loose, 3, 0);
+	expect("layers.0.norm.weight[1] 0\n" OBJECTS);
+	drop("00_000");
+	put_model("00_001", norm, loose, 3, 0);
+	expect_error("'mp_rank_00_000' is missing beside 'mp_rank_00_001'");
+	drop("00_001");
+	put_model("00_000", norm, loose, 3, 0);
+	drop("01_001");
+	put_model("02_001", norm, loose, 3, 0);
+	expect_error(
+		"the last rank's file is 'mp_rank_02_001/model_optim_rng.pt': it is of another");
+	drop("02_001");
+	drop("00_000");
+	/* The first that is listed is not of the first stage. */
+	put_model("00_001", norm, "", 3, 0);
+	put_model("01_000", norm, "", 3, 0);
+	expect_error("'mp_rank_00_000' is missing beside 'mp_rank_01_000'");
+}
+END_TEST
+
+START_TEST(odd_values_that_describe_a_checkpoint)
+{
+	static const struct {
+		const char *text, *want; /* after a '?': an error */
+	} v[] = {
+		{ "{'model': {'x': t0+0(1)}}", "x[1] 0\n" },
+		{ "{'model': {'x': t0+0(1)}, 'checkpoint_version': N, 'iteration': -1}",
+		  "x[1] 0\nobject iteration\n" },
+		{ "{'model': {'x': t0+0(1)}, 'checkpoint_version': 3.0, 'iteration': 'x'}",
+		  "x[1] 0\nobject checkpoint_version\nobject iteration\n" },
+		{ "{'model': {'x': t0+0(1)}, 'args': {'num_layers': 1}}", "x[1] 0\nobject args\n" },
+		{ "{'model': {'x': t0+0(1)}, 'args': 5}", "x[1] 0\nobject args\n" },
+		{ "{'model': {'x': t0+0(1)}, 'args': N}", "x[1] 0\n" },
+		{ "{'model': {'x': t0+0(1)}, 'args': A{'pipeline_model_parallel_size': 0}}",
+		  "x[1] 0\nobject args\n" },
+		{ "{'model': {}, 'checkpoint_version': -1}",
+		  "?its checkpoint_version is no number" },
+		{ "{'model': {}, 'checkpoint_version': 1000}",
+		  "?its checkpoint_version is no number" },
+		{ "{'model': {}, 'checkpoint_version': -1.5}",
+		  "?its checkpoint_version is no number" },
+		{ "{'model': {}, 'checkpoint_version': 1000.5}",
+		  "?its checkpoint_version is no number" },
+		{ "{'model': {}, 'checkpoint_version': '3'}",
+		  "?its checkpoint_version is no number" },
+		{ "{'model0': {'x': t0+0(1)}, 'model1': 5}", "x[1] 0\n" },
+		{ "{'model0': {'x': t0+39(2)}}", "?its view reaches outside its storage" },
+		{ "{'model': {}}", "" },
+		{ "{'model': {'layers.0.w': t0+0(1)}, 'args': A{'num_layers': 1}}",
+		  "layers.0.w[1] 0\nobject args\n" },
+	};
+	char *deep = strdup("t0+0(1)"), *text, name[70000];
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put("00", v[i].text, 0);
+		if (*v[i].want == '?')
+			expect_error(v[i].want + 1);
+		else
+			expect(v[i].want);
+	}
+	for (unsigned i = 0; i < 18; i++) {
+		REQUIRE(asprintf(&text, "{'m': %s}", deep) > 0);
+		free(deep);
+		deep = text;
+	}
+	REQUIRE(asprintf(&text, "{'model': %s}", deep) > 0);
+	put("00", text, 0);
+	expect_error("'mp_rank_00/model_optim_rng.pt' is nested more than 16 deep");
+	free(deep);
+	free(text);
+	memset(name, 'x', sizeof(name) - 1);
+	name[sizeof(name) - 1] = 0;
+	REQUIRE(asprintf(&text, "{'model': {'%s': {'y': t0+0(1)}}}", name) > 0);
+	put("00", text, 0);
+	expect_error("a name of more than 65536 bytes");
+	free(text);
+}
+END_TEST
+
+START_TEST(other_directories_are_of_no_rank)
+{
+	static const char *const names[] = {
+		"mp_rank_x",
+		"mp_rank_00x",
+		"mp_rank_00_x",
+		"mp_rank_00_000_000_000",
+		"tp_rank_00",
+		"tp_rank_00_pp_rank_x",
+		"tp_rank_00_pp_rank_000_pp_rank_000",
+		"mp_rank_1234567",
+		"rank_00",
+	};
+
+	put("00", "{'model': {'a': t0+0(1)}, 'optimizer': {}}", 0);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		char path[100];
+
+		REQUIRE(!mkdirat(dir_fd, names[i], 0755));
+		(void)snprintf(path, sizeof(path), "%s/model_optim_rng.pt", names[i]);
+		saved_put(dir_fd, path, "{'model': {'b': t0+0(1)}}", 0);
+	}
+	put_file(dir_fd, "mp_rank_01", "x", 1);
+	expect("a[1] 0\n! not everything is shown: the optimizer's states: the files number them, "
+	       "and do "
+	       "not say which parameters they belong to");
+	put("00", "{'model': {'a': t0+0(1)}}", 0);
+	expect("a[1] 0\n");
+	put_file(dir_fd, "mp_rank_00/distrib_optim.pt", "x", 1);
+	expect("a[1] 0\n! not everything is shown: the optimizer's states: the files number them, "
+	       "and do "
+	       "not say which parameters they belong to");
+}
+END_TEST
+
+START_TEST(experts_need_numbers_in_their_names)
+{
+	static const char args[] =
+		"'pipeline_model_parallel_size': 1, 'expert_model_parallel_size': 2";
+	static const char model[] = "'layers.0.experts.linear_fc1.bias1': t0+0(1), "
+				    "'layers.0.experts.linear_fc1.bias0': t0+1(1),"
+				    " 'layers.0.experts.linear_fc2.bias': t0+2(1), "
+				    "'a.local_experts.x.linear_fc2.bias': t0+3(1)";
+
+	put_model("00_000", model, args, 3, 0);
+	put_model("00_001", model, args, 3, 0);
+	saved_expect_begin(
+		dir, "megatron-legacy",
+		"a.local_experts.x.linear_fc2.bias[1] 3\n"
+		"layers.0.experts.linear_fc1.bias0[1] 1\nlayers.0.experts.linear_fc1.bias1[1] 0\n"
+		"layers.0.experts.linear_fc1.bias2[1] 1\nlayers.0.experts.linear_fc1.bias3[1] 0\n"
+		"layers.0.experts.linear_fc2.bias[1] 2\n" OBJECTS);
 }
 END_TEST
 

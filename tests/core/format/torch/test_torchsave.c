@@ -13,6 +13,7 @@
 #include "path_util.h"
 #include "pickle_util.h"
 #include "rng.h"
+#include "saved_util.h"
 #include "source/place.h"
 #include "suites.h"
 
@@ -816,6 +817,509 @@ START_LOOP_TEST(what_contradicts_itself_is_refused, (int)ARRAY_LEN(refused))
 	}
 	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
 	catalog_close(c);
+}
+END_TEST
+
+/* ---- forms that torch has written, and others ---- */
+
+#define DTENSOR \
+	"torch._tensor._rebuild_from_type_v2(torch._utils._rebuild_wrapper_subclass, " \
+	"torch.D.DTensor, "
+#define QINT8 \
+	"torch._utils._rebuild_qtensor(&('storage', torch.QInt8Storage, '0', 'cpu', 8), 0, (4,), " \
+	"(1,), "
+#define V2	    "torch._utils._rebuild_tensor_v2(&('storage', torch.FloatStorage, '0', 'cpu', 40), "
+#define TENSOR	    "torch._utils._rebuild_tensor_v2("
+#define COO	    "torch.serialization._get_layout('torch.sparse_coo')"
+#define SPARSE_CALL "torch._utils._rebuild_sparse_tensor("
+#define NESTED_CALL "torch._utils._rebuild_nested_tensor("
+#define JAGGED_CALL "torch.nested._rebuild_njt("
+#define PARAMETER   "torch._utils._rebuild_parameter("
+#define FLOAT8	    "transformer_engine._make_float8_tensor_in_reduce_ex("
+#define FROM_TYPE   "torch._tensor._rebuild_from_type_v2("
+#define WRAPPER_FN  "torch._utils._rebuild_wrapper_subclass"
+#define FLOATS	    "&('storage', torch.FloatStorage, '0', 'cpu', 40)"
+
+/* The value of 'w', and what is seen beside 'a'. */
+static const struct {
+	const char *text, *want;
+} forms[] = {
+	{ SPARSE_CALL COO ", (I[0,1](1,2), t0+0(2), (3,)))",
+	  "w.indices/9 int64 [1,2] 16 raw 00000000\n"
+	  "w.values/8 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"layout\": \"torch.sparse_coo\", \"shape\": "
+	  "[3]}\n" },
+	{ SPARSE_CALL COO ", (I[0,1](1,2), t0+0(2), (3,), 5))",
+	  "w.indices/9 int64 [1,2] 16 raw 00000000\n"
+	  "w.values/8 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"layout\": \"torch.sparse_coo\", \"shape\": "
+	  "[3]}\n" },
+	{ SPARSE_CALL COO ", 5)", "w/1 a sparse tensor that is not written as torch writes it\n" },
+	{ SPARSE_CALL COO ", (I[0,1](1,2), t0+0(2)))",
+	  "w/1 a sparse tensor that is not written as torch writes it\n" },
+	{ SPARSE_CALL "5, (I[0,1](1,2), t0+0(2), (3,)))",
+	  "w/1 a sparse tensor that is not written as torch writes it\n" },
+	{ SPARSE_CALL
+	  "torch.serialization._get_layout('torch.sparse_coo', 1), (I[0,1](1,2), t0+0(2), (3,)))",
+	  "w/1 a sparse tensor that is not written as torch writes it\n" },
+	{ SPARSE_CALL "torch.serialization._get_layout(), (I[0,1](1,2), t0+0(2), (3,)))",
+	  "w/1 a sparse tensor that is not written as torch writes it\n" },
+	{ SPARSE_CALL "'x', (I[0,1](1,2), t0+0(2), (3,)))",
+	  "w/1 a sparse tensor that is not written as torch writes it\n" },
+	{ SPARSE_CALL "1, (3,), F, I[0,1](1,2), t0+0(2), N)",
+	  "w.indices/9 int64 [1,2] 16 raw 00000000\n"
+	  "w.values/8 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"layout\": \"torch.sparse_coo\", \"shape\": "
+	  "[3]}\n" },
+	{ SPARSE_CALL "7, (3,), F, I[0,1](1,2), t0+0(2), N)",
+	  "w/1 a sparse tensor that is not written as torch writes it\n" },
+	{ SPARSE_CALL "2, (3,), F, I[0,1](2), I[0,1](2), t0+0(2), N)",
+	  "w.col_indices/13 int64 [2] 16 raw 00000000\n"
+	  "w.crow_indices/14 int64 [2] 16 raw 00000000\n"
+	  "w.values/8 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"layout\": \"torch.sparse_csr\", \"shape\": "
+	  "[3]}\n" },
+	{ "torch._utils._rebuild_sparse_csr_tensor(torch.serialization._get_layout('torch.sparse_"
+	  "csr'), (I[0,1,2](3), I[0,1](2), t0+0(2), (2,2)))",
+	  "w.col_indices/13 int64 [2] 16 raw 00000000\n"
+	  "w.crow_indices/14 int64 [3] 24 raw 00000000\n"
+	  "w.values/8 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"layout\": \"torch.sparse_csr\", \"shape\": [2, "
+	  "2]}\n" },
+	{ QINT8 "(torch.per_tensor_affine, 0.5, 10), F, N)", "w/1 qint8 [4] 4 raw 00000000\n"
+							     "w.scale/7 0.5\n"
+							     "w.zero_point/12 10\n" },
+	{ QINT8 "(torch.per_tensor_affine, 0.5), F, N)",
+	  "w/1 qint8 [4] 4 raw 00000000\n"
+	  "w/1 a quantised tensor without its quantiser\n" },
+	{ QINT8 "5, F, N)", "w/1 qint8 [4] 4 raw 00000000\n"
+			    "w/1 a quantised tensor without its quantiser\n" },
+	{ QINT8 "('x', 0.5, 10), F, N)", "w/1 qint8 [4] 4 raw 00000000\n"
+					 "w/1 a quantised tensor without its quantiser\n" },
+	{ "torch._utils._rebuild_qtensor(&('storage', torch.QInt8Storage, '0', 'cpu', 8), 0, (4,), "
+	  "(1,))",
+	  "w/1 qint8 [4] 4 raw 00000000\n"
+	  "w/1 a quantised tensor without its quantiser\n" },
+	{ QINT8 "(torch.per_channel_affine, t0+4(2), I[0,1](2), 0), F, N)",
+	  "w/1 qint8 [4] 4 raw 00000000\n"
+	  "w.scale/7 float32 [2] 8 raw 00008040\n"
+	  "w.zero_point/12 int64 [2] 16 raw 00000000\n"
+	  "w.axis/6 0\n" },
+	{ DTENSOR
+	  "(torch.D.DTensor, torch.float32, (2,)), {'_local_tensor': t0+0(2), '_spec': I[0](1)})",
+	  "w/1 float32 [2] 8 raw 00000000\n" },
+	{ DTENSOR
+	  "(torch.D.DTensor, torch.float32, (3,)), {'_local_tensor': t0+0(2), '_spec': I[0](1)})",
+	  "w._local_tensor/15 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.D.DTensor\", \"dtype\": \"float32\", \"shape\": [3]}\n" },
+	{ DTENSOR
+	  "(torch.D.DTensor, torch.float32, (1,2)), {'_local_tensor': t0+0(2), '_spec': I[0](1)})",
+	  "w._local_tensor/15 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.D.DTensor\", \"dtype\": \"float32\", \"shape\": [1, 2]}\n" },
+	{ DTENSOR
+	  "(torch.D.DTensor, torch.float32, 5), {'_local_tensor': t0+0(2), '_spec': I[0](1)})",
+	  "w._local_tensor/15 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.D.DTensor\", \"dtype\": \"float32\"}\n" },
+	{ DTENSOR "(torch.D.DTensor, 5, (3,)), {'_local_tensor': t0+0(2), '_spec': I[0](1)})",
+	  "w._local_tensor/15 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.D.DTensor\", \"shape\": [3]}\n" },
+	{ DTENSOR "(torch.D.DTensor,), {'_local_tensor': t0+0(2), '_spec': I[0](1)})",
+	  "w._local_tensor/15 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.D.DTensor\"}\n" },
+	{ DTENSOR "5, {'_local_tensor': t0+0(2), '_spec': I[0](1)})",
+	  "w._local_tensor/15 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.D.DTensor\"}\n" },
+	{ DTENSOR "(torch.D.DTensor, torch.float32, (2,)), ({'_local_tensor': t0+0(2), '_spec': "
+		  "I[0](1)},))",
+	  "w/1 float32 [2] 8 raw 00000000\n" },
+	{ DTENSOR "(torch.D.DTensor, torch.float32, (2,)), (N, {'_local_tensor': t0+0(2), '_spec': "
+		  "I[0](1)}))",
+	  "w/1 float32 [2] 8 raw 00000000\n" },
+	{ DTENSOR "(torch.D.DTensor, torch.float32, (2,)), {'_local_tensor': 5})",
+	  "w/1 a DTensor is not a dense tensor\n" },
+	{ FROM_TYPE WRAPPER_FN ", torch.T.X, (torch.T.X, torch.float32, (2,)), {'a': t0+0(2), 'b': "
+			       "5, 6: t0+1(1), 'c': E, 'd': 1.5})",
+	  "w.a/3 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.T.X\", \"dtype\": \"float32\", \"shape\": [2], \"b\": 5, "
+	  "\"c\": {\"__class__\": \"posix.system\", \"__args__\": [\"false\"]}, \"d\": 1.5}\n" },
+	{ FROM_TYPE WRAPPER_FN ", 5, (torch.T.X, torch.float32, (2,)), {'a': t0+0(2)})",
+	  "w.a/3 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"dtype\": \"float32\", \"shape\": [2]}\n" },
+	{ FROM_TYPE "torch._utils._rebuild_tensor_v2, torch.T.X, (" FLOATS
+		    ", 0, (2,), (1,), F, N), {'extra': t0+5(1), 'n': 5})",
+	  "w/1 float32 [2] 8 raw 00000000\n"
+	  "w.extra/7 float32 [1] 4 raw 0000a040\n" },
+	{ PARAMETER V2 "0, (2,), (1,), F, N), T, N)", "w/1 float32 [2] 8 raw 00000000\n" },
+	{ PARAMETER "5, T, N)", "w/1 data.pkl: '_rebuild_parameter' is not a dense tensor\n" },
+	{ PARAMETER "#7=t0+0(2), T, N, {'self': #7, 'other': t0+3(1)})",
+	  "w/1 float32 [2] 8 raw 00000000\n"
+	  "w.other/7 float32 [1] 4 raw 00004040\n" },
+	{ PARAMETER FLOATS ", T, N)", "w/1 a parameter without a tensor\n" },
+	{ "torch._utils._rebuild_parameter_with_state(t0+0(2), T, N, {'k': t0+3(1)})",
+	  "w/1 float32 [2] 8 raw 00000000\n"
+	  "w.k/3 float32 [1] 4 raw 00004040\n" },
+	{ "torch._utils._rebuild_from_type(torch._utils._rebuild_tensor_v2, torch.T.X, (" FLOATS
+	  ", 0, (2,), (1,), F, N))",
+	  "w/1 float32 [2] 8 raw 00000000\n" },
+	{ NESTED_CALL "t0+0(3), I[2,1](2,1), I[1,1](2,1), I[0,2](2))",
+	  "w.0/3 float32 [2] 8 raw 00000000\n"
+	  "w.1/3 float32 [1] 4 raw 00000040\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"nested\": 2}\n" },
+	{ NESTED_CALL "t0+0(3), J[2,1](2,1), J[1,1](2,1), [0, 2])",
+	  "w.0/3 float32 [2] 8 raw 00000000\n"
+	  "w.1/3 float32 [1] 4 raw 00000040\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"nested\": 2}\n" },
+	{ NESTED_CALL "t0+0(3), I[2,1](2,1), I[1,1](2,1), (0, 2))",
+	  "w.0/3 float32 [2] 8 raw 00000000\n"
+	  "w.1/3 float32 [1] 4 raw 00000040\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"nested\": 2}\n" },
+	{ JAGGED_CALL "{'values': t0+0(3), 'offsets': I[0,1,3](3)})",
+	  "w.0/3 float32 [1] 4 raw 00000000\n"
+	  "w.1/3 float32 [2] 8 raw 0000803f\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"nested\": 2}\n" },
+	{ JAGGED_CALL
+	  "{'values': t0+0(3), 'offsets': I[0,1,3](3), 'lengths': N, '_ragged_idx': 1})",
+	  "w.0/3 float32 [1] 4 raw 00000000\n"
+	  "w.1/3 float32 [2] 8 raw 0000803f\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"nested\": 2}\n" },
+	{ JAGGED_CALL "{'values': t0+0(2,3), 'offsets': I[0,1,3](3), '_ragged_idx': 2})",
+	  "w.0/3 float32 [2,1] 16 raw:strides=3,0 00000000\n"
+	  "w.1/3 float32 [2,2] 20 raw:strides=3,1 0000803f\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"nested\": 2}\n" },
+	{ JAGGED_CALL "{'values': t0+0(6), 'offsets': I[0,2](2), 'lengths': I[1,2](2)})",
+	  "w.0/3 float32 [1] 4 raw 00000000\n"
+	  "w.1/3 float32 [2] 8 raw 00000040\n"
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"nested\": 2}\n" },
+	{ JAGGED_CALL "{'values': t0+0(3)})", "w/1 a nested tensor of an unknown torch version\n" },
+	{ JAGGED_CALL "{'offsets': I[0](1)})",
+	  "w/1 a nested tensor of an unknown torch version\n" },
+	{ JAGGED_CALL "{})", "w/1 a nested tensor of an unknown torch version\n" },
+	{ JAGGED_CALL ")", "w/1 a nested tensor of an unknown torch version\n" },
+	{ JAGGED_CALL "5)", "w/1 a nested tensor of an unknown torch version\n" },
+	{ JAGGED_CALL "{'values': " SPARSE_CALL "5), 'offsets': I[0](1)})",
+	  "w/1 data.pkl: '_rebuild_sparse_tensor' is not a dense tensor\n" },
+	{ JAGGED_CALL "{'values': t0+0(0), 'offsets': I[0](1)})",
+	  "w/1 {\"__class__\": \"torch.Tensor\", \"nested\": 0}\n" },
+	{ FLOAT8 "t0+0(2), torch.float8_e4m3fn, t0+2(1), (2,), 5, t0+3(2), t0+5(2))",
+	  "w.0/1 float32 [2] 8 raw 00000000\n"
+	  "w.2/1 float32 [1] 4 raw 00000040\n"
+	  "w.5/1 float32 [2] 8 raw 00004040\n"
+	  "w.6/1 float32 [2] 8 raw 0000a040\n"
+	  "w.1/1 {\"__global__\": \"torch.float8_e4m3fn\"}\n"
+	  "w.3/1 [2]\n"
+	  "w.4/1 5\n" },
+	{ FLOAT8 "5)",
+	  "w/1 {\"__class__\": \"transformer_engine._make_float8_tensor_in_reduce_ex\", "
+	  "\"__args__\": [5]}\n" },
+	{ FLOAT8 ")",
+	  "w/1 {\"__class__\": \"transformer_engine._make_float8_tensor_in_reduce_ex\"}\n" },
+	{ "builtins.getattr(transformer_engine.Float8Tensor, '_make_in_reduce_ex')",
+	  "w/1 {\"__class__\": \"builtins.getattr\", \"__args__\": [{\"__global__\": "
+	  "\"transformer_engine.Float8Tensor\"}, \"_make_in_reduce_ex\"]}\n" },
+	{ TENSOR "&('storage', torch.FloatStorage, '0', 'cpu', 40, N), 0, (2,), (1,), F, N)",
+	  "w/1 float32 [2] 8 raw 00000000\n" },
+	{ TENSOR
+	  "&('storage', torch.FloatStorage, '0', 'cpu', 40, ('k', 2, 4)), 0, (2,), (1,), F, N)",
+	  "w/1 float32 [2] 8 raw 00000040\n" },
+	{ TENSOR "&('storage', torch.StrangeStorage, '0', 'cpu', 40), 0, (2,), (1,), F, N)",
+	  "w/1 data.pkl: storage class 'StrangeStorage'\n" },
+	{ V2 "0, (2,), (1,), F, N, {'conj': F, 'neg': T})",
+	  "w/1 float32 [2] 8 raw:neg 00000000\n" },
+	{ V2 "0, (2,), (1,), F, N, {'conj': T, 'neg': 5})", "w/1 float32 [2] 8 raw 00000000\n" },
+	{ V2 "0, (2,), (1,), F, N, 5)", "w/1 float32 [2] 8 raw 00000000\n" },
+	{ PARAMETER FLOAT8
+	  "t0+0(2), torch.float8_e4m3fn, t0+2(1), (2,), 5, t0+3(2), t0+5(2)), T, N)",
+	  "w._data/7 float32 [2] 8 raw 00000000\n"
+	  "w._scale_inv/12 float32 [1] 4 raw 00000040\n"
+	  "w._transpose/12 float32 [2] 8 raw 00004040\n"
+	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\", \"dtype\": \"float8_e4m3fn\", "
+	  "\"shape\": [2]}\n" },
+	{ PARAMETER FLOAT8 "5), T, N)",
+	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\"}\n" },
+	{ PARAMETER FLOAT8 "), T, N)",
+	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\"}\n" },
+	{ PARAMETER FLOAT8 "t0+0(2)), T, N)",
+	  "w._data/7 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\"}\n" },
+	{ PARAMETER "builtins.getattr(te.Float8Tensor, '_make_in_reduce_ex'), T, N)",
+	  "w/1 data.pkl: 'getattr' is not a dense tensor\n" },
+	{ PARAMETER "m.f(5), T, N)", "w/1 data.pkl: 'f' is not a dense tensor\n" },
+	{ TENSOR
+	  "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40)\", 0, (2,), (1,), F, N)",
+	  "w/1 float32 [2] 8 raw 00000000\n" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, None)\", 0, (2,), "
+		 "(1,), F, N)",
+	  "w/1 float32 [2] 8 raw 00000000\n" },
+	{ TENSOR "&\"('storage', <class 'FloatStorage'>, '0', 'cpu', 40L)\", 0, (2,), (1,), F, N)",
+	  "w/1 float32 [2] 8 raw 00000000\n" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k', 2, 4))\", 0, "
+		 "(2,), (1,), F, N)",
+	  "w/1 float32 [2] 8 raw 00000040\n" },
+};
+
+static const struct {
+	const char *text, *want;
+} keys_and_objects[] = {
+	{ "{1: 2, T: 3, 1.0: 4, 'a': t0+0(1)}", "a/1 float32 [1] 4 raw 00000000\n"
+						"1.0/3 4\n" },
+	{ "{1.5: 2, 1.5: 3, 'a': t0+0(1)}", "a/1 float32 [1] 4 raw 00000000\n"
+					    "1.5/3 3\n" },
+	{ "{(1, 'x'): 2, (1, 'x'): 3, (): 4, 'a': t0+0(1)}", "a/1 float32 [1] 4 raw 00000000\n"
+							     "[1, \"x\"]/8 3\n"
+							     "[]/2 4\n" },
+	{ "{N: 1, N: 2, torch.float32: 3, torch.float32: 4, 'a': t0+0(1)}",
+	  "a/1 float32 [1] 4 raw 00000000\n"
+	  "null/4 2\n"
+	  "{\"__global__\": \"torch.float32\"}/31 4\n" },
+	{ "{(E, 1): 2, (E, 1): 3, 'a': t0+0(1)}",
+	  "a/1 float32 [1] 4 raw 00000000\n"
+	  "[{\"__class__\": \"posix.system\", \"__args__\": [\"false\"]}, 1]/57 2\n"
+	  "[{\"__class__\": \"posix.system\", \"__args__\": [\"false\"]}, 1]@2/59 3\n" },
+	{ "{2: 1, 1: 2, 2: 3, 'a': t0+0(1), 'a': t0+1(1)}", "a/1 float32 [1] 4 raw 0000803f\n"
+							    "1/1 2\n"
+							    "2/1 3\n" },
+	{ "{10000000000000000000.5: 1, 10000000000000000000.5: 2, 'a': t0+0(1)}",
+	  "a/1 float32 [1] 4 raw 00000000\n"
+	  "1e+19/5 2\n" },
+	{ "{-1.0: 1, -1: 2, 'a': t0+0(1)}", "a/1 float32 [1] 4 raw 00000000\n"
+					    "-1/2 2\n" },
+	{ "{'m': m.Net()!{'_parameters': {'w': t0+0(2), 'n': N, 'w': t0+1(2)}, '_buffers': {'b': "
+	  "t0+3(1), 'c': t0+4(1), 5: t0+5(1)}, '_modules': {}, '_non_persistent_buffers_set': "
+	  "builtins.set(['b', 5])}}",
+	  "m.5/1 float32 [1] 4 raw 0000a040\n"
+	  "m.c/1 float32 [1] 4 raw 00008040\n"
+	  "m.w/1 float32 [2] 8 raw 0000803f\n" },
+	{ "{'m': m.Net()!{'_parameters': {'w': t0+0(2)}, '_buffers': {'b': t0+3(1)}, '_modules': "
+	  "{}, '_non_persistent_buffers_set': builtins.set(5)}}",
+	  "m.b/1 float32 [1] 4 raw 00004040\n"
+	  "m.w/1 float32 [2] 8 raw 00000000\n" },
+	{ "{'m': m.Net()!{'_parameters': {'w': t0+0(2)}, '_buffers': {'b': t0+3(1)}, '_modules': "
+	  "{}, '_non_persistent_buffers_set': builtins.set()}}",
+	  "m.b/1 float32 [1] 4 raw 00004040\n"
+	  "m.w/1 float32 [2] 8 raw 00000000\n" },
+	{ "{'m': m.Net()!{'_parameters': {'w': t0+0(2)}, '_buffers': 5, '_modules': {}}}",
+	  "m._parameters.w/1 float32 [2] 8 raw 00000000\n"
+	  "m._buffers/1 5\n"
+	  "m._modules/1 {}\n" },
+	{ "{'m': m.Net()!{'_parameters': {'w': t0+0(2)}, '_buffers': {}, '_modules': 5}}",
+	  "m._parameters.w/1 float32 [2] 8 raw 00000000\n"
+	  "m._buffers/1 {}\n"
+	  "m._modules/1 5\n" },
+	{ "{'m': m.Net(t0+0(1))!({'a': t0+1(1)}, {'b': t0+2(1)})}",
+	  "m.0/1 float32 [1] 4 raw 00000000\n"
+	  "m.a/1 float32 [1] 4 raw 0000803f\n"
+	  "m.b/1 float32 [1] 4 raw 00000040\n" },
+	{ "{'m': m.Net()!({'a': t0+1(1)}, 5)}", "m.0.a/1 float32 [1] 4 raw 0000803f\n"
+						"m.1/1 5\n" },
+	{ "{'m': m.Net()!({'a': t0+1(1)},)}", "m.0.a/1 float32 [1] 4 raw 0000803f\n" },
+	{ "{'m': m.Net()!()}", "m/1 {\"__class__\": \"m.Net\", \"__state__\": []}\n" },
+	{ "{'m': collections.defaultdict(m.Net, {'a': t0+0(1)})!{'b': t0+1(1)}}",
+	  "m.b/1 float32 [1] 4 raw 0000803f\n" },
+	{ "{'m': torch.jit._pickle.build_tensorlist([t0+0(1), t0+1(1)])}",
+	  "m.0/1 float32 [1] 4 raw 00000000\n"
+	  "m.1/1 float32 [1] 4 raw 0000803f\n" },
+	{ "{'m': torch.jit._pickle.restore_type_tag()}",
+	  "m/1 {\"__class__\": \"torch.jit._pickle.restore_type_tag\"}\n" },
+};
+
+/* The value of a tensor, and what is wrong with it. */
+static const struct {
+	const char *text, *why;
+} impossible[] = {
+	{ NESTED_CALL "t0+0(3), I[2,1](2,1), I[1,1](2,1))",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), t0+0(2,1), I[1,1](2,1), I[0,2](2))",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), I[2,1,1,1](2,1)/(2,1), I[1,1](2,1), I[0,2](2))",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), I[-2,1](2,1), I[1,1](2,1), I[0,2](2))",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), J[-2,1](2,1), I[1,1](2,1), I[0,2](2))",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), I[2,1](2,1), I[1,1](2,1), ['x', 2])",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), I[2,1](2,1), I[1,1](2,1), [0, -2])",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), I[2,1](2,1), I[1,1](2,1), I[0,2](2,1))",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), I[2,1](2,1), I[1](1,1), I[0,2](2))",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), I[2](1,1), I[1](1,1), I[0,2](2))",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), I[2,1](2), I[1,1](2), I[0,2](2))",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), I[2,1](1,2), I[1,1](1,2), [0, 2])",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ NESTED_CALL "t0+0(3), I[2,60](2,1), I[1,1](2,1), I[0,2](2))",
+	  "its view reaches outside its storage of 160 bytes" },
+	{ NESTED_CALL "t0+0(3), I[2,1](9,1), I[1,1](2,1), I[0,2](2))",
+	  "its view reaches outside its storage of 16 bytes" },
+	{ JAGGED_CALL "{'values': t0+0(3), 'offsets': I[0](0)})",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ JAGGED_CALL "{'values': t0+0(3), 'offsets': I[0,3](2), '_ragged_idx': 'x'})",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ JAGGED_CALL "{'values': t0+0(3), 'offsets': I[0,3](2), '_ragged_idx': 0})",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ JAGGED_CALL "{'values': t0+0(3), 'offsets': I[0,3](2), '_ragged_idx': 2})",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ JAGGED_CALL "{'values': t0+0(3), 'offsets': I[2,1](2)})",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ JAGGED_CALL "{'values': t0+0(3), 'offsets': I[0,4](2)})",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ JAGGED_CALL "{'values': t0+0(3), 'offsets': I[0](1), 'lengths': I[1,1](2)})",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ JAGGED_CALL "{'values': t0+0(3), 'offsets': I[4](1), 'lengths': I[1](1)})",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ JAGGED_CALL "{'values': t0+0(3), 'offsets': I[0](1), 'lengths': t0+0(1)})",
+	  "a nested tensor that is not divided as torch divides it" },
+	{ TENSOR "&('store', torch.FloatStorage, '0', 'cpu', 40), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&(5, torch.FloatStorage, '0', 'cpu', 40), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&('storage', 5, '0', 'cpu', 40), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&('storage', torch.FloatStorage, 0, 'cpu', 40), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&('storage', torch.FloatStorage, '0', 'cpu', '40'), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&('storage', torch.FloatStorage, '0', 'cpu', -40), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&('storage', torch.FloatStorage, '0', 'cpu'), 0, (2,), (1,), F, N)",
+	  "data.pkl: a tensor without a storage" },
+	{ TENSOR "5, 0, (2,), (1,), F, N)", "data.pkl: a tensor without a storage" },
+	{ TENSOR "&5, 0, (2,), (1,), F, N)", "data.pkl: a tensor without a storage" },
+	{ TENSOR "&('storage', torch.FloatStorage, '0', 'cpu', 40, 5), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not part of its root" },
+	{ TENSOR "&('storage', torch.FloatStorage, '0', 'cpu', 40, ('k', 2)), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not part of its root" },
+	{ TENSOR
+	  "&('storage', torch.FloatStorage, '0', 'cpu', 40, ('k', 'x', 4)), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not part of its root" },
+	{ TENSOR
+	  "&('storage', torch.FloatStorage, '0', 'cpu', 40, ('k', -2, 4)), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not part of its root" },
+	{ TENSOR
+	  "&('storage', torch.FloatStorage, '0', 'cpu', 40, ('k', 2, 'x')), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not part of its root" },
+	{ TENSOR
+	  "&('storage', torch.FloatStorage, '0', 'cpu', 40, ('k', 2, -4)), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not part of its root" },
+	{ TENSOR
+	  "&('storage', torch.FloatStorage, '0', 'cpu', 40, ('k', 38, 4)), 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not part of its root" },
+	{ TENSOR "&('storage', torch.FloatStorage, '0', 'cpu', 40, ('k', 4611686018427387904, 4)), "
+		 "0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not part of its root" },
+	{ TENSOR "&('storage', torch.FloatStorage, '0', 'cpu', 40, ('k', 1, 4611686018427387904)), "
+		 "0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not part of its root" },
+	{ TENSOR
+	  "&('storage', torch.FloatStorage, '0', 'cpu', 4611686018427387904), 0, (2,), (1,), F, N)",
+	  "data.pkl: storage of 4611686018427387904 elements" },
+	{ V2 "'x', (2,), (1,), F, N)", "data.pkl: offset, size and stride do not fit together" },
+	{ V2 "-1, (2,), (1,), F, N)", "data.pkl: offset, size and stride do not fit together" },
+	{ V2 "0, 5, (1,), F, N)", "data.pkl: offset, size and stride do not fit together" },
+	{ V2 "0, (2,), 5, F, N)", "data.pkl: offset, size and stride do not fit together" },
+	{ V2 "0, (2,), (1,1), F, N)", "data.pkl: offset, size and stride do not fit together" },
+	{ V2 "0)", "data.pkl: a tensor with 2 arguments" },
+	{ TENSOR ")", "data.pkl: a tensor with 0 arguments" },
+	{ V2 "0, (2,), (4611686018427387904,), F, N)",
+	  "its view reaches outside its storage of 160 bytes" },
+	{ V2 "9223372036854775807, (2,), (9223372036854775807,), F, N)",
+	  "its view reaches outside its storage of 160 bytes" },
+	{ V2 "0, (9223372036854775807,), (9223372036854775807,), F, N)",
+	  "its view reaches outside its storage of 160 bytes" },
+	{ TENSOR "&('storage', torch.FloatStorage, '9', 'cpu', 40), 0, (2,), (1,), F, N)",
+	  "the file has no storage '9'" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k', 2, 4)\", 0, "
+		 "(2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k', 2))\", 0, "
+		 "(2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k', x, 4))\", 0, "
+		 "(2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k', 2, 40))\", 0, "
+		 "(2,), (1,), F, N)",
+	  "data.pkl: a storage is not part of its root" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k, 2, 40))\", 0, "
+		 "(2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR
+	  "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40 x)\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR
+	  "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', )\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR
+	  "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu' 40)\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR
+	  "&\"('storage', <class 'torch.FloatStorage'>, '0', cpu', 40)\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR
+	  "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu, 40)\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR
+	  "&\"('storage', <class 'torch.FloatStorage'>, '0, cpu, 40)\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR
+	  "&\"('storage', <class 'torch.FloatStorage'>, 0, 'cpu', 40)\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage>, 0, cpu, 40)\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', torch.FloatStorage, '0', 'cpu', 40)\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', "
+		 "99999999999999999999)\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 9223372036854775808)\", "
+		 "0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR
+	  "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40x)\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR
+	  "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+};
+
+START_TEST(tensors_of_all_forms_are_read_or_listed)
+{
+	char *text, *want;
+
+	for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+		REQUIRE(asprintf(&text, "{'w': %s, 'a': t0+9(1)}", forms[i].text) > 0);
+		REQUIRE(asprintf(&want, "a/1 float32 [1] 4 raw 00001041\n%s", forms[i].want) > 0);
+		saved_put(dir_fd, "x.pt", text, 0);
+		expect("x.pt", want);
+		free(text);
+		free(want);
+	}
+}
+END_TEST
+
+START_TEST(keys_of_dicts_and_attributes_of_objects_are_names)
+{
+	for (size_t i = 0; i < ARRAY_LEN(keys_and_objects); i++) {
+		saved_put(dir_fd, "x.pt", keys_and_objects[i].text, 0);
+		expect("x.pt", keys_and_objects[i].want);
+	}
+}
+END_TEST
+
+START_TEST(impossible_tensors_are_refused)
+{
+	char *text, want[400];
+
+	for (size_t i = 0; i < ARRAY_LEN(impossible); i++) {
+		REQUIRE(asprintf(&text, "{'w': %s, 'a': t0+9(1)}", impossible[i].text) > 0);
+		(void)snprintf(want, sizeof(want), "read 'x.pt': 'w': %s", impossible[i].why);
+		saved_put(dir_fd, "x.pt", text, 0);
+		expect_error("x.pt", ERR_CORRUPT, want);
+		free(text);
+	}
 }
 END_TEST
 
