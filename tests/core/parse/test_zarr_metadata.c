@@ -209,6 +209,80 @@ static const struct {
 	  "its fill_value is no element of uint64" },
 	{ V3("\"data_type\":\"complex64\",\"fill_value\":[1],\"codecs\":[" BYTES "]"),
 	  "its fill_value is no element of complex64" },
+	{ "{\"zarr_format\":\"3\"}", "its zarr_format is not 2" },
+	{ "{\"x\":{\"zarr_format\":3},\"zarr_format\":2}", "its zarr_format is not 3" },
+	{ "{\"x\":{\"zarr_format\":3}}", "its zarr_format is not 3" },
+	{ "{\"zarr_format\":2,\"shape\":[4,-1]}", "its shape is not a list of at most 64 numbers" },
+	{ "{\"zarr_format\":2,\"shape\":[4],\"chunks\":[4,1]}",
+	  "its chunks are not a list of as many numbers as its shape" },
+	{ "{\"zarr_format\":2,\"shape\":[4],\"chunks\":[0]}", "its chunks have no elements" },
+	{ "{\"zarr_format\":2,\"shape\":[4],\"chunks\":[4],\"dtype\":5}",
+	  "its dtype is neither a string nor a list" },
+	{ "{\"zarr_format\":2,\"shape\":[4],\"chunks\":[4],\"dtype\":\"<f4\"}",
+	  "its order is neither C nor F" },
+	{ "{\"zarr_format\":2,\"order\":\"C\",\"shape\":[4],\"chunks\":[2305843009213693952],"
+	  "\"dtype\":\"<f4\"}",
+	  "its chunks have more than 2^63 bytes" },
+	{ "{\"zarr_format\":2,\"order\":\"C\",\"shape\":[4,4],"
+	  "\"chunks\":[4294967296,4294967296],\"dtype\":\"<f4\"}",
+	  "its chunks have more than 2^63 bytes" },
+	{ V2("\"dtype\":\"<f4\",\"dimension_separator\":\"-\""),
+	  "the separator of its keys is neither '.' nor '/'" },
+	{ "{\"zarr_format\":3,\"node_type\":\"array\",\"chunk_grid\":{\"name\":\"odd\"}}",
+	  "it has no shape or no chunk_grid" },
+	{ "{\"zarr_format\":3,\"node_type\":\"array\",\"shape\":[1],\"chunk_grid\":{\"name\":5}}",
+	  "it has no shape or no chunk_grid" },
+	{ "{\"zarr_format\":3,\"node_type\":\"array\",\"shape\":[1],\"chunk_grid\":{\"name\":[1]}}",
+	  "it has no shape or no chunk_grid" },
+	{ V3(F4 "\"codecs\":[{\"name\":\"transpose\",\"configuration\":{\"order\":\"K\"}}]"),
+	  "the order of its transpose is not a list of all axes" },
+	{ V3(F4 "\"codecs\":[" SHARD("5", BYTES, "") "]"),
+	  "the chunk_shape of its shards is not a list of as many numbers as its shape" },
+	{ V3(F4 "\"codecs\":[{\"name\":\"sharding_indexed\",\"configuration\":{"
+		"\"chunk_shape\":[2,3],\"codecs\":5}}]"),
+	  "its shards have no list of codecs" },
+	{ V3("\"data_type\":\"complex64\",\"fill_value\":[1,\"x\"],\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of complex64" },
+	{ V3("\"data_type\":\"complex64\",\"fill_value\":[true,1],\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of complex64" },
+	{ V3("\"data_type\":\"float32\",\"fill_value\":\"0x7fc0000g\",\"codecs\":[" BYTES "]"),
+	  "its fill_value '0x7fc0000g' is no element of float32" },
+	{ V3("\"data_type\":\"int8\",\"fill_value\":\"0x7f\",\"codecs\":[" BYTES "]"),
+	  "its fill_value '0x7f' is no element of int8" },
+	{ V3("\"data_type\":\"bool\",\"fill_value\":\"0x01\",\"codecs\":[" BYTES "]"),
+	  "its fill_value '0x01' is no element of bool" },
+	{ V3("\"data_type\":\"int8\",\"fill_value\":true,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of int8" },
+	{ V3("\"data_type\":\"int8\",\"fill_value\":1.5,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of int8" },
+	{ V3("\"data_type\":\"uint8\",\"fill_value\":-1,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of uint8" },
+	{ V3("\"data_type\":\"int8\",\"fill_value\":-129,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of int8" },
+	{ V3("\"data_type\":\"int64\",\"fill_value\":9223372036854775808,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of int64" },
+	{ V3("\"data_type\":\"uint64\",\"fill_value\":-1,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of uint64" },
+	{ V3("\"data_type\":\"float32\",\"fill_value\":1e39,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of float32" },
+	{ V3("\"data_type\":\"float16\",\"fill_value\":1e300,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of float16" },
+	{ V3("\"data_type\":\"float16\",\"fill_value\":65520,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of float16" },
+	{ V3("\"data_type\":\"float8_e4m3fn\",\"fill_value\":\"Infinity\",\"codecs\":[" BYTES "]"),
+	  "its fill_value 'Infinity' is no element of float8_e4m3fn" },
+	{ V3("\"data_type\":\"float8_e8m0fnu\",\"fill_value\":3,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of float8_e8m0fnu" },
+	{ V3("\"data_type\":\"float8_e8m0fnu\",\"fill_value\":-2,\"codecs\":[" BYTES "]"),
+	  "its fill_value is no element of float8_e8m0fnu" },
+	{ V3("\"data_type\":\"float8_e8m0fnu\",\"fill_value\":\"Infinity\",\"codecs\":[" BYTES "]"),
+	  "its fill_value 'Infinity' is no element of float8_e8m0fnu" },
+	{ V3("\"data_type\":\"float8_e8m0fnu\",\"fill_value\":3.4028236692093846e38,\"codecs\":"
+	     "[" BYTES "]"),
+	  "its fill_value is no element of float8_e8m0fnu" },
+	{ V3("\"data_type\":\"float8_e8m0fnu\",\"fill_value\":2.938735877055719e-39,\"codecs\":"
+	     "[" BYTES "]"),
+	  "its fill_value is no element of float8_e8m0fnu" },
 	{ V3("\"data_type\":\"bool\",\"fill_value\":2,\"codecs\":[" BYTES "]"),
 	  "its fill_value is no element of bool" },
 };
@@ -235,6 +309,47 @@ static const struct {
 	{ V2("\"dtype\":\"<f4\",\"compressor\":{\"id\":\"crc32c\"}"), "the codec 'crc32c'",
 	  CKPT_DTYPE_F32 },
 	{ V2("\"dtype\":\"<f4\",\"filters\":[{\"id\":\"delta\"}]"), "filters", CKPT_DTYPE_F32 },
+	{ V2("\"dtype\":\"<f4\",\"filters\":{}"), "filters", CKPT_DTYPE_F32 },
+	{ V2("\"dtype\":\"<f4\",\"filters\":[]"), "", CKPT_DTYPE_F32 },
+	{ V2("\"dtype\":[[\"a\",\"<f4\"]]"), "a dtype of several fields", CKPT_DTYPE_NONE },
+	{ V2("\"dtype\":\"|f4\""), "the dtype '|f4'", CKPT_DTYPE_NONE },
+	{ V2("\"dtype\":\"\""), "the dtype ''", CKPT_DTYPE_NONE },
+	{ V2("\"dtype\":\"complex32\""), "the dtype 'complex32'", CKPT_DTYPE_NONE },
+	{ V2("\"dtype\":\"bits8\""), "the dtype 'bits8'", CKPT_DTYPE_NONE },
+	{ V2("\"dtype\":\"<f4\",\"compressor\":{\"id\":\"zlib\"}"), "", CKPT_DTYPE_F32 },
+	{ V2("\"dtype\":\"<f4\",\"compressor\":{\"id\":5}"), "the codec '(not a name)'",
+	  CKPT_DTYPE_F32 },
+	{ V2("\"dtype\":\"<f4\",\"compressor\":{\"id\":\"zstd\\u0000\"}"), "the codec 'zstd%00'",
+	  CKPT_DTYPE_F32 },
+	{ V3(F4 "\"codecs\":[" BYTES ",{\"name\":\"numcodecs.zlib\"}]"), "", CKPT_DTYPE_F32 },
+	{ V3(F4 "\"codecs\":[" BYTES ",{\"name\":\"numcodecs.crc32c\"}]"),
+	  "the codec 'numcodecs.crc32c'", CKPT_DTYPE_F32 },
+	{ V3(F4 "\"codecs\":[" BYTES ",{\"name\":\"zlib\"}]"), "the codec 'zlib'", CKPT_DTYPE_F32 },
+	{ V3(F4 "\"codecs\":[" BYTES ",5]"), "the codec '(not a name)'", CKPT_DTYPE_F32 },
+	{ V3(F4
+	     "\"codecs\":[" BYTES
+	     ",\"gzip\",\"gzip\",\"gzip\",\"gzip\",\"gzip\",\"gzip\",\"gzip\",\"gzip\",\"gzip\"]"),
+	  "more than 8 codecs", CKPT_DTYPE_F32 },
+	{ V3(F4
+	     "\"codecs\":[{\"name\":\"sharding_indexed\",\"configuration\":{\"chunk_shape\":[2,3],"
+	     "\"codecs\":[" BYTES "]}}]"),
+	  "the codecs of its shards' index", CKPT_DTYPE_F32 },
+	{ V3(F4
+	     "\"codecs\":[{\"name\":\"sharding_indexed\",\"configuration\":{\"chunk_shape\":[2,3],"
+	     "\"codecs\":[" BYTES "],\"index_codecs\":[\"bytes\",\"crc32c\",\"crc32c\"]}}]"),
+	  "the codecs of its shards' index", CKPT_DTYPE_F32 },
+	{ V3(F4
+	     "\"codecs\":[{\"name\":\"sharding_indexed\",\"configuration\":{\"chunk_shape\":[2,3],"
+	     "\"codecs\":[" BYTES "],\"index_codecs\":[\"bytes\",\"zstd\"]}}]"),
+	  "the codecs of its shards' index", CKPT_DTYPE_F32 },
+	{ "{\"zarr_format\":3,\"node_type\":\"array\",\"shape\":[4,6],\"chunk_grid\":"
+	  "{\"name\":\"regular\",\"configuration\":{\"chunk_shape\":[2,6]}},"
+	  "\"chunk_key_encoding\":\"novel\"," F4 "\"codecs\":[" BYTES "]}",
+	  "the chunk key encoding 'novel'", CKPT_DTYPE_F32 },
+	{ V3("\"data_type\":5,\"codecs\":[" BYTES "]"), "the data type '(not a name)'",
+	  CKPT_DTYPE_NONE },
+	{ V3("\"data_type\":{\"name\":\"float32\",\"configuration\":{}},\"codecs\":[" BYTES "]"),
+	  "", CKPT_DTYPE_F32 },
 	{ V3("\"data_type\":\"string\",\"codecs\":[{\"name\":\"vlen-utf8\"}]"),
 	  "the data type 'string'", CKPT_DTYPE_NONE },
 	{ V3("\"data_type\":{\"name\":\"numpy.datetime64\",\"configuration\":{\"unit\":\"s\"}},"
@@ -296,6 +411,13 @@ static const struct {
 	{ "bool", "true", "01" },
 	{ "bool", "0", "00" },
 	{ "complex64", "[1,\"NaN\"]", "0000803f0000c07f" },
+	{ "complex64", "2.5", "0000204000000000" },
+	{ "float8_e8m0fnu", "\"NaN\"", "ff" },
+	{ "float8_e8m0fnu", "1.7014118346046923e38", "fe" },
+	{ "float8_e8m0fnu", "5.877471754111438e-39", "00" },
+	{ "bool", "false", "00" },
+	{ "float16", "\"Infinity\"", "007c" },
+	{ "float8_e4m3fnuz", "-0.0", "00" },
 	{ "complex128", "[0,-1]", "0000000000000000000000000000f0bf" },
 };
 
@@ -337,6 +459,8 @@ static const struct {
 	{ V3(F4 "\"codecs\":[" BYTES "]"), "c/1", { -1 } },
 	{ V3(F4 "\"codecs\":[" BYTES "]"), "c1/0", { -1 } },
 	{ V3(F4 "\"codecs\":[" BYTES "]"), "1/0", { -1 } },
+	{ V3(F4 "\"codecs\":[" BYTES "]"), "", { -1 } },
+	{ V3(F4 "\"codecs\":[" BYTES "]"), "c", { -1 } },
 };
 
 START_LOOP_TEST(keys_are_cells, ARRAY_LEN(keys))
@@ -350,6 +474,16 @@ START_LOOP_TEST(keys_are_cells, ARRAY_LEN(keys))
 	if (want)
 		ck_assert(cell[0] == (uint64_t)keys[_i].cell[0] &&
 			  cell[1] == (uint64_t)keys[_i].cell[1]);
+}
+END_TEST
+
+START_TEST(metadata_of_more_than_its_limit_is_refused)
+{
+	struct zarr_array a;
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(zarr_parse("", ZARR_MAX_METADATA + 1, true, &a, &e), -EFBIG);
+	ck_assert_msg(strstr(e.msg, "it has more than ") != NULL, "%s", e.msg);
 }
 END_TEST
 
