@@ -211,6 +211,20 @@ static void real_or_integer(struct py *p)
 	emit_bytes(&p->m, &v.u, 8);
 }
 
+/* %00ff: bytes in hexadecimal. */
+static void bytes(struct py *p)
+{
+	size_t n = strspn(++p->s, "0123456789abcdef") / 2;
+
+	emit_op(&p->m, 'C');
+	emit_op(&p->m, (uint8_t)n);
+	for (size_t i = 0; i < n; i++, p->s += 2) {
+		char digits[3] = { p->s[0], p->s[1], 0 };
+
+		emit_op(&p->m, (uint8_t)strtoul(digits, NULL, 16));
+	}
+}
+
 static void plain_value(struct py *p)
 {
 	size_t name = strspn(p->s, NAME_CHARACTERS);
@@ -237,6 +251,9 @@ static void plain_value(struct py *p)
 	case '\'':
 	case '"':
 		string(p);
+		return;
+	case '%':
+		bytes(p);
 		return;
 	case '#':
 		shared(p);
@@ -340,17 +357,30 @@ static void add_storages(struct archive *a, struct py *p, unsigned first)
 	}
 }
 
+static void emit_text(struct py *p)
+{
+	emit_proto(&p->m);
+	value(p);
+	emit_op(&p->m, '.');
+	skip(p);
+	REQUIRE(!p->m.b.err && !*p->s);
+}
+
+struct buf saved_text_pickle(const char *text)
+{
+	struct py p = { .s = text, .m = EMIT_INIT(3, false) };
+
+	emit_text(&p);
+	return p.m.b;
+}
+
 void saved_put(int dirfd, const char *path, const char *text, unsigned first)
 {
 	struct archive a = { .style = { 0 } };
 	struct py p = { .s = text, .m = EMIT_INIT(2, false), .big = *text == '>' };
 
 	p.s += p.big;
-	emit_proto(&p.m);
-	value(&p);
-	emit_op(&p.m, '.');
-	skip(&p);
-	REQUIRE(!p.m.b.err && !*p.s);
+	emit_text(&p);
 	archive_add(&a, "data.pkl", p.m.b.data, p.m.b.len);
 	if (p.big)
 		archive_add(&a, "byteorder", "big", 3);

@@ -5,6 +5,7 @@
  *
  *	{'a': [1, (2,)], 'b': N}	dicts, lists, tuples, integers, None
  *	1.5, T, F			a float, True, False
+ *	'text', "text", %00ff		texts, bytes in hexadecimal
  *	t2+5(2,3)			a float32 tensor of that shape on storage 2, from element 5 on
  *	h2+5(2,3)			of float16
  *	t0+0(2,3)/(1,2)			with these strides
@@ -21,6 +22,10 @@
 #ifndef TESTS_SAVED_UTIL_H
 #define TESTS_SAVED_UTIL_H
 
+#include "base/buf.h"
+
+/* The pickle alone, which the caller releases. */
+struct buf saved_text_pickle(const char *text);
 /* Element i of storage k is first + 100 k + i; a storage has 40. */
 void saved_put(int dirfd, const char *path, const char *text, unsigned first);
 

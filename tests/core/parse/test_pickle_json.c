@@ -2,6 +2,7 @@
 #include "base/checked.h"
 #include "parse/pickle_json.h"
 #include "pickle_util.h"
+#include "saved_util.h"
 #include "suites.h"
 
 #include <stdio.h>
@@ -150,6 +151,10 @@ static const struct {
 	    "{\"__class__\": \"m.C\", \"p\": {\"__cycle__\": 1}}"),
 	ROW("]K\1a\x94h\0\x86.", "[[1], [1]]"),
 	ROW("K\1Q.", "{\"__class__\": \"?\"}"),
+	/* arguments that are no tuple */
+	ROW("cm\nC\nK\5R.", "{\"__class__\": \"m.C\", \"__args__\": 5}"),
+	ROW("c__builtin__\nset\nK\5R.", "{\"__class__\": \"builtins.set\", \"__args__\": 5}"),
+	ROW("c_codecs\nencode\nNR.", "{\"__class__\": \"_codecs.encode\", \"__args__\": null}"),
 };
 
 static struct pickle *load(const char *bytes, size_t n)
@@ -298,6 +303,144 @@ START_TEST(dicts_as_keys_of_dicts_come_to_an_end)
 	pickle_free(p);
 	buf_release(&b);
 	buf_release(&m.b);
+}
+END_TEST
+
+/* ---- forms that are known, and those that are nearly such ---- */
+
+#define STORE			  "&('storage', torch.FloatStorage, '0', 'cpu', 6)"
+#define PARTS			  ", 0, (2,3), (3,1)"
+#define MADE(name, storage, more) "torch._utils._rebuild_" name "(" storage PARTS more ")"
+#define DTYPE(args, state)	  "numpy.dtype(" args ")!" state
+#define F8			  DTYPE("'f8', F, T", "(3, '<', N)")
+#define NDARRAY(state)		  "numpy.core.multiarray._reconstruct(numpy.ndarray, (0,), %62)!" state
+#define NUMBER(dtype, bytes)	  "numpy.core.multiarray.scalar(" dtype ", " bytes ")"
+
+static const struct {
+	const char *text, *want; /* what it is, or a beginning of it that ends with "..." */
+} forms[] = {
+	{ MADE("tensor", STORE, ""),
+	  "{'__class__': 'torch.Tensor', 'dtype': 'float32', 'shape': [2, 3]}" },
+	{ MADE("tensor_v2", STORE, ", F, N"),
+	  "{'__class__': 'torch.Tensor', 'dtype': 'float32', 'shape': [2, 3]}" },
+	{ MADE("qtensor", "&('storage', torch.QInt8Storage, '0', 'cpu', 6)", ", 5"),
+	  "{'__class__': 'torch.Tensor', 'dtype': 'qint8', 'shape': [2, 3]}" },
+	{ MADE("tensor_v3", STORE, ", F, N, torch.uint16"),
+	  "{'__class__': 'torch.Tensor', 'dtype': 'uint16', 'shape': [2, 3]}" },
+	{ MADE("tensor_v3", STORE, ", F, N, 5"),
+	  "{'__class__': 'torch._utils._rebuild_tensor_v3', '__args__': ..." },
+	{ MADE("tensor_v3", STORE, ", F, N, torch.odd"),
+	  "{'__class__': 'torch._utils._rebuild_tensor_v3', '__args__': ..." },
+	{ MADE("tensor_v3", STORE, ", F"),
+	  "{'__class__': 'torch._utils._rebuild_tensor_v3', '__args__': ..." },
+	{ MADE("other", STORE, ""),
+	  "{'__class__': 'torch._utils._rebuild_other', '__args__': ..." },
+	{ MADE("tensor", "&('storage', torch.OddStorage, '0', 'cpu', 6)", ""),
+	  "{'__class__': 'torch._utils._rebuild_tensor', '__args__': ..." },
+	{ "torch._utils._rebuild_tensor(" STORE ", 0, (2,-3), (3,1))",
+	  "{'__class__': 'torch._utils._rebuild_tensor', '__args__': ..." },
+	{ "torch._utils._rebuild_tensor(" STORE ", 0, (2,3))",
+	  "{'__class__': 'torch._utils._rebuild_tensor', '__args__': ..." },
+	{ MADE("tensor", "5", ""),
+	  "{'__class__': 'torch._utils._rebuild_tensor', '__args__': [5, ..." },
+	{ "torch._utils._rebuild_parameter()", "{'__class__': 'torch._utils._rebuild_parameter'}" },
+	{ "torch._utils._rebuild_parameter(5)",
+	  "{'__class__': 'torch._utils._rebuild_parameter', '__args__': [5]}" },
+	{ "torch._tensor._rebuild_from_type_v2(5, 6)",
+	  "{'__class__': 'torch._tensor._rebuild_from_type_v2', '__args__': [5, 6]}" },
+	{ "torch._tensor._rebuild_from_type_v2(torch._utils._rebuild_tensor, 5, (" STORE PARTS "))",
+	  "{'__class__': '?', 'dtype': 'float32', 'shape': [2, 3]}" },
+	{ STORE, "{'__class__': 'torch.FloatStorage', 'size': 6}" },
+	{ "&('storage', torch.FloatStorage, '0', 'cpu')", "{'__class__': '?'}" },
+	{ "&('store', torch.FloatStorage, '0', 'cpu', 6)", "{'__class__': '?'}" },
+	{ "&(5, torch.FloatStorage, '0', 'cpu', 6)", "{'__class__': '?'}" },
+	{ "&('storage', 5, '0', 'cpu', 6)", "{'__class__': '?'}" },
+	{ "&('storage', torch.FloatStorage, '0', 'cpu', 'x')", "{'__class__': '?'}" },
+	{ "_codecs.encode('a')", "{'__class__': '_codecs.encode', '__args__': ['a']}" },
+	{ "_codecs.encode(5, 'latin1')",
+	  "{'__class__': '_codecs.encode', '__args__': [5, 'latin1']}" },
+	{ "_codecs.encode('a', 5)", "{'__class__': '_codecs.encode', '__args__': ['a', 5]}" },
+	{ "_codecs.decode('a', 'latin1')",
+	  "{'__class__': '_codecs.decode', '__args__': ['a', 'latin1']}" },
+	{ "builtins.set((1, 2))", "{'__class__': 'builtins.set', '__items__': [1, 2]}" },
+	{ "builtins.frozenset([1])", "{'__class__': 'builtins.frozenset', '__items__': [1]}" },
+	{ "builtins.set([1], 2)", "{'__class__': 'builtins.set', '__args__': [[1], 2]}" },
+	{ NDARRAY("(1, (1,), " F8 ", F, %0000000000000840)"),
+	  "{'__class__': 'numpy.ndarray', 'dtype': '<f8', 'shape': [1], 'hex': "
+	  "'0000000000000840'}" },
+	{ NDARRAY("(1, (1,), " F8 ", F)"),
+	  "{'__class__': 'numpy.core.multiarray._reconstruct', ..." },
+	{ NDARRAY("(1, (1,), " F8 ", 5, %00)"),
+	  "{'__class__': 'numpy.core.multiarray._reconstruct', ..." },
+	{ NDARRAY("(1, 5, " F8 ", F, %00)"),
+	  "{'__class__': 'numpy.core.multiarray._reconstruct', ..." },
+	{ NDARRAY("(1, (1,), 5, F, %00)"),
+	  "{'__class__': 'numpy.core.multiarray._reconstruct', ..." },
+	{ NDARRAY("(1, (1,), " F8 ", F, 'x')"),
+	  "{'__class__': 'numpy.core.multiarray._reconstruct', ..." },
+	{ "numpy.core.multiarray.other()!(1, (1,), " F8 ", F, %00)",
+	  "{'__class__': 'numpy.core.multiarray.other', ..." },
+	{ NUMBER(F8, "%0000000000000840"), "{'__class__': 'numpy.float64', 'value': 3.0}" },
+	{ NUMBER(DTYPE("'b1', F, T", "(3, '|')"), "%00"),
+	  "{'__class__': 'numpy.bool', 'value': false}" },
+	{ NUMBER(DTYPE("'u2', F, T", "(3, '<')"), "%ff01"),
+	  "{'__class__': 'numpy.uint16', 'value': 511}" },
+	{ NUMBER(DTYPE("'i4', F, T", "(3, '<')"), "%00000080"),
+	  "{'__class__': 'numpy.int32', 'value': -2147483648}" },
+	{ NUMBER(DTYPE("'f8', F, T", "(3, '>')"), "%0000000000000840"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(DTYPE("'f2', F, T", "(3, '<')"), "%0000"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(DTYPE("'c8', F, T", "(3, '<')"), "%0000000000000840"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(F8, "%00"), "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(F8, "5"), "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER("5", "%00"), "{'__class__': 'numpy.core.multiarray.scalar', '__args__': [5, ..." },
+	{ NUMBER(DTYPE("", "(3, '<')"), "%00"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(DTYPE("5", "(3, '<')"), "%00"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(DTYPE("'f16'", "(3, '<')"), "%00"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(DTYPE("'U1'", "(3, '<')"), "%00"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(DTYPE("'u3'", "(3, '<')"), "%000000"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(DTYPE("'u1'", "(3,)"), "%00"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(DTYPE("'u1'", "(3, 5)"), "%00"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(DTYPE("'u1'", "(3, '<<')"), "%00"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER(DTYPE("'u1'", "(3, '=')"), "%00"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER("numpy.dtype('u1')", "%00"), "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ NUMBER("numpy.odd('u1')!(3, '|')", "%00"),
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+	{ "numpy.core.multiarray.scalar(" F8 ")",
+	  "{'__class__': 'numpy.core.multiarray.scalar', ..." },
+};
+
+START_TEST(what_is_nearly_of_a_known_form_is_an_object)
+{
+	for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
+		struct buf b = BUF_INIT(1 << 20), text = saved_text_pickle(forms[i].text);
+		size_t n = strlen(forms[i].want);
+		struct pickle *p = load(text.data, text.len);
+		struct pk_value v = pickle_root(p);
+		struct ckpt_err e = { 0 };
+
+		ck_assert_int_eq(pickle_json(&v, &b, &e), 0);
+		for (char *s = b.data; *s; s++)
+			*s = *s == '"' ? '\'' : *s;
+		if (n > 3 && !strcmp(forms[i].want + n - 3, "..."))
+			ck_assert_msg(!strncmp(b.data, forms[i].want, n - 3), "%s", b.data);
+		else
+			ck_assert_str_eq(b.data, forms[i].want);
+		pickle_free(p);
+		buf_release(&text);
+		buf_release(&b);
+	}
 }
 END_TEST
 
