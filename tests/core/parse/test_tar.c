@@ -127,10 +127,20 @@ END_TEST
 
 START_TEST(extended_headers_that_lie)
 {
-	static const char *const bad[] = {
-		"x",	  "0 a=b\n",	  "99999 a=b\n",
-		"6 a=b.", "11 size=9x\n", "30 size=99999999999999999999\n\n"
-	};
+	static const char *const bad[] = { "x",
+					   "0 a=b\n",
+					   "99999 a=b\n",
+					   "6 a=b.",
+					   "11 size=9x\n",
+					   "30 size=99999999999999999999\n\n",
+					   "10 size=/\n",
+					   "10 size= 9\n",
+					   "12345",
+					   "1234567 a=b\n",
+					   "5:a=b\n",
+					   "2 \n",
+					   "6 a=bc\n",
+					   "26 size=300000000000000000000\n" };
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		tar.len = 0;
@@ -145,6 +155,78 @@ START_TEST(extended_headers_that_lie)
 	tar_add(&tar, "pax", 'x', "18 size=999999999\n", 18);
 	tar_add(&tar, "b", '0', "xyz", 3);
 	expect_error(ERR_CORRUPT, "'b' in it ends at");
+}
+END_TEST
+
+START_TEST(names_and_extended_headers_are_not_without_end)
+{
+	static char text[70000];
+	int n;
+
+	memset(text, 'x', sizeof(text));
+	n = sprintf(text, "%d path=", 5000);
+	text[n] = 'x';
+	text[4999] = '\n';
+	tar_add(&tar, "pax", 'x', text, 5000);
+	tar_add(&tar, "a", '0', "", 0);
+	expect_error(ERR_CORRUPT, "the archive's extended header at byte 512 is damaged");
+	tar.len = 0;
+	tar_add(&tar, "././@LongLink", 'L', text, 5000);
+	tar_add(&tar, "a", '0', "", 0);
+	expect_error(ERR_CORRUPT, "the archive's extended header at byte 512 is damaged");
+	tar.len = 0;
+	tar_add(&tar, "pax", 'x', text, 65537);
+	tar_add(&tar, "a", '0', "", 0);
+	expect_error(ERR_CORRUPT, "the archive's extended header at byte 512 is damaged");
+	/* Cut off within it. */
+	tar.len = 0;
+	tar_add(&tar, "pax", 'x', text, 600);
+	tar_end(&tar);
+	tar.len = 1536;
+	expect_error(ERR_CORRUPT, "");
+}
+END_TEST
+
+/* Without '=', of other keys, and after a NUL. */
+START_TEST(other_records_have_no_effect)
+{
+	static const char records[] = "8 novel\n11 patha=b\n11 sizes=9\n11 GNU.x=1\n10 path=b\n"
+				      "18 GNU.sparsely=1\n\0junk";
+
+	tar_add(&tar, "pax", 'x', records, sizeof(records) - 1);
+	tar_add(&tar, "a", '0', "xyz", 3);
+	tar_add(&tar, "pax", 'x', "8 size=\n", 8);
+	tar_add(&tar, "c", '7', "xyz", 3);
+	tar_add(&tar, "", 0, "", 0);
+	tar_end(&tar);
+	expect("f b 1536+3\nf c 3584+3\nf  4608+0\n");
+}
+END_TEST
+
+/* Octal digits with spaces before them, after them, and neither. */
+START_TEST(numbers_are_read_as_old_programs_wrote_them)
+{
+	static const char sizes[][13] = { "         3 ", "3", "000000000003", "3 x",
+					  "        3\0x" };
+	static const char odd[][13] = { "9", "x", "00000000003x", "3x" };
+
+	for (size_t i = 0; i < ARRAY_LEN(sizes) + ARRAY_LEN(odd); i++) {
+		size_t at;
+
+		tar.len = 0;
+		at = tar_add(&tar, "a", '0', "xyz", 3);
+		memcpy(tar.data + at + 124,
+		       i < ARRAY_LEN(sizes) ? sizes[i] : odd[i - ARRAY_LEN(sizes)], 12);
+		tar_seal(&tar, at);
+		tar_end(&tar);
+		if (i < ARRAY_LEN(sizes))
+			expect("f a 512+3\n");
+		else
+			expect_error(ERR_CORRUPT, "the archive's header at byte 0 is damaged");
+	}
+	tar.data[148] = 'x'; /* in the sum itself */
+	expect_error(ERR_CORRUPT, "the archive's header at byte 0 is damaged");
+	ck_assert(!tar_magic(tar.data, tar.len));
 }
 END_TEST
 

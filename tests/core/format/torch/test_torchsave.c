@@ -1469,6 +1469,21 @@ static const struct tar {
 	{ .error = "the table of storages is not as torch writes it",
 	  .windows = "](<#8><#7><#-1><#1>ta" },
 	{ .error = "'b': the file has no storage '8'", .windows = "]", .view = { 2, 2, 1 } },
+#define TABLE_OF(what) "the table of " what " is not as torch writes it"
+	{ .error = TABLE_OF("storages"), .windows = "](<#8><#7><#1>ta" },
+	{ .error = TABLE_OF("storages"), .windows = "](<#8><#7><x><#1>ta" },
+	{ .error = TABLE_OF("storages"), .windows = "](<#8><#7><#1><x>ta" },
+	{ .error = TABLE_OF("storages"), .windows = "](<#8><#7><#1><#-1>ta" },
+	{ .error = TABLE_OF("storages"), .windows = "](<#8>N<#1><#1>ta" },
+	{ .error = TABLE_OF("storages"), .windows = "](N<#7><#1><#1>ta" },
+	{ .error = "storage '8' is not part of its root",
+	  .windows = "](<#8><#7><#0><#9223372036854775807>ta" },
+	{ .error = "storage '8' is not part of its root",
+	  .windows = "](<#8><#7><#9223372036854775807><#1>ta" },
+	{ .error = TABLE_OF("storages"), .storage = "(N<cpu>ctorch\nFloatStorage\nt" },
+	{ .error = TABLE_OF("storages"), .storages = "<#-1>" },
+	{ .error = TABLE_OF("storages"), .storages = "<#2>" },
+	{ .error = TABLE_OF("tensors"), .tensor = "(<#5>]Nt" },
 	{ .error = "the file ends inside a pickle", .cut = 1 },
 };
 
