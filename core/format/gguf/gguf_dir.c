@@ -45,10 +45,11 @@ struct part {
 static bool part_of(const char *name, struct part *ret)
 {
 	size_t len = strlen(name), end = PART_LEN + strlen(suffix);
-	const char *s = name + len - end;
+	const char *s;
 
 	if (len <= end || !bytes_end(name, len, suffix))
 		return false;
+	s = name + len - end;
 	ret->stem = len - end;
 	return text_take(&s, "-") && text_take_number(&s, 5, &ret->number) &&
 	       text_take(&s, "-of-") && text_take_number(&s, 5, &ret->count) &&
