@@ -10,8 +10,10 @@
 #include "scan_util.h"
 #include "suites.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static const uint64_t vector[] = { 8 }, matrix[] = { 64, 2 };
 
@@ -163,6 +165,106 @@ START_TEST(two_models_in_a_directory_are_a_choice)
 	put_model("n-00002-of-00002.gguf", 2, 1, 2, 4);
 	expect_refused(ENOTUNIQ, "'m-00001-of-00002.gguf' and 'n-00002-of-00002.gguf' are two "
 				 "models: give one of them instead of the directory");
+}
+END_TEST
+
+/* Files with such names are not parts of a model, but each is one. */
+START_TEST(other_names_are_not_of_parts)
+{
+	static const char *const names[] = {
+		"m-00000-of-00002.gguf", "m-00003-of-00002.gguf", "mx00001-of-00002.gguf",
+		"m-x0001-of-00002.gguf", "m-00001-xx-00002.gguf", "m-00001-of-x0002.gguf",
+		"m-00001-of-10000.gguf", "m-00001-of-0002x.gguf", "-00001-of-00002.gguf",
+	};
+
+	put_file(dir_fd, ".gguf", "x", 1);
+	put_file(dir_fd, ".m.gguf", "x", 1);
+	put_file(dir_fd, "m.bin", "x", 1);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+		autofree char *text = NULL;
+		char want[60];
+
+		put_model(names[i], 1, 0, 0, 0);
+		ck_assert_msg(!scan(&c, &e), "%s: %s", names[i], e.msg);
+		text = catalog_text(c);
+		(void)snprintf(want, sizeof(want), "@%s:224+136,raw", names[i]);
+		ck_assert_msg(strstr(text, want) != NULL, "%s", text);
+		catalog_close(c);
+		REQUIRE(!unlinkat(dir_fd, names[i], 0));
+	}
+}
+END_TEST
+
+START_TEST(parts_of_one_model_have_one_name_and_number)
+{
+	static const char *const others[] = { "m.gguf", "mm-00001-of-00002.gguf",
+					      "n-00001-of-00002.gguf", "m-00001-of-00003.gguf" };
+
+	put_model("m-00001-of-00002.gguf", 1, 0, 2, 4);
+	put_model("m-00002-of-00002.gguf", 2, 1, 2, 4);
+	for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+		put_model(others[i], 1, 0, 2, 4);
+		expect_refused(ENOTUNIQ,
+			       "are two models: give one of them instead of the directory");
+		REQUIRE(!unlinkat(dir_fd, others[i], 0));
+	}
+}
+END_TEST
+
+/* A file that says that it is part 0 of 0. */
+START_TEST(no_parts_are_one)
+{
+	struct buf b CLEANUP(buf_release) = BUF_INIT(1 << 20);
+
+	made_head(&b, 3, 0, 2);
+	made_u16(&b, "split.no", 0);
+	made_u16(&b, "split.count", 0);
+	put_file(dir_fd, "m.gguf", b.data, b.len);
+	expect("gguf.tensor_types object: 3 bytes; split.count object: 2 bytes; "
+	       "split.no object: 2 bytes; ");
+	b.len = 0;
+	made_head(&b, 3, 0, 2);
+	made_u16(&b, "split.no", 1);
+	made_u16(&b, "split.count", 0);
+	put_file(dir_fd, "m.gguf", b.data, b.len);
+	expect_refused(EBADMSG, "it is part 2 of 0 of a model");
+}
+END_TEST
+
+START_TEST(keys_of_every_type_are_json)
+{
+	static const struct {
+		uint32_t type, bytes;
+		uint64_t v;
+		const char *want;
+	} keys[] = {
+		{ GGUF_U8, 1, 255, "255\n" },
+		{ GGUF_I8, 1, 255, "-1\n" },
+		{ GGUF_U16, 2, 65535, "65535\n" },
+		{ GGUF_I16, 2, 65535, "-1\n" },
+		{ GGUF_U32, 4, UINT32_MAX, "4294967295\n" },
+		{ GGUF_I32, 4, UINT32_MAX, "-1\n" },
+		{ GGUF_U64, 8, UINT64_MAX, "18446744073709551615\n" },
+		{ GGUF_I64, 8, UINT64_MAX, "-1\n" },
+		{ GGUF_F32, 4, 0x3dcccccd, "0.1\n" },
+		{ GGUF_F64, 8, 0x3fb999999999999a, "0.1\n" },
+		{ GGUF_F64, 8, 0x3fd5555555555555, "0.3333333333333333\n" },
+		{ GGUF_F64, 8, 0x7ff0000000000000, "null\n" },
+		{ GGUF_BOOL, 1, 1, "true\n" },
+		{ GGUF_BOOL, 1, 0, "false\n" },
+	};
+	struct buf b CLEANUP(buf_release) = BUF_INIT(1 << 20);
+
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		b.len = 0;
+		made_head(&b, 3, 0, 1);
+		made_key(&b, "k", keys[i].type);
+		made_number(&b, keys[i].v, keys[i].bytes);
+		put_file(dir_fd, "m.gguf", b.data, b.len);
+		expect_text("k", keys[i].want);
+	}
 }
 END_TEST
 

@@ -1042,6 +1042,70 @@ START_TEST(odd_leaves_are_refused)
 }
 END_TEST
 
+/* ---- directories of arrays ---- */
+
+START_TEST(links_lead_to_arrays_once)
+{
+	make("run");
+	make("run/a");
+	make("run/elsewhere");
+	put_text("run/_METADATA", "{}");
+	put_array("run/elsewhere/w", ".zarray", byte_of_two, "0");
+	ck_assert(!symlinkat("../elsewhere", dir_fd, "run/a/link"));
+	EXPECT_NAMES("/run", "a/link/w elsewhere/w ");
+	ck_assert(!symlinkat("w", dir_fd, "run/elsewhere/again"));
+	EXPECT_SAYS("/run", "a link to a directory in one that is itself reached by a link");
+	ck_assert(!unlinkat(dir_fd, "run/elsewhere/again", 0));
+	ck_assert(!symlinkat("/etc", dir_fd, "run/a/etc"));
+	EXPECT_REFUSED("/run", "open 'a/etc': refused, a link leads out of the checkpoint");
+}
+END_TEST
+
+START_TEST(directories_are_not_deeper_than_128)
+{
+	char path[600] = "d";
+
+	put_text("_METADATA", "{}");
+	put_array("w", ".zarray", byte_of_two, "0");
+	make("d");
+	for (unsigned i = 0; i < 127; i++) {
+		strcat(path, "/d");
+		make(path);
+	}
+	EXPECT_NAMES("", "w ");
+	strcat(path, "/d");
+	make(path);
+	EXPECT_REFUSED("", "more than 128 directories deep");
+}
+END_TEST
+
+START_TEST(metadata_of_an_array_is_not_without_end)
+{
+	char path[4200];
+
+	put_text("_METADATA", "{}");
+	put_array("w", ".zarray", byte_of_two, "0");
+	put_array("v", ".zarray", byte_of_two, "0");
+	(void)snprintf(path, sizeof(path), "%s/w/.zarray", dir);
+	ck_assert(!truncate(path, (64 << 20) + 1)); /* sparse */
+	EXPECT_REFUSED("", "'w/.zarray' has more than ");
+}
+END_TEST
+
+START_TEST(what_is_no_chunk_of_an_array_may_lie_beside_them)
+{
+	make("w");
+	put_text("w/.zarray", byte_of_two);
+	put_text("w/0", "ab");
+	put_text("w/.5", "x");
+	put_text("w/0.tmp", "x");
+	put_text("w/note", "x");
+	make("w/c");
+	put_text("w/c/0", "x");
+	EXPECT_NAMES("", "w ");
+}
+END_TEST
+
 /* ---- manifests ---- */
 
 START_TEST(numbered_manifests_are_of_their_store)
