@@ -5,12 +5,15 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "blob_util.h"
+#include "fault.h"
 #include "format/format.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
 #include "rng.h"
 #include "source/place.h"
 #include "suites.h"
+
+#include <string.h>
 
 int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e)
 {
@@ -108,4 +111,44 @@ void scan_flipped(int dirfd, const char *name, scan_fn *scan, unsigned many, uns
 		REQUIRE(rc ? rc < 0 && e.code == -rc && e.msg[0] && !c : c != NULL);
 		catalog_close(c);
 	}
+}
+
+static void scan_failing_so(int dirfd, enum fault_kind kind, unsigned least, const char *want)
+{
+	unsigned failed = 0;
+
+	FAULT_LOOP(kind)
+	{
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+		autofree char *text = NULL;
+		int rc = scan_dir(dirfd, &(struct scan_opts){ 0 }, &c, &e);
+		uint64_t calls = fault_off();
+
+		if (rc) {
+			ck_assert(fault_hit() && !c && e.code == -rc && e.msg[0]);
+			ck_assert_msg(kind != FAULT_ALLOC || rc == -ENOMEM || rc == -EFBIG,
+				      "call %llu: %d: %s", (unsigned long long)calls, rc, e.msg);
+			failed++;
+			continue;
+		}
+		text = catalog_text(c);
+		ck_assert_msg(!strcmp(text, want), "call %llu: %s", (unsigned long long)calls,
+			      text);
+		catalog_close(c);
+	}
+	ck_assert_uint_ge(failed, least);
+}
+
+void scan_failing(int dirfd)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	autofree char *want = NULL;
+
+	ck_assert_msg(!scan_dir(dirfd, &(struct scan_opts){ 0 }, &c, &e), "%s", e.msg);
+	want = catalog_text(c);
+	catalog_close(c);
+	scan_failing_so(dirfd, FAULT_ALLOC, 10, want);
+	scan_failing_so(dirfd, FAULT_READ | FAULT_OPEN, 2, want);
 }

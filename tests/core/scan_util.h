@@ -18,6 +18,12 @@ int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct 
 typedef int scan_fn(struct catalog **ret, struct ckpt_err *e);
 void scan_flipped(int dirfd, const char *name, scan_fn *scan, unsigned many, unsigned few);
 
+/*
+ * Scans the directory again and again, without memory for one call each time, then with one that cannot
+ * read or open: it is an error with a sentence, or the catalog is the same.
+ */
+void scan_failing(int dirfd);
+
 /* "w float32 [4] complete: [0]+[2]@file:0+10,enc ...; o object: file:0+10,enc; "; free it. */
 char *catalog_text(struct catalog *c);
 

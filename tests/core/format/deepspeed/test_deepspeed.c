@@ -7,6 +7,7 @@
 #include "dir_util.h"
 #include "format/deepspeed/deepspeed_pattern.h"
 #include "saved_util.h"
+#include "scan_util.h"
 #include "suites.h"
 
 #include <fcntl.h>
@@ -1176,6 +1177,64 @@ START_TEST(latest_may_name_what_is_no_checkpoint)
 	expect("", "w[1] 1\n");
 	REQUIRE(!unlinkat(dir_fd, "one/" MODEL, 0));
 	expect_error("", "DeepSpeed's 'one/mp_rank_00_model_states.pt' is missing");
+}
+END_TEST
+
+START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
+{
+	static const char info[] =
+		"'universal_checkpoint_info': {'parameter_to_average_patterns': ['m[a-e]{2}n'],"
+		" 'parameter_with_sub_params': [{'patterns': ['sub'], 'shape': ((2, 4),),"
+		" 'partition_dim': 0}], 'parameter_with_row_parallelism_patterns': ['(?:x|row)']}";
+	char text[1000];
+
+	/* Slices and Universal. */
+	(void)snprintf(text, sizeof(text),
+		       "{'module': {'col': t0+0(2,2), 'row': t0+4(2,1), 'sub': t0+8(3), 'n': 5},"
+		       " 'buffer_names': ['col'], 'shared_params': {'tied': 'row'}, 'epoch': 3,"
+		       " 'param_shapes': [{'row': (2,1)}], %s}",
+		       info);
+	put(MODEL, text, 0);
+	put("mp_rank_01_model_states.pt", text, 0);
+	directory("zero");
+	directory("zero/row");
+	put("zero/row/fp32.pt", "t0+0(2)", 10);
+	scan_failing(dir_fd);
+}
+END_TEST
+
+START_TEST(without_memory_there_is_a_clean_error_for_partitions)
+{
+	for (unsigned rank = 0; rank < 2; rank++) {
+		char path[100];
+
+		(void)snprintf(path, sizeof(path), "zero_pp_rank_%u_mp_rank_00_model_states.pt",
+			       rank);
+		put_model3(path, "'frozen_param_fragments': {'f': h3+0(2)}", 0);
+		(void)snprintf(path, sizeof(path), "zero_pp_rank_%u_mp_rank_00_optim_states.pt",
+			       rank);
+		put_shard(path, "[t0+0(3)]", "{'state': {0: {'m': t1+0(3), 'step': 4}}}", "2",
+			  1000);
+	}
+	scan_failing(dir_fd);
+}
+END_TEST
+
+START_TEST(without_memory_there_is_a_clean_error_for_experts_and_layers)
+{
+	put(MODEL,
+	    "{'module': N, 'param_shapes': [{'tied_modules.e.w': (2,), '1.w': (2,)},"
+	    " {'1.deepspeed_moe.experts.deepspeed_experts.0.w': (1,)}]}",
+	    0);
+	put("layer_00-model_states.pt", "{'w': t0+0(2)}", 100);
+	put("layer_01-model_states.pt", "{'w': t0+0(2), 'o': 5}", 200);
+	put("layer_0_expert_1_mp_rank_00_model_states.pt",
+	    "{'1.deepspeed_moe.experts.deepspeed_experts.1.w': t0+9(1)}", 0);
+	put_rank(OPTIM(0), "[t0+0(2), t1+0(1)]", "{'state': {0: {'step': 4}}}", "[2, 1]", 1000);
+	put_rank(OPTIM(1), "[t0+0(2), t1+0(1)]", "{'state': {0: {'step': 4}}}", "[2, 1]", 2000);
+	put("expp_rank_0_mp_rank_00_optim_states.pt",
+	    "{'optimizer': {'state': {0: {'m': t0+0(2)}}}}", 0);
+	scan_failing(dir_fd);
 }
 END_TEST
 

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "dir_util.h"
 #include "saved_util.h"
+#include "scan_util.h"
 #include "suites.h"
 
 #include <fcntl.h>
@@ -1005,6 +1006,41 @@ START_TEST(the_policy_of_a_run_is_used)
 	REQUIRE(!unlinkat(dir_fd, "actor", AT_REMOVEDIR));
 	REQUIRE(!symlinkat("critic", dir_fd, "actor"));
 	expect("w[1] 1\n");
+}
+END_TEST
+
+START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
+{
+	for (unsigned rank = 0; rank < 2; rank++) {
+		put(
+			"model", 2, rank,
+			"{'a': " DTENSOR("t0+0(4,2)", "(4,4)", SPEC(PAIR, "(" STRIDED(1, 2) ",)")) ", 'b': " SHARDED(
+				"(2,)",
+				"([], N, N)") ", 'c': " ODD_PLACEMENT(PLACEMENT("Ragged()")) ", "
+											     "'d':"
+											     " {'e'"
+											     ": "
+											     "[t0+"
+											     "0(2),"
+											     " t0+"
+											     "0(2,"
+											     "2)/"
+											     "(1,2)"
+											     "]}, "
+											     "'o': "
+											     "{'x':"
+											     " 1}, "
+											     "'x._"
+											     "flat_"
+											     "param"
+											     "': "
+											     "t1+0("
+											     "2)}",
+			100 * rank);
+		put("optim", 2, rank, "{'state': {0: {'m': t0+0(2), 'step': t0+0()}}}", 50);
+		put("extra_state", 2, rank, "{'rng': [1]}", 0);
+	}
+	scan_failing(dir_fd);
 }
 END_TEST
 

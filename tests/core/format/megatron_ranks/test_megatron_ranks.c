@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "dir_util.h"
 #include "saved_util.h"
+#include "scan_util.h"
 #include "suites.h"
 
 #include <fcntl.h>
@@ -733,6 +734,23 @@ START_TEST(experts_need_numbers_in_their_names)
 		"layers.0.experts.linear_fc1.bias0[1] 1\nlayers.0.experts.linear_fc1.bias1[1] 0\n"
 		"layers.0.experts.linear_fc1.bias2[1] 1\nlayers.0.experts.linear_fc1.bias3[1] 0\n"
 		"layers.0.experts.linear_fc2.bias[1] 2\n" OBJECTS);
+}
+END_TEST
+
+START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
+{
+	static const char args[] =
+		"'pipeline_model_parallel_size': 1, 'expert_model_parallel_size': 2,"
+		" 'num_attention_heads': 2";
+	static const char model[] =
+		"'layers.0.query_key_value.weight': t0+0(6,1), 'm.router.weight': t1+0(4,1),"
+		" 'm.experts.weight1': t0+0(1,4), 'm.experts.weight2': t0+8(4,1), 'odd': t0+0(2),"
+		" 'layers.0.mlp.experts.linear_fc2.weight0': t0+2(1,1), 'a': {'norm.weight': "
+		"t0+0(2)}";
+
+	put_model("00_000", model, args, 0, 0);
+	put_model("00_001", model, args, 0, 0);
+	scan_failing(dir_fd);
 }
 END_TEST
 

@@ -9,6 +9,7 @@
 #include "msgpack_util.h"
 #include "ocdbt_util.h"
 #include "opts_util.h"
+#include "scan_util.h"
 #include "sha256_util.h"
 #include "suites.h"
 #include <ckptfs/ckpt.h>
@@ -1173,6 +1174,46 @@ START_TEST(a_manifest_of_more_than_64_mib_is_refused)
 	EXPECT_REFUSED("", "'manifest.ocdbt' has more than 64 MiB");
 	put_text("manifest.ocdbt", "");
 	EXPECT_REFUSED("", "'manifest.ocdbt': ");
+}
+END_TEST
+
+START_TEST(without_memory_or_a_disk_a_store_is_a_clean_error)
+{
+	struct buf b = BUF_INIT(1 << 20), m = BUF_INIT(1 << 20);
+	const struct ocdbt_row leaf[] = { { .rest = "w/.zarray", .text = byte_of_two },
+					  { .rest = "w/0", .length = 2 } };
+	struct ocdbt_row up[] = { { .rest = "w/.zarray" } };
+	size_t at;
+
+	buf_str(&b, "ab");
+	at = b.len;
+	ocdbt_node(&b, 0, nodes, 1, leaf, 2);
+	up[0].offset = at;
+	up[0].length = b.len - at;
+	at = b.len;
+	ocdbt_node(&b, 1, nodes, 1, up, 1);
+	ocdbt_manifest(&m, 0, 1, 1, nodes, at, b.len - at);
+	put_buf("nodes", &b);
+	put_buf("manifest.ocdbt", &m);
+	put_text("_METADATA", tree);
+	put_text("_strings.json", "{\"s\": {\"x\": \"hi\"}}");
+	scan_failing(dir_fd);
+}
+END_TEST
+
+START_TEST(without_memory_or_a_disk_a_file_of_flax_is_a_clean_error)
+{
+	make("t.a");
+	put_text("t.a/0", "xy");
+	put_array("t.b", ".zarray", byte_of_two, "0");
+	put_msgpack("checkpoint", "{'a': {'driver': 'zarr', 'dtype': 'uint8', 'kvstore': {'path': "
+				  "'x/t.a'}, 'metadata':"
+				  " {'shape': [2], 'chunks': [2]}}, 'b': 'PLACEHOLDER://t.b', 'c': "
+				  "1.5, 'd': @uint8(2),"
+				  " 'e': {'__msgpack_chunked_array__': T, 'shape': {'0': 2}, "
+				  "'chunks': {'0': @uint8(2)}},"
+				  " 5: c1,2, 'f': x}");
+	scan_failing(dir_fd);
 }
 END_TEST
 

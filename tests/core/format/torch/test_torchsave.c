@@ -14,6 +14,7 @@
 #include "pickle_util.h"
 #include "rng.h"
 #include "saved_util.h"
+#include "scan_util.h"
 #include "source/place.h"
 #include "suites.h"
 
@@ -1870,6 +1871,29 @@ START_LOOP_TEST(without_memory_or_a_disk_there_is_a_clean_error, 2)
 		catalog_close(c);
 	}
 	ck_assert_uint_ge(failed, _i ? 5 : 20);
+}
+END_TEST
+
+START_TEST(without_memory_or_a_disk_all_forms_are_clean_errors)
+{
+	saved_put(dir_fd, "pytorch_model.bin",
+		  "{'sparse': " SPARSE_CALL COO ", (I[0,1](1,2), t0+0(2), (3,))),"
+		  " 'q': " QINT8 "(torch.per_channel_affine, t0+4(2), I[0,1](2), 0), F, N),"
+		  " 'sub': " FROM_TYPE WRAPPER_FN
+		  ", torch.T.X, (torch.T.X, torch.float32, (2,)), {'a': t0+0(2), 'b': 5}),"
+		  " 'nest': " NESTED_CALL "t0+0(3), I[2,1](2,1), I[1,1](2,1), I[0,2](2)),"
+		  " 'jag': " JAGGED_CALL "{'values': t0+0(3), 'offsets': I[0,1,3](3)}),"
+		  " 'te': " PARAMETER FLOAT8 "t0+0(2), torch.float8_e4m3fn, t0+2(1)), T, N),"
+		  " 'm': m.Net()!{'_parameters': {'w': t0+0(2), 'w': t0+1(2)}, '_buffers': {'b': "
+		  "t0+3(1)},"
+		  " '_modules': {}, '_non_persistent_buffers_set': builtins.set(['b'])},"
+		  " (1, 'x'): 2, (1, 'x'): 3, 1.5: [1, {2: t0+0(1)}], 'o': {'p': 'text'}}",
+		  0);
+	scan_failing(dir_fd);
+	REQUIRE(!unlinkat(dir_fd, "pytorch_model.bin", 0));
+	put_tar(&tars[0], NULL);
+	REQUIRE(!renameat(dir_fd, "f.pt", dir_fd, "pytorch_model.bin"));
+	scan_failing(dir_fd);
 }
 END_TEST
 
