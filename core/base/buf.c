@@ -19,6 +19,8 @@ void buf_release(struct buf *b)
 void buf_restart(struct buf *b)
 {
 	b->len = 0;
+	if (b->data)
+		b->data[0] = 0;
 	if (b->err == EFBIG)
 		b->err = 0;
 }

@@ -49,6 +49,7 @@ START_TEST(another_attempt_after_the_ceiling)
 	b.err = ENOMEM;
 	buf_restart(&b);
 	ck_assert_int_eq(b.err, ENOMEM);
+	ck_assert_str_eq(b.data, "");
 	buf_release(&b);
 }
 END_TEST
