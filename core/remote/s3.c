@@ -331,13 +331,6 @@ static enum http_verdict list_judge(void *arg, uint64_t from, const struct http_
 	return v == HTTP_TAKE ? store_refuse(a, NULL, NULL, e) : v;
 }
 
-static void restart(struct buf *b)
-{
-	b->len = 0;
-	if (b->data)
-		b->data[0] = 0;
-}
-
 /* A key or a common prefix of the page, whose text is encoded. */
 static int take_name(struct listing *l, struct buf *name, bool is_prefix, struct ckpt_err *e)
 {
@@ -408,18 +401,18 @@ static int on_listed(void *arg, const char *path, const char *text, size_t len, 
 		l->has_size = isdigit((unsigned char)*text) && !*end && !errno;
 	} else if (!strcmp(path, "Contents")) {
 		rc = take_name(l, &l->key, false, e);
-		restart(&l->key);
-		restart(&l->etag);
+		buf_restart(&l->key);
+		buf_restart(&l->etag);
 		l->has_size = false;
 		l->mtime_ns = 0;
 	} else if (!strcmp(path, "CommonPrefixes/Prefix")) {
 		url_decode(&l->key, text, len, true);
 		rc = take_name(l, &l->key, true, e);
-		restart(&l->key);
+		buf_restart(&l->key);
 	} else if (!strcmp(path, "IsTruncated"))
 		l->truncated = !strcmp(text, "true");
 	else if (!strcmp(path, "NextContinuationToken")) {
-		restart(&l->token);
+		buf_restart(&l->token);
 		url_encode(&l->token, text, len, false);
 	}
 	return rc;
@@ -432,7 +425,7 @@ static int list_page(struct listing *l, const char *name, struct ckpt_err *e)
 	autofree char *token = NULL;
 	int rc;
 
-	restart(&l->query);
+	buf_restart(&l->query);
 	if (l->token.len) {
 		buf_printf(&l->query, "continuation-token=%s&", l->token.data);
 		token = strdup(l->token.data);
@@ -441,8 +434,9 @@ static int list_page(struct listing *l, const char *name, struct ckpt_err *e)
 	buf_printf(&l->query, "&max-keys=%u&prefix=", l->most);
 	url_encode(&l->query, l->prefix, l->prefix_len, false);
 	if (l->query.err || (l->token.len && !token))
-		return l->query.err == EFBIG ? err_set(e, EIO, "'%s': the name is too long", name)
-					     : err_nomem(e);
+		return l->query.err == EFBIG
+			       ? err_set(e, EIO, "'%.100s...': the name is too long", name)
+			       : err_nomem(e);
 	rc = http_exchange(l->s->base.net, &ops, l,
 			   &(struct http_how){ .what = name,
 					       .len = UINT64_MAX,
@@ -452,7 +446,7 @@ static int list_page(struct listing *l, const char *name, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	l->truncated = false;
-	restart(&l->token);
+	buf_restart(&l->token);
 	rc = xml_parse(body.data ? body.data : "", body.len, on_listed, l, e);
 	if (rc)
 		return l->rc ? rc : err_wrap(e, "list '%s'", name);
