@@ -171,6 +171,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(hf) \
 	X(hist) \
 	X(hp_layout) \
+	X(http) \
 	X(hub) \
 	X(hyperparallel) \
 	X(index) \

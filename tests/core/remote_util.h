@@ -13,8 +13,9 @@
 #ifndef TESTS_REMOTE_UTIL_H
 #define TESTS_REMOTE_UTIL_H
 
-#include "remote/store.h"
+#include "remote/http.h"
 
+#include "base/buf.h"
 #include "base/err.h"
 
 #include <arpa/inet.h>
@@ -34,6 +35,7 @@ struct served {
 	unsigned number; /* of the request, from 1, over all connections */
 	char method[16], target[4096];
 	char head[16384];
+	size_t got; /* bytes of it, with what came of the body */
 	bool ranged;
 	uint64_t first, last;
 };
@@ -78,6 +80,28 @@ static inline const char *request_field(const struct served *r, const char *name
 	return NULL;
 }
 
+/* The body of a request with a Content-Length, up to cap - 1 bytes, and NUL. Returns its length. */
+static inline size_t request_body(struct served *r, char *to, size_t cap)
+{
+	const char *length = request_field(r, "Content-Length");
+	const char *at = strstr(r->head, "\r\n\r\n") + 4;
+	size_t want = length ? strtoull(length, NULL, 10) : 0, n = r->got - (size_t)(at - r->head);
+	char more[4096];
+
+	n = n < want ? n : want;
+	(void)snprintf(to, cap, "%.*s", (int)n, at);
+	while (n < want) {
+		ssize_t k = recv(r->fd, more, want - n < sizeof(more) ? want - n : sizeof(more), 0);
+
+		if (k <= 0)
+			break;
+		if (n < cap - 1)
+			(void)snprintf(to + n, cap - n, "%.*s", (int)k, more);
+		n += (size_t)k;
+	}
+	return n;
+}
+
 /* Sends a whole answer with its length; fields end in "\r\n" each. */
 static inline bool answer(struct served *r, unsigned status, const char *fields, const void *body,
 			  size_t n)
@@ -106,7 +130,8 @@ static inline bool answer_object(struct served *r, const char *fields, const uin
 
 static inline void *serve_connection(void *arg)
 {
-	struct served *r = malloc(sizeof(*r));
+	/* Not allocated: tests count what is, and make it fail. */
+	struct served all, *r = &all;
 	int fd = (int)(intptr_t)arg;
 	bool on = true;
 
@@ -124,6 +149,7 @@ static inline void *serve_connection(void *arg)
 				goto over;
 			n += (size_t)got;
 			r->head[n] = 0;
+			r->got = n;
 		}
 		if (!end || sscanf(r->head, "%15s %4095s", r->method, r->target) != 2)
 			break;
@@ -135,7 +161,6 @@ static inline void *serve_connection(void *arg)
 over:
 	(void)shutdown(fd, SHUT_RDWR);
 	(void)close(fd);
-	free(r);
 	return NULL;
 }
 
@@ -148,7 +173,9 @@ static inline void *serve_all(void *arg)
 
 		if (fd < 0)
 			return NULL;
-		if (pthread_create(&t, NULL, serve_connection, (void *)(intptr_t)fd))
+		/* Twice: the first may be made to fail. */
+		if (pthread_create(&t, NULL, serve_connection, (void *)(intptr_t)fd) &&
+		    pthread_create(&t, NULL, serve_connection, (void *)(intptr_t)fd))
 			abort();
 		(void)pthread_detach(t);
 	}
@@ -170,6 +197,72 @@ static inline unsigned server_start(serve_fn *serve)
 	ck_assert_int_eq(pthread_create(&t, NULL, serve_all, NULL), 0);
 	(void)pthread_detach(t);
 	return ntohs(a.sin_port);
+}
+
+/* ---- a server that follows a script ---- */
+
+struct reply {
+	unsigned status;	   /* 0: `body` is sent as it is, and the connection closed */
+	const char *fields, *body; /* fields end in "\r\n" each; either may be NULL */
+};
+
+__attribute__((unused)) static struct {
+	const struct reply *v; /* request n gets the n-th; the last stands for all that follow */
+	size_t n;
+	_Atomic unsigned served;
+	pthread_mutex_t lock;
+	char log[16384];  /* "METHOD TARGET\n" of each */
+	char head[16384]; /* of the last request */
+	char body[16384];
+} script = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static inline void script_set(const struct reply *v, size_t n)
+{
+	script.v = v;
+	script.n = n;
+	atomic_store(&script.served, 0);
+	script.log[0] = 0;
+}
+
+static inline bool serve_script(struct served *r)
+{
+	unsigned i = atomic_fetch_add(&script.served, 1);
+	const struct reply *a = &script.v[i < script.n ? i : script.n - 1];
+	const char *body = a->body ? a->body : "";
+	size_t at;
+
+	(void)pthread_mutex_lock(&script.lock);
+	at = strlen(script.log);
+	(void)snprintf(script.log + at, sizeof(script.log) - at, "%s %s\n", r->method, r->target);
+	(void)snprintf(script.head, sizeof(script.head), "%s", r->head);
+	(void)request_body(r, script.body, sizeof(script.body));
+	(void)pthread_mutex_unlock(&script.lock);
+	if (a->status)
+		return answer(r, a->status, a->fields ? a->fields : "", body, strlen(body));
+	send_all(r->fd, body, strlen(body));
+	return false;
+}
+
+/* ---- answers without a server ---- */
+
+/* The head of an answer from "NAME: VALUE\r\n" ..., which lie in *b. */
+static inline struct http_answer answer_of(unsigned status, const char *fields, const char *error,
+					   const char *url, struct buf *b)
+{
+	*b = (struct buf)BUF_INIT(64 << 10);
+	for (const char *p = fields; *p; p += strcspn(p, "\n") + 1) {
+		size_t name = strcspn(p, ":"), n = strcspn(p, "\r");
+
+		buf_add(b, p, name);
+		buf_add(b, "", 1);
+		buf_add(b, p + name + 2, n - name - 2);
+		buf_add(b, "", 1);
+	}
+	return (struct http_answer){ .status = status,
+				     .fields = b,
+				     .error = error,
+				     .error_len = strlen(error),
+				     .url = url };
 }
 
 /* ---- reading ---- */
@@ -238,6 +331,29 @@ static inline int reader_wait(struct reader *r)
 static inline void reader_release(struct reader *r)
 {
 	free(r->p);
+}
+
+/* Reads [off, off+len) into *r and waits; it may not begin at all. */
+static inline int read_range_of(struct reader *r, struct store *s, const char *path,
+				const struct place_seen *seen, uint64_t off, uint64_t len,
+				struct ckpt_err *e)
+{
+	const struct get_sink sink = { r, reader_bytes, reader_done };
+	static uint8_t room[4096];
+	int rc;
+
+	if (len > sizeof(room))
+		abort();
+	*r = (struct reader){ .p = room, .cap = len };
+	(void)pthread_mutex_init(&r->lock, NULL);
+	(void)pthread_cond_init(&r->ended, NULL);
+	rc = store_get(s, path, seen, off, len, true, &sink, &r->get, e);
+	if (rc)
+		return rc;
+	rc = reader_wait(r);
+	if (rc)
+		*e = r->e;
+	return rc;
 }
 
 /* Reads [off, off+len) into *r and waits. */

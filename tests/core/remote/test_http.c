@@ -1,0 +1,795 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Heads of answers as they may come, and requests that are made, fail or are tried again. */
+#include "remote_util.h"
+#include "suites.h"
+
+#include "base/buf.h"
+#include "base/checked.h"
+#include "base/clock.h"
+#include "remote/store_internal.h"
+
+/* ---- heads of answers ---- */
+
+static const struct {
+	const char *fields, *value; /* of "X" */
+} fields[] = {
+	{ "", NULL },
+	{ "Y: 1\r\n", NULL },
+	{ "XX: 1\r\n", NULL },
+	{ "x: 1\r\n", "1" },
+	{ "Y: 2\r\nX: \r\n", "" },
+	{ "X: 1\r\nY: 2\r\nX: 1\r\n", "1" },
+	{ "X: 1\r\nY: 2\r\nX: 2\r\n", "" },
+};
+
+START_TEST(a_field_that_is_given_twice_in_different_ways_has_no_value)
+{
+	for (size_t i = 0; i < ARRAY_LEN(fields); i++) {
+		struct buf b;
+		struct http_answer a = answer_of(200, fields[i].fields, "", "", &b);
+
+		ck_assert_pstr_eq(http_field(&a, "X"), fields[i].value);
+		buf_release(&b);
+	}
+}
+END_TEST
+
+static const struct {
+	const char *fields;
+	bool ok;
+	uint64_t value;
+} numbers[] = {
+	{ "", false, 0 },
+	{ "X: \r\n", false, 0 },
+	{ "X: x\r\n", false, 0 },
+	{ "X: 12x\r\n", false, 0 },
+	{ "X: 12 \r\n", false, 0 },
+	{ "X: 12:\r\n", false, 0 },
+	{ "X: -1\r\n", false, 0 },
+	{ "X: +1\r\n", false, 0 },
+	{ "X: 0x1\r\n", false, 0 },
+	{ "X: 1\r\nX: 2\r\n", false, 0 },
+	{ "X: 0\r\n", true, 0 },
+	{ "X: 007\r\n", true, 7 },
+	{ "X: 18446744073709551615\r\n", true, UINT64_MAX },
+	{ "X: 18446744073709551616\r\n", false, 0 },
+	{ "X: 18446744073709551620\r\n", false, 0 },
+	{ "X: 99999999999999999999999\r\n", false, 0 },
+};
+
+START_TEST(numbers_are_decimal_and_fit)
+{
+	for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+		struct buf b;
+		struct http_answer a = answer_of(200, numbers[i].fields, "", "", &b);
+		uint64_t v = 4711;
+
+		ck_assert_msg(http_number(&a, "X", &v) == numbers[i].ok, "%s", numbers[i].fields);
+		ck_assert_uint_eq(v, numbers[i].ok ? numbers[i].value : 4711);
+		buf_release(&b);
+	}
+}
+END_TEST
+
+static const struct {
+	const char *value;
+	bool ok;
+	uint64_t first, last, total;
+} ranges[] = {
+	{ "bytes 0-0/1", true, 0, 0, 1 },   { "Bytes 5-9/20", true, 5, 9, 20 },
+	{ "bytes 5-9/10", true, 5, 9, 10 }, { "bytes 5-9/*", true, 5, 9, UINT64_MAX },
+	{ "bytes 5-9/9", false, 0, 0, 0 },  { "bytes 9-5/20", false, 0, 0, 0 },
+	{ "bytes 5-9/", false, 0, 0, 0 },   { "bytes 5-9/x", false, 0, 0, 0 },
+	{ "bytes 5-9", false, 0, 0, 0 },    { "bytes 5-", false, 0, 0, 0 },
+	{ "bytes 5", false, 0, 0, 0 },	    { "bytes 5:9/20", false, 0, 0, 0 },
+	{ "bytes 5-9:20", false, 0, 0, 0 }, { "bytes -9/20", false, 0, 0, 0 },
+	{ "bytes */20", false, 0, 0, 0 },   { "bytes 5-9/20 ", false, 0, 0, 0 },
+	{ "bytes 5-9/*0", false, 0, 0, 0 }, { "bytes 5-99999999999999999999/*", false, 0, 0, 0 },
+	{ "items 5-9/20", false, 0, 0, 0 }, { "", false, 0, 0, 0 },
+};
+
+START_TEST(a_range_is_taken_only_if_all_of_it_makes_sense)
+{
+	struct buf b;
+	struct http_answer a = answer_of(206, "", "", "", &b);
+	uint64_t first = 1, last = 2, total = 3;
+
+	ck_assert(!http_range(&a, &first, &last, &total));
+	for (size_t i = 0; i < ARRAY_LEN(ranges); i++) {
+		char text[128];
+
+		(void)snprintf(text, sizeof(text), "Content-Range: %s\r\n", ranges[i].value);
+		a = answer_of(206, text, "", "", &b);
+		first = last = total = 4711;
+		ck_assert_msg(http_range(&a, &first, &last, &total) == ranges[i].ok, "%s", text);
+		ck_assert_uint_eq(first, ranges[i].ok ? ranges[i].first : 4711);
+		ck_assert_uint_eq(last, ranges[i].ok ? ranges[i].last : 4711);
+		ck_assert_uint_eq(total, ranges[i].ok ? ranges[i].total : 4711);
+		buf_release(&b);
+	}
+}
+END_TEST
+
+static const struct {
+	const char *url, *to, *is, *says; /* is: NULL: refused */
+} redirects[] = {
+	{ "http://h/a/b", "c", "http://h/a/c", NULL },
+	{ "http://h/a/b?q", "/x?y=1", "http://h/x?y=1", NULL },
+	{ "http://h:81/a", "//other/x", "http://other/x", NULL },
+	{ "http://h/a", "https://other/x", "https://other/x", NULL },
+	{ "https://h/a", "https://other/x", "https://other/x", NULL },
+	{ "http://h/a", "http://me:secret@o/x#part", "http://o/x", NULL },
+	{ "http://h/a", "/b/../c", "http://h/b/../c", NULL },
+	{ "https://h/a", "http://h/a", NULL, "to what is not https, which is refused" },
+	{ "https://h/a", "ftp://h/a", NULL, "to what is not https, which is refused" },
+	{ "http://h/a", "ftp://h/a", NULL, "to what is not http or https, which is refused" },
+	{ "http://h/a", "file:///etc/passwd", NULL, "not http or https, which is refused" },
+	{ "http://h/a", "http://", NULL, "not http or https, which is refused" },
+	{ "http://h/a", "http://h:99999999/", NULL, "which is refused" },
+	{ "::", "http://h/", NULL, "which is refused" },
+	{ "/path", "http://h/", NULL, "which is refused" },
+	{ "http://h/a", "", NULL, "the server redirects (302) and does not say where to" },
+	{ "http://h/a", NULL, NULL, "the server redirects (302) and does not say where to" },
+};
+
+START_TEST(redirects_lead_to_no_other_scheme_and_never_out_of_https)
+{
+	for (size_t i = 0; i < ARRAY_LEN(redirects); i++) {
+		char text[128], *to = NULL;
+		struct ckpt_err e = { 0 };
+		struct http_answer a;
+		struct buf b;
+		int rc;
+
+		(void)snprintf(text, sizeof(text), "Location: %s\r\n", redirects[i].to);
+		a = answer_of(302, redirects[i].to ? text : "", "", redirects[i].url, &b);
+		rc = http_location(&a, &to, &e);
+		ck_assert_msg(rc == (redirects[i].is ? 0 : -EIO), "%s: %s", text, e.msg);
+		ck_assert_pstr_eq(to, redirects[i].is);
+		if (rc)
+			ck_assert_msg(strstr(e.msg, redirects[i].says) != NULL, "%s: %s", text,
+				      e.msg);
+		free(to);
+		buf_release(&b);
+	}
+}
+END_TEST
+
+START_TEST(some_errors_may_pass)
+{
+	static const unsigned passing[] = { 408, 429, 500, 502, 503, 504 };
+
+	for (unsigned status = 100; status < 600; status++) {
+		bool is = false;
+
+		for (size_t i = 0; i < ARRAY_LEN(passing); i++)
+			is |= status == passing[i];
+		ck_assert_msg(http_passes(status) == is, "%u", status);
+	}
+}
+END_TEST
+
+/* ---- what identifies a version ---- */
+
+#define LONG_ETAG "0123456789012345678901234567890123456789012345678901234567890123456789"
+
+static const struct {
+	const char *etag, *modified, *begins; /* begins: NULL: they identify nothing */
+	unsigned len;
+} versions[] = {
+	{ NULL, NULL, NULL, 0 },
+	{ "", "", NULL, 0 },
+	{ "\"\"", NULL, NULL, 0 },
+	{ "W/\"a\"", NULL, NULL, 0 },
+	{ "\"a\"", "Fri, 24 May 2013", "Ea", 2 },
+	{ "a", NULL, "Ea", 2 },
+	{ "\"a", NULL, "E\"a", 3 },
+	{ "a\"", NULL, "Ea\"", 3 },
+	{ "\"", NULL, "E\"", 2 },
+	{ LONG_ETAG, NULL, "H", 33 },
+	{ "W/\"a\"", "Fri, 24 May 2013", "MFri, 24 May 2013", 17 },
+	{ "", "Fri, 24 May 2013", "MFri, 24 May 2013", 17 },
+	{ NULL, LONG_ETAG, NULL, 0 },
+};
+
+START_TEST(a_strong_etag_identifies_a_version_or_else_its_time)
+{
+	for (size_t i = 0; i < ARRAY_LEN(versions); i++) {
+		struct place_id id = { .len = 77 };
+		bool ok = object_identify(versions[i].etag, versions[i].modified, &id);
+
+		ck_assert_int_eq(ok, versions[i].begins != NULL);
+		ck_assert_uint_eq(id.len, ok ? versions[i].len : 77);
+		if (ok)
+			ck_assert_mem_eq(id.v, versions[i].begins, strlen(versions[i].begins));
+	}
+}
+END_TEST
+
+START_TEST(a_version_is_compared_by_what_it_was_identified_by)
+{
+	struct place_id by_etag = { 0 }, by_time = { 0 };
+
+	ck_assert(object_identify("\"a\"", "then", &by_etag));
+	ck_assert(object_identify("W/\"a\"", "then", &by_time));
+	ck_assert(object_is_same(&by_etag, "\"a\"", NULL));
+	ck_assert(object_is_same(&by_etag, "\"a\"", "later"));
+	ck_assert(!object_is_same(&by_etag, "\"b\"", "then"));
+	ck_assert(!object_is_same(&by_etag, NULL, "then"));
+	ck_assert(object_is_same(&by_time, "\"b\"", "then"));
+	ck_assert(!object_is_same(&by_time, "W/\"a\"", "later"));
+	ck_assert(!object_is_same(&by_time, "\"a\"", NULL));
+}
+END_TEST
+
+static const struct {
+	const char *text;
+	uint64_t seconds; /* since 1970; 0: it is not a time */
+} times[] = {
+	{ "2026-01-01T00:00:00Z", 1767225600 },
+	{ "2026-01-01T00:00:00", 1767225600 },
+	{ "2026-01-01T00:00:00.123456Z", 1767225600 },
+	{ "2026-01-01T00:00:00.5+01:00", 1767225600 - 3600 },
+	{ "2026-01-01T00:00:00+0130", 1767225600 - 5400 },
+	{ "2026-01-01T00:00:00-01:30", 1767225600 + 5400 },
+	{ "2026-01-01T00:00:00+02", 1767225600 - 7200 },
+	{ "2026-01-01T00:00:00-:3", 1767225600 },
+	{ "Thu, 01 Jan 2026 00:00:00 GMT", 1767225600 },
+	{ "1960-01-01T00:00:00Z", 0 },
+	{ "never", 0 },
+	{ "", 0 },
+	{ "9999-12-31T00:00:00Z", UINT64_MAX / 1000000000 },
+};
+
+START_TEST(times_have_zones_and_bounds)
+{
+	for (size_t i = 0; i < ARRAY_LEN(times); i++)
+		ck_assert_msg(object_time_ns(times[i].text) == times[i].seconds * CLOCK_SECOND,
+			      "%s: %llu", times[i].text,
+			      (unsigned long long)object_time_ns(times[i].text));
+}
+END_TEST
+
+START_TEST(names_are_single_elements)
+{
+	static const char *const hidden[] = { "", ".", "..", "a/b", "/" };
+	char name[300];
+
+	for (size_t i = 0; i < ARRAY_LEN(hidden); i++)
+		ck_assert(!store_shows(hidden[i], strlen(hidden[i])));
+	ck_assert(!store_shows("a\0b", 3));
+	memset(name, 'a', sizeof(name));
+	ck_assert(store_shows(name, 255));
+	ck_assert(!store_shows(name, 256));
+	ck_assert(store_shows("...", 3));
+	ck_assert(store_shows(".a", 2));
+}
+END_TEST
+
+static const struct {
+	unsigned status;
+	const char *code, *message;
+	int errnum;
+	const char *says;
+} refusals[] = {
+	{ 401, NULL, NULL, EACCES, "the server answered 401" },
+	{ 403, "", "m", EACCES, "the server answered 403" },
+	{ 404, "C", NULL, ENOENT, "the server answered 404 (C)" },
+	{ 410, "C", "", ENOENT, "the server answered 410 (C)" },
+	{ 409, "C", "m", EIO, "the server answered 409 (C: m)" },
+	{ 503, "C", "m", EIO, "the server answered 503 (C: m)" },
+};
+
+START_TEST(a_refusal_says_what_the_server_calls_it)
+{
+	for (size_t i = 0; i < ARRAY_LEN(refusals); i++) {
+		const struct http_answer a = { .status = refusals[i].status };
+		struct ckpt_err e = { 0 };
+		enum http_verdict v = store_refuse(&a, refusals[i].code, refusals[i].message, &e);
+
+		ck_assert_int_eq(v, a.status == 503 ? HTTP_AGAIN : HTTP_FAIL);
+		ck_assert_int_eq(e.code, refusals[i].errnum);
+		ck_assert_str_eq(e.msg, refusals[i].says);
+	}
+}
+END_TEST
+
+START_TEST(addresses_are_short_printable_and_of_a_known_kind)
+{
+	static const struct {
+		const char *address, *says;
+	} bad[] = {
+		{ "s3://b/a\nb", "an address with byte 0x0a is not supported" },
+		{ "s3://b/\x7f", "an address with byte 0x7f is not supported" },
+		{ "\x01", "an address with byte 0x01 is not supported" },
+		{ "ssh://b/x", "'ssh://b/x' is not an address that is supported: s3, gs, https" },
+		{ "s3:/b", "is not an address that is supported" },
+	};
+	char address[5000] = "s3://b/";
+	struct store *s = NULL;
+	struct ckpt_err e = { 0 };
+
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		ck_assert_int_eq(store_open(NULL, bad[i].address, NULL, &s, &e), -EINVAL);
+		ck_assert_msg(strstr(e.msg, bad[i].says) != NULL, "%s", e.msg);
+	}
+	memset(address + 7, 'a', 4089);
+	ck_assert_int_eq(store_open(NULL, address, NULL, &s, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "an address of 4096 bytes is not supported");
+	ck_assert_ptr_null(s);
+	store_free(NULL);
+}
+END_TEST
+
+/* ---- calls ---- */
+
+static struct net *net;
+static unsigned port;
+static serve_fn *on_request;
+static _Atomic unsigned requests;
+
+static bool serve(struct served *r)
+{
+	atomic_fetch_add(&requests, 1);
+	return on_request(r);
+}
+
+static void setup(void)
+{
+	struct ckpt_err e = { 0 };
+
+	(void)unsetenv("AWS_CA_BUNDLE");
+	(void)unsetenv("CURL_CA_BUNDLE");
+	(void)setenv("SSL_CERT_FILE", "", 1);
+	port = server_start(serve);
+	ck_assert_int_eq(net_new(&(struct net_options){ .retry_ms = 300,
+							.stall_ms = 200,
+							.connect_ms = 500 },
+				 &net, &e),
+			 0);
+}
+
+static void teardown(void)
+{
+	net_free(net);
+	net_free(NULL);
+}
+
+struct asked {
+	const char *path;
+	const char *url; /* in place of the path at our server */
+	int (*make)(struct asked *a, struct http_message *m, struct ckpt_err *e);
+	enum http_verdict verdict; /* of an answer that is not 2xx, without a sentence */
+	unsigned makes;
+	char kept[512]; /* of the last answer: what `keep` names */
+	const char *keep;
+};
+
+static int make(void *arg, uint64_t from, struct http_message *m, struct ckpt_err *e)
+{
+	struct asked *a = arg;
+
+	(void)from;
+	a->makes++;
+	if (a->url)
+		buf_str(&m->url, a->url);
+	else
+		buf_printf(&m->url, "http://127.0.0.1:%u%s", port, a->path ? a->path : "/");
+	return a->make ? a->make(a, m, e) : 0;
+}
+
+static enum http_verdict judge(void *arg, uint64_t from, const struct http_answer *h,
+			       struct ckpt_err *e)
+{
+	struct asked *a = arg;
+	const char *value = a->keep ? http_field(h, a->keep) : NULL;
+
+	(void)from;
+	(void)e;
+	(void)snprintf(a->kept, sizeof(a->kept), "%s", value ? value : "(none)");
+	return h->status == 200 ? HTTP_TAKE : a->verdict;
+}
+
+static int ask(struct asked *a, struct buf *body, struct ckpt_err *e)
+{
+	static const struct http_ops ops = { .make = make, .judge = judge };
+
+	atomic_store(&requests, 0);
+	return http_exchange(net, &ops, a,
+			     &(struct http_how){ .what = "it", .len = UINT64_MAX, .urgent = true },
+			     body, e);
+}
+
+/* What came of a request. */
+static char got_head[16384], got_body[16384];
+static size_t got_len;
+
+static bool keep_request(struct served *r)
+{
+	(void)snprintf(got_head, sizeof(got_head), "%s", r->head);
+	got_len = request_body(r, got_body, sizeof(got_body));
+	return answer(r, 200, "", "yes", 3);
+}
+
+static int with_fields(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	http_add_field(m, "X-One", "a b");
+	http_add_field(m, "X-None", "");
+	return 0;
+}
+
+static int with_line_end(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	http_add_field(m, "X-One", "a\r\nX-Two: b");
+	http_add_field(m, "X-Three", "c");
+	return 0;
+}
+
+static int with_delete(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	http_add_field(m, "X-One", "\x7f");
+	return 0;
+}
+
+static int with_much(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	static char much[70000];
+
+	(void)a;
+	(void)e;
+	memset(much, 'x', sizeof(much) - 1);
+	http_add_field(m, "X-One", much);
+	return 0;
+}
+
+static int with_long_url(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	for (int i = 0; i < 7000; i++)
+		buf_str(&m->url, "0123456789");
+	return 0;
+}
+
+static int with_large_body(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	static const char zeros[65536];
+
+	(void)a;
+	(void)e;
+	m->method = "POST";
+	for (int i = 0; i < 65; i++)
+		buf_add(&m->body, zeros, sizeof(zeros));
+	return 0;
+}
+
+static int no_request(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)m;
+	return err_set(e, EACCES, "there is no key");
+}
+
+static int never(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)m;
+	(void)e;
+	return -EAGAIN;
+}
+
+static int no_bytes(void *arg, uint64_t off, void *buf, size_t n)
+{
+	(void)arg;
+	(void)off;
+	(void)buf;
+	(void)n;
+	return -ENODATA;
+}
+
+static int upload_nothing(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	m->method = "PUT";
+	m->read = no_bytes;
+	m->upload = 1000;
+	return 0;
+}
+
+static const struct {
+	int (*make)(struct asked *a, struct http_message *m, struct ckpt_err *e);
+	const char *url;
+	int rc;
+	const char *says;
+	unsigned makes; /* 0: some */
+} not_made[] = {
+	{ with_line_end, NULL, -EFBIG, "'it': no request can be made: File too large", 1 },
+	{ with_delete, NULL, -EFBIG, "no request can be made", 1 },
+	{ with_much, NULL, -ENOMEM, "no request can be made", 1 },
+	{ with_long_url, NULL, -EFBIG, "no request can be made", 1 },
+	{ with_large_body, NULL, -EFBIG, "no request can be made", 1 },
+	{ no_request, NULL, -EACCES, "'it': there is no key", 1 },
+	{ never, NULL, -ETIMEDOUT, "'it': ", 0 },
+	{ upload_nothing, NULL, -ENODATA, "'it': read what is to be uploaded: No data", 1 },
+	{ NULL, "gopher://127.0.0.1/", -EIO, "'it': ", 1 },
+	{ NULL, "http://[::1", -EIO, "'it': ", 1 },
+	{ NULL, "http://", -EIO, "'it': ", 1 },
+};
+
+START_LOOP_TEST(a_request_that_cannot_be_made_is_an_error_at_once, ARRAY_LEN(not_made))
+{
+	struct asked a = { .make = not_made[_i].make, .url = not_made[_i].url };
+	struct buf body = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+
+	on_request = keep_request;
+	ck_assert_int_eq(ask(&a, &body, &e), not_made[_i].rc);
+	ck_assert_msg(strstr(e.msg, not_made[_i].says) != NULL, "%s", e.msg);
+	if (not_made[_i].makes)
+		ck_assert_uint_eq(a.makes, not_made[_i].makes);
+	else
+		ck_assert_uint_gt(a.makes, 1);
+	ck_assert_uint_le(atomic_load(&requests), 1);
+	ck_assert_uint_eq(body.len, 0);
+	buf_release(&body);
+}
+END_TEST
+
+START_TEST(fields_go_out_as_they_were_given_and_none_of_curls_own)
+{
+	struct asked a = { .make = with_fields, .path = "/x/../y" };
+	struct buf body = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+
+	on_request = keep_request;
+	ck_assert_msg(!ask(&a, &body, &e), "%s", e.msg);
+	ck_assert_str_eq(body.data, "yes");
+	ck_assert_ptr_nonnull(strstr(got_head, "GET /x/../y HTTP/1.1\r\n"));
+	ck_assert_ptr_nonnull(strstr(got_head, "\r\nX-One: a b\r\n"));
+	ck_assert_ptr_nonnull(strstr(got_head, "\r\nX-None:\r\n"));
+	ck_assert_ptr_nonnull(strstr(got_head, "\r\nAccept-Encoding: identity\r\n"));
+	ck_assert_ptr_null(strstr(got_head, "Expect"));
+	buf_release(&body);
+}
+END_TEST
+
+static int post(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	m->method = "POST";
+	buf_str(&m->body, "a=1&b=2");
+	return 0;
+}
+
+static int post_nothing(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	m->method = "POST";
+	return 0;
+}
+
+static int counted(void *arg, uint64_t off, void *buf, size_t n)
+{
+	(void)arg;
+	for (size_t i = 0; i < n; i++)
+		((char *)buf)[i] = (char)('a' + (off + i) % 26);
+	return 0;
+}
+
+static int put(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	m->method = "PUT";
+	m->read = counted;
+	m->upload = 10000;
+	m->once = m->direct = true;
+	return 0;
+}
+
+START_TEST(bodies_are_sent_whole_and_without_asking_first)
+{
+	struct asked a = { .make = post };
+	struct buf body = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+
+	on_request = keep_request;
+	ck_assert_msg(!ask(&a, &body, &e), "%s", e.msg);
+	ck_assert_uint_eq(got_len, 7);
+	ck_assert_str_eq(got_body, "a=1&b=2");
+	ck_assert_ptr_null(strstr(got_head, "Expect"));
+	a.make = post_nothing;
+	ck_assert_msg(!ask(&a, &body, &e), "%s", e.msg);
+	ck_assert_uint_eq(got_len, 0);
+	ck_assert_ptr_nonnull(strstr(got_head, "POST / "));
+	a.make = put;
+	ck_assert_msg(!ask(&a, &body, &e), "%s", e.msg);
+	ck_assert_uint_eq(got_len, 10000);
+	for (size_t i = 0; i < got_len; i++)
+		ck_assert_int_eq(got_body[i], (char)('a' + i % 26));
+	ck_assert_ptr_null(strstr(got_head, "Expect"));
+	buf_release(&body);
+}
+END_TEST
+
+/* ---- answers ---- */
+
+static const struct {
+	const char *head; /* before the fields of a whole answer */
+	const char *keep, *kept;
+} heads[] = {
+	{ "HTTP/1.1 200 x\r\nX-A:1\r\n", "X-A", "1" },
+	{ "HTTP/1.1 200 x\r\nX-A: \t 1 2\t \r\n", "X-A", "1 2" },
+	{ "HTTP/1.1 200 x\r\nX-A:\r\n", "X-A", "" },
+	{ "HTTP/1.1 200 x\r\nX-A: \t \r\n", "X-A", "" },
+	{ "HTTP/1.1 100 Continue\r\nX-A: 1\r\n\r\nHTTP/1.1 200 x\r\n", "X-A", "(none)" },
+	{ "HTTP/1.1 103 Early\r\nX-A: 1\r\n\r\nHTTP/1.1 200 x\r\nX-A: 2\r\n", "X-A", "2" },
+	{ "HTTP/1.0 200\r\nX-A: 1\r\n", "X-A", "1" },
+};
+static int which;
+
+static bool answer_head(struct served *r)
+{
+	static const char rest[] = "Content-Length: 2\r\nConnection: close\r\n\r\nok";
+
+	send_all(r->fd, heads[which].head, strlen(heads[which].head));
+	send_all(r->fd, rest, sizeof(rest) - 1);
+	return false;
+}
+
+START_LOOP_TEST(the_last_head_counts_without_white_space, ARRAY_LEN(heads))
+{
+	struct asked a = { .keep = heads[_i].keep };
+	struct buf body = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+
+	which = _i;
+	on_request = answer_head;
+	ck_assert_msg(!ask(&a, &body, &e), "%s", e.msg);
+	ck_assert_str_eq(a.kept, heads[_i].kept);
+	ck_assert_str_eq(body.data, "ok");
+	buf_release(&body);
+}
+END_TEST
+
+static bool say_500(struct served *r)
+{
+	return answer(r, 500, "", "no", 2);
+}
+
+static bool say_later(struct served *r)
+{
+	return answer(r, 503, "Retry-After: 3600\r\n", "", 0);
+}
+
+static bool say_much(struct served *r)
+{
+	static const char much[5000] = { 'm' };
+
+	return answer(r, 200, "", much, sizeof(much));
+}
+
+static bool say_much_as_error(struct served *r)
+{
+	static const char zeros[100000] = { 'm' };
+
+	return answer(r, 404, "", zeros, sizeof(zeros));
+}
+
+static bool say_nonsense(struct served *r)
+{
+	send_all(r->fd, "SSH-2.0-OpenSSH_9.2\r\n\r\n", 23);
+	return false;
+}
+
+static bool say_large_field(struct served *r)
+{
+	static char field[120000];
+
+	memset(field, 'f', sizeof(field));
+	send_all(r->fd, "HTTP/1.1 200 x\r\nX-F: ", 21);
+	send_all(r->fd, field, sizeof(field));
+	send_all(r->fd, "\r\n\r\n", 4);
+	return false;
+}
+
+static bool say_unknown_encoding(struct served *r)
+{
+	return answer(r, 200, "Transfer-Encoding: nonsense\r\n", "x", 1);
+}
+
+static const struct {
+	serve_fn *serve;
+	enum http_verdict verdict;
+	int rc;
+	const char *says;
+	bool repeated;
+} answers[] = {
+	{ say_500, HTTP_FAIL, -EIO, "'it': the server answered 500", false },
+	{ say_500, HTTP_AGAIN, -EIO, "'it': the server answered 500; tried ", true },
+	{ say_500, HTTP_NOW, -EIO, "'it': the server redirects without end", true },
+	/* It would have to wait longer than the whole may take. */
+	{ say_later, HTTP_AGAIN, -EIO, "'it': the server answered 503", false },
+	{ say_much, HTTP_TAKE, -EIO, "'it': the answer is larger than 4 KiB, refused", false },
+	{ say_much_as_error, HTTP_FAIL, -EIO, "'it': the server answered 404", false },
+	{ say_nonsense, HTTP_TAKE, -EIO, "'it': ", false },
+	{ say_large_field, HTTP_TAKE, -EIO, "'it': ", true },
+	{ say_unknown_encoding, HTTP_TAKE, -EIO, "'it': ", true },
+};
+
+START_LOOP_TEST(an_error_has_a_sentence_even_if_nobody_wrote_one, ARRAY_LEN(answers))
+{
+	struct asked a = { .verdict = answers[_i].verdict };
+	struct buf body = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+
+	on_request = answers[_i].serve;
+	ck_assert_int_eq(ask(&a, &body, &e), answers[_i].rc);
+	ck_assert_msg(!strncmp(e.msg, answers[_i].says, strlen(answers[_i].says)) &&
+			      strlen(e.msg) > strlen("'it': "),
+		      "%s", e.msg);
+	ck_assert_msg((atomic_load(&requests) > 1) == answers[_i].repeated, "%u: %s",
+		      atomic_load(&requests), e.msg);
+	buf_release(&body);
+}
+END_TEST
+
+/* A body that breaks off is begun anew, and what came of it before is no part of it. */
+static bool cut_twice(struct served *r)
+{
+	if (atomic_load(&requests) > 2)
+		return answer(r, 200, "", "0123456789", 10);
+	send_all(r->fd, "HTTP/1.1 200 x\r\nContent-Length: 10\r\n\r\n01234", 43);
+	return false;
+}
+
+START_TEST(a_body_that_breaks_off_is_begun_anew)
+{
+	struct asked a = { 0 };
+	struct buf body = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+
+	on_request = cut_twice;
+	buf_str(&body, "kept ");
+	ck_assert_msg(!ask(&a, &body, &e), "%s", e.msg);
+	ck_assert_str_eq(body.data, "kept 0123456789");
+	ck_assert_uint_eq(a.makes, 3);
+	buf_release(&body);
+}
+END_TEST
+
+START_TEST(what_nobody_can_repair_is_not_tried_again)
+{
+	struct asked a = { .url = "https://127.0.0.1:1/" };
+	struct buf body = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+	struct net *with_file;
+
+	on_request = keep_request;
+	(void)setenv("SSL_CERT_FILE", "/nowhere/certificates", 1);
+	ck_assert_int_eq(net_new(NULL, &with_file, &e), 0);
+	ck_assert_uint_eq(net_retry_ms(with_file), 60000);
+	net_free(net);
+	net = with_file;
+	(void)setenv("AWS_CA_BUNDLE", "/nowhere/either", 1); /* is read once */
+	char url[64];
+
+	(void)snprintf(url, sizeof(url), "https://127.0.0.1:%u/", port);
+	a.url = url;
+	ck_assert_int_eq(ask(&a, &body, &e), -EIO);
+	ck_assert_msg(strstr(e.msg, "/nowhere/certificates") != NULL, "%s", e.msg);
+	ck_assert_uint_eq(a.makes, 1);
+	buf_release(&body);
+}
+END_TEST
+
+SUITE(http, .setup = setup, .teardown = teardown, .seconds = 30)
