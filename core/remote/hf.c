@@ -505,11 +505,16 @@ static int find_token(char **ret, struct ckpt_err *e)
 			rc = asprintf(&path, "%s/huggingface/token", env("XDG_CACHE_HOME"));
 		else if (env("HOME"))
 			rc = asprintf(&path, "%s/.cache/huggingface/token", env("HOME"));
-		if (rc < 0)
+		if (rc < 0) {
 			path = NULL;
+			return err_nomem(e);
+		}
 		if (path)
 			(void)io_read_file(path, &b, &ignored);
 	}
+	/* Without it, what is private would be said not to be there. */
+	if (b.err == ENOMEM || ignored.code == ENOMEM)
+		return err_nomem(e);
 	from = b.data ? b.data : "";
 	from += strspn(from, " \t\r\n");
 	n = strcspn(from, " \t\r\n");
