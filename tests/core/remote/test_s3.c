@@ -1426,4 +1426,4 @@ START_LOOP_TEST(whatever_fails_is_a_clean_error_and_leaves_nothing, ARRAY_LEN(fa
 }
 END_TEST
 
-SUITE(s3, .seconds = 60)
+SUITE(s3, .seconds = 120)
