@@ -119,7 +119,8 @@ FETCH := $(sort $(wildcard core/remote/*.c))
 FETCH_PROGRAM := $(if $(WITH_FETCH),$(BUILD)/ckptfs-fetch)
 CORE := $(filter-out $(FETCH),$(sort $(wildcard core/*/*.c core/*/*/*.c)))
 FS   := $(sort $(wildcard fs/*/*.c))
-TEST := tests/runner.c tests/fault.c tests/disk.c $(sort $(wildcard tests/core/*.c tests/core/*/*.c tests/core/*/*/*.c))
+TEST := tests/runner.c tests/fault.c tests/disk.c $(sort $(wildcard tests/core/*.c tests/core/*/*.c tests/core/*/*/*.c \
+	tests/fs/*/*.c))
 obj   = $(patsubst %.c,$(BUILD)/%.o,$(1))
 V_   := $(if $(V),,@)
 comma := ,
@@ -182,7 +183,7 @@ MPI_OBJECTS := $(call obj,core/comm/comm_mpi.c tests/core/comm/test_comm.c tests
 $(MPI_OBJECTS): private CPPFLAGS_ += $(MPI_CFLAGS)
 $(MPI_OBJECTS): $(BUILD)/mpi
 
-$(BUILD)/tests/unit: $(call obj,$(TEST) $(wildcard fs/cmd/export*.c) $(filter-out %/fetch_main.c,$(FETCH))) $(BUILD)/libcore.a $(BUILD)/tests.list
+$(BUILD)/tests/unit: $(call obj,$(TEST) $(filter-out %/main.c,$(FS)) $(filter-out %/fetch_main.c,$(FETCH))) $(BUILD)/libcore.a $(BUILD)/tests.list
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(WRAP) $(LDFLAGS) -o $@ $(objects) $(CK_LIBS) $(PKG_LIBS) $(FETCH_LIBS)
 
 # Fuzz targets. Replayed over their corpora by `make check` with any compiler, and fuzzed by clang.
@@ -266,7 +267,7 @@ $(BUILD)/fetch.list: FORCE
 $(BUILD)/libexecdir: FORCE
 	$(call keep,$(LIBEXECDIR))
 $(BUILD)/tests.list: FORCE
-	$(call keep,$(TEST) $(FETCH) $(LINK) $(FETCH_LIBS))
+	$(call keep,$(TEST) $(FS) $(FETCH) $(LINK) $(FETCH_LIBS))
 
 -include $(patsubst %.o,%.d,$(call obj,scripts/python/static_stderr.c $(CORE) $(FETCH) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/fetch/*.c tests/mpi/*.c tests/fs/*.c tests/net/*.c \
 	tests/bench/*.c)))

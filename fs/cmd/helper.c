@@ -36,7 +36,7 @@ static int enter_namespace(const char *where, struct ckpt_err *e)
 }
 
 /* Options come after the two names, but a later -s already holds for an earlier -o. */
-static int read_letters(struct call *c, int argc, char **argv, struct ckpt_err *e)
+static int read_letters(struct call *c, int argc, char *const *argv, struct ckpt_err *e)
 {
 	static const char letters[] = "+sfnvN:t:o:";
 	int opt;
@@ -63,7 +63,7 @@ static int read_letters(struct call *c, int argc, char **argv, struct ckpt_err *
 	return 0;
 }
 
-int helper_main(int argc, char **argv)
+int helper_main(int argc, char *const *argv)
 {
 	struct options o CLEANUP(options_release) = { .helper = true };
 	struct call c = { .o = &o };

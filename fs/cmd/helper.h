@@ -14,6 +14,6 @@
 #define FS_CMD_HELPER_H
 
 /* The arguments after the program's name; returns an exit status. */
-int helper_main(int argc, char **argv);
+int helper_main(int argc, char *const *argv);
 
 #endif

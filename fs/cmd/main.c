@@ -2,184 +2,14 @@
 /*
  * ckptfs - sharded checkpoints as ordinary read-only files.
  *
- * Three ways in: `ckptfs COMMAND ...`; `mount.ckptfs SRC DIR ...`, as mount(8) calls its helpers;
- * and `ckptfs SRC DIR -o ...`, as mount.fuse3(8) calls a file system.
+ * Prepares the process; program.h does the rest.
  */
 #include "cmd/cmd.h"
-#include "cmd/complete.h"
-#include "cmd/helper.h"
-#include "cmd/options.h"
+#include "cmd/program.h"
 
-#include "base/checked.h"
-#include "base/cleanup.h"
-#include "base/err.h"
-
-#include <fuse_lowlevel.h>
-
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-static const struct command *const commands[] = {
-	&command_mount,	  &command_umount, &command_ls,	    &command_info,
-	&command_cat,	  &command_export, &command_check,  &command_diff,
-	&command_reshard, &command_index,  &command_report, &command_stat,
-	&command_head,	  &command_stats,  &command_sum,    &command_warm,
-};
-
-const struct command *command_at(size_t i)
-{
-	return i < ARRAY_LEN(commands) ? commands[i] : NULL;
-}
-
-static const struct command *find_command(const char *name)
-{
-	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
-		if (!strcmp(commands[i]->name, name))
-			return commands[i];
-	return NULL;
-}
-
-static int bad_usage(struct ckpt_err *e, const char *about)
-{
-	(void)fprintf(stderr, "ckptfs: %s (try 'ckptfs help%s%s')\n", e->msg, about ? " " : "",
-		      about ? about : "");
-	return STATUS_TROUBLE;
-}
-
-static int print_version(void)
-{
-	(void)printf("ckptfs %s (libfuse %s)\n", CKPTFS_VERSION, fuse_pkgversion());
-	return cmd_finish(STATUS_DONE);
-}
-
-static int print_overview(void)
-{
-	(void)printf("usage: ckptfs COMMAND [OPTIONS] ...\n\n"
-		     "Shows every tensor of a sharded checkpoint as a read-only file.\n\n");
-	for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
-		const struct command *c = commands[i];
-		char call[64];
-
-		(void)snprintf(call, sizeof(call), "%s %s", c->name, c->usage);
-		(void)printf("  %-28s %s\n", call, c->summary);
-	}
-	(void)printf("  %-28s %s\n\n", "help [COMMAND]",
-		     "this text, or a command's options; 'help recipes' lists recipes");
-	(void)printf("A CKPT is a directory or a file: a checkpoint of PyTorch DCP, Megatron, "
-		     "HyperParallel,\n"
-		     "DeepSpeed, FSDP, JAX (Orbax, T5X, Flax), safetensors, torch.save or GGUF; a "
-		     "directory of\n"
-		     "checkpoints; or an address of one of these: s3://, gs://, https://, hf://, "
-		     "file://.\n"
-		     "The manual is ckptfs(1).\n");
-	return cmd_finish(STATUS_DONE);
-}
-
-static int print_help(const struct command *c)
-{
-	(void)printf("usage: ckptfs %s [OPTIONS] %s\n\n%s:\n\n%s\n", c->name, c->usage, c->summary,
-		     c->examples);
-	if (c->details)
-		(void)printf("%s\n", c->details);
-	options_help(stdout, c->words | WORDS_ANY);
-	if (c->words & WORDS_MOUNT)
-		(void)printf(
-			"\nOptions with two dashes can also be given as -o OPTION,OPTION=VALUE.\n");
-	(void)printf("\nThe manual is ckptfs-%s(1).\n", c->name);
-	return cmd_finish(STATUS_DONE);
-}
-
-/* Prints all recipes, or the text of one. */
-static int print_recipes(const char *name)
-{
-	const char *recipe, *summary, *text;
-	struct ckpt_err e = { 0 };
-
-	if (!name)
-		(void)printf("What recipe= takes, besides a file; 'ckptfs help recipes NAME' "
-			     "prints one. Each is proved with\ntransformers: it loads what the "
-			     "recipe makes of these models, and computes the same as before.\n\n");
-	for (size_t i = 0; (recipe = ckpt_recipe(i, &summary, &text)); i++) {
-		if (!name)
-			(void)printf("  %-22s  %s\n", recipe, summary);
-		if (!name || strcmp(name, recipe) != 0)
-			continue;
-		if (*text)
-			(void)fputs(text, stdout);
-		else
-			(void)printf("%s is %s.\n", name, summary);
-		return cmd_finish(STATUS_DONE);
-	}
-	if (!name)
-		return cmd_finish(STATUS_DONE);
-	(void)err_set(&e, EINVAL, "unknown recipe '%s'", name);
-	return bad_usage(&e, "recipes");
-}
-
-static int unknown_command(const char *name)
-{
-	const char *names[ARRAY_LEN(commands)];
-	struct ckpt_err e = { 0 };
-	size_t at;
-
-	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
-		names[i] = commands[i]->name;
-	at = ckpt_nearest(name, strlen(name), names, ARRAY_LEN(commands));
-	if (at < ARRAY_LEN(commands))
-		(void)err_set(&e, EINVAL, "unknown command '%s': did you mean '%s'?", name,
-			      names[at]);
-	else
-		(void)err_set(&e, EINVAL, "unknown command '%s'", name);
-	return bad_usage(&e, NULL);
-}
-
-static int run_help(int argc, char *const *argv)
-{
-	const struct command *c;
-
-	if (argc < 1 || argv[0][0] == '-' || !strcmp(argv[0], "help"))
-		return print_overview();
-	if (!strcmp(argv[0], "recipes"))
-		return print_recipes(argc > 1 ? argv[1] : NULL);
-	c = find_command(argv[0]);
-	if (c)
-		return print_help(c);
-	return unknown_command(argv[0]);
-}
-
-static int run_command(const struct command *c, int argc, char *const *argv)
-{
-	struct options o CLEANUP(options_release) = { 0 };
-	struct ckpt_err e = { 0 };
-
-	if (options_parse(&o, c->words | WORDS_ANY, 0, argc, argv, &e))
-		return bad_usage(&e, c->name);
-	/* Alone, -h asks for help even if it has another meaning. */
-	if (o.help || (argc == 1 && o.human))
-		return print_help(c);
-	if (cmd_join_runs(c, &o, &e))
-		return cmd_fail(&e);
-	if (o.n_args < c->min_args)
-		(void)err_set(&e, EINVAL, "%s: needs %s", c->name, c->usage);
-	else if (o.n_args > c->max_args)
-		(void)err_set(&e, EINVAL, "%s: unexpected argument '%s'", c->name,
-			      o.args[c->max_args]);
-	if (e.code)
-		return bad_usage(&e, c->name);
-	return c->run(&o);
-}
-
-static bool is_directory(const char *path)
-{
-	struct stat st;
-
-	return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
 
 /* A caller may have closed them; a file that we open must not become our standard output. */
 static bool have_standard_files(void)
@@ -203,33 +33,8 @@ static void use_all_descriptors(void)
 
 int main(int argc, char **argv)
 {
-	const char *self = argc > 0 ? strrchr(argv[0], '/') : NULL;
-	const struct command *c;
-	struct ckpt_err e = { 0 };
-
 	if (!have_standard_files())
 		return STATUS_TROUBLE;
 	use_all_descriptors();
-	self = self ? self + 1 : argc > 0 ? argv[0] : "ckptfs";
-	if (!strncmp(self, "mount.", strlen("mount.")))
-		return helper_main(argc - 1, argv + 1);
-	if (argc < 2) {
-		(void)err_set(&e, EINVAL, "no command given");
-		return bad_usage(&e, NULL);
-	}
-	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"))
-		return print_version();
-	if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
-		return run_help(argc - 2, argv + 2);
-	if (!strcmp(argv[1], "__complete")) /* for the shells */
-		return complete_main(argc - 2, argv + 2);
-	c = find_command(argv[1]);
-	if (c)
-		return run_command(c, argc - 2, argv + 2);
-	if (is_directory(argv[1]))
-		return run_command(&command_mount, argc - 1, argv + 1);
-	if (argv[1][0] != '-')
-		return unknown_command(argv[1]);
-	(void)err_set(&e, EINVAL, "unknown option '%s'", argv[1]);
-	return bad_usage(&e, NULL);
+	return program_run(argc, argv);
 }
