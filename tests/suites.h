@@ -140,6 +140,8 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(cleanup) \
 	X(codec) \
 	X(comm) \
+	X(command_faults) \
+	X(commands) \
 	X(counters) \
 	X(creds) \
 	X(crc32c) \
