@@ -385,6 +385,8 @@ static int print_run(struct ckpt *c, const char *path, bool color, struct buf *b
 		   s.latest.len ? s.latest.data : "none", cmd_style(color, STYLE_PLAIN),
 		   s.incomplete);
 	faults_show(&s.faults, SIZE_MAX, b);
+	if (s.latest.err)
+		b->err = s.latest.err;
 	buf_release(&s.latest);
 	faults_release(&s.faults);
 	return rc ? cmd_fail(&e) : cmd_print(b);
