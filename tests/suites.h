@@ -233,6 +233,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(safetensors_dir) \
 	X(scatter) \
 	X(sched) \
+	X(sandbox) \
 	X(save_run) \
 	X(s3) \
 	X(shards) \
