@@ -165,6 +165,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(gather) \
 	X(gguf) \
 	X(gguf_dir) \
+	X(gguf_model) \
 	X(gguf_read) \
 	X(heat) \
 	X(heats) \
