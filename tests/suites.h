@@ -167,6 +167,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(gguf_dir) \
 	X(gguf_model) \
 	X(gguf_read) \
+	X(gguf_tokens) \
 	X(heat) \
 	X(heats) \
 	X(helpers) \

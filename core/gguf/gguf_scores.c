@@ -162,7 +162,7 @@ static bool is_merge(const struct scoring *s, uint32_t token, uint32_t left, uin
 	struct merge key = { left, right, 0 };
 	const struct merge *m = bsearch(&key, s->merges, s->n, sizeof(key), compare);
 
-	if (!m || m->rank < s->first[token])
+	if (!m)
 		return false;
 	for (uint32_t r = s->first[token]; r <= m->rank; r++)
 		if (s->makes[r] != token)

@@ -350,7 +350,8 @@ static int put_merges(const struct tokens *t, struct gguf_keys *k, struct ckpt_e
 	struct merge_texts m;
 
 	gguf_array(k, "tokenizer.ggml.merges", GGUF_STR, jval_size(t->merges));
-	for (struct jiter i = jiter(t->merges); jiter_next(&i) && merge_texts(i.v, &m);) {
+	for (struct jiter i = jiter(t->merges); jiter_next(&i);) {
+		(void)merge_texts(i.v, &m); /* read_merge() has seen that it is one */
 		b.len = 0;
 		add_half(&b, m.s[0], m.len[0]);
 		buf_str(&b, " ");
