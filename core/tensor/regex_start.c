@@ -22,7 +22,7 @@ enum kind { ONE_OF, EITHER, ONLY_IF, DONE };
 
 struct state {
 	enum kind kind;
-	char where;	 /* ONLY_IF: one of ^ $ b B < > */
+	char where;	 /* ONLY_IF: ^ or $; of others there is no telling */
 	int next, other; /* other: of EITHER */
 	uint64_t set[4]; /* ONE_OF: bytes */
 };
@@ -171,7 +171,7 @@ static int one_of(struct parser *p, const char *text, size_t n, struct part *ret
 		const char one[2] = { (char)c, 0 };
 		regmatch_t m = { 0, 1 };
 
-		if (!regexec(&re, one, 1, &m, REG_STARTEND) && m.rm_eo == 1)
+		if (!regexec(&re, one, 1, &m, REG_STARTEND))
 			include(&s, (unsigned char)c);
 	}
 	regfree(&re);
@@ -196,15 +196,13 @@ static int parse_escape(struct parser *p, struct part *ret)
 	const char *at = p->p;
 	char c = at[1];
 
-	p->p += c ? 2 : 1;
-	if (c && strchr("wWsS", c))
+	p->p += 2; /* a backslash at the end is refused by regcomp() */
+	if (strchr("wWsS", c))
 		return one_of(p, at, 2, ret);
-	p->asked += c && strchr("bB<>`'", c);
-	if (c && strchr("bB<>", c))
-		return only_if(p, c, ret);
-	if (c == '`' || c == '\'')
-		return only_if(p, c == '`' ? '^' : '$', ret);
-	return one_char(p, (unsigned char)(c ? c : '\\'), ret);
+	if (!strchr("bB<>`'", c))
+		return one_char(p, (unsigned char)c, ret);
+	p->asked++;
+	return only_if(p, c, ret);
 }
 
 static int parse_atom(struct parser *p, struct part *ret)
@@ -452,35 +450,14 @@ void regex_start_free(struct regex_start *x)
 
 /* ---- search ---- */
 
-static bool is_word(const char *s, size_t at, size_t len)
+/* Does the state's position test hold before byte `at`? The others are all lenient. */
+static bool holds(char where, size_t at, size_t len)
 {
-	return at < len && (isalnum((unsigned char)s[at]) || s[at] == '_');
-}
-
-/* Does the state's position test hold before byte `at` of s? */
-static bool holds(char where, const char *s, size_t at, size_t len)
-{
-	bool before = at && is_word(s, at - 1, len), behind = is_word(s, at, len);
-
-	switch (where) {
-	case '^':
-		return !at;
-	case '$':
-		return at == len;
-	case 'b':
-		return before != behind;
-	case 'B':
-		return before == behind;
-	case '<':
-		return !before && behind;
-	default:
-		return before && !behind;
-	}
+	return where == '^' ? !at : at == len;
 }
 
 struct search {
 	struct regex_start *x;
-	const char *s;
 	size_t len, best; /* SIZE_MAX: no match yet */
 	uint64_t steps;
 };
@@ -507,7 +484,7 @@ static size_t follow(struct search *f, struct way way, size_t at, struct way *to
 		if (s->kind == EITHER && s->other >= 0)
 			x->stack[depth++] = (struct way){ s->other, w.start };
 		if ((s->kind == EITHER && s->next >= 0) ||
-		    (s->kind == ONLY_IF && (x->lenient || holds(s->where, f->s, at, f->len))))
+		    (s->kind == ONLY_IF && (x->lenient || holds(s->where, at, f->len))))
 			x->stack[depth++] = (struct way){ s->next, w.start };
 	}
 	return n;
@@ -521,7 +498,7 @@ static bool takes(const uint64_t set[4], unsigned char c)
 size_t regex_start_find(struct regex_start *x, const char *s, size_t from, size_t len,
 			uint64_t *steps)
 {
-	struct search f = { .x = x, .s = s, .len = len, .best = SIZE_MAX };
+	struct search f = { .x = x, .len = len, .best = SIZE_MAX };
 	struct way *now = x->ways[0], *next = x->ways[1];
 	size_t n = 0;
 

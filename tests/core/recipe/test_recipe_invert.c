@@ -11,6 +11,7 @@
 #include "suites.h"
 #include "tensor/vtensor.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,6 +190,10 @@ static const struct {
 	{ "o = a [3]\nh = b [3] | a [3]", "o[3]", "a[3]" },
 	{ "o = a [3]\nh = b [3] | a [3]", "o[3] h[3]", "a[3] b[3]" },
 	{ "o = a [3]\nx ?= b [3]", "o[3]", "a[3]" },
+	/* What is lacking is in tensors that others fill: in all that are joined. */
+	{ "o = a [3]\nq = b [2]\nh = a [3] + b [2]", "o[3] q[2]", "a[3] b[2]" },
+	{ "o = a [3]\nq = b [2]\nh = a [3] + b [2] | c [3]", "o[3] q[2]", "a[3] b[2]" },
+	{ "o = a [3]\nq = b [2]\nh = c [3] + a [3] | a [3] + b [2]", "o[3] q[2]", "a[3] b[2]" },
 	/* Layers on a stack, or apart. */
 	{ QKV, LAYERS, "d.qkv[2,8,3]" },
 	{ QKV, LAYERS " l.0.b[2] l.1.b[2]", "d.b[2,2] d.qkv[2,8,3]" },
@@ -277,6 +282,25 @@ static const struct {
 	{ "for i in 2\nif stored d.[i].a\nfor k in 1\no.{i} = d.[i].a [2]\nend\n"
 	  "else\no.{i} = d.[i].a [swap 2 : 1]\nend\nend",
 	  "o.0[2] o.1[2]", "R:2: " OTHER "'d.a' is stored" },
+	{ "o = a [0 of any, 3]", "o[3]",
+	  "R:1: 'o' cannot be turned back: it drops elements before those it takes, and others "
+	  "whose number is "
+	  "not known" },
+	{ "o = a [4]\np = a [5]", "o[4] p[5]",
+	  "R:1: the recipe cannot be run backwards: its rules disagree about the shape of 'a'" },
+	{ "o = a [4294967296 : 4294967296 : 2]", "o[2]", "R:1: 'o': an axis of more than 2^64" },
+	{ "o = a [0 of 4294967296, 4294967296]", "o[4294967296]",
+	  "R:1: 'a' would have more than 2^63 elements" },
+	{ "o = a [swap 2000000 : 2]", "o[4000000]",
+	  "R:1: 'a' would have more than 1048576 pieces" },
+	{ "o = a [swap 600000 : 2]", "o[1200000]",
+	  "R:1: 'a' would have more than 1048576 pieces" },
+	/* The hole is not one of what is lacking. */
+	{ "o = a [0..2 of 4]\nx = b [2]", "o[2]", "R:1: " UNUSED "'a'" },
+	{ "o = a [0..2 of 4]\nx = b [2] + a [4]", "o[2]", "R:2: the checkpoint has no 'x'" },
+	/* Not all of what is joined is there. */
+	{ "o = a [3]\nh = a [3] + b [2] | c [3]", "o[3]", "R:2: the checkpoint has no 'h'" },
+	{ "o = a [3]\nh = c [3] | b [2] + a [3]", "o[3]", "R:2: the checkpoint has no 'h'" },
 	{ "refuse config.two never\no = a [2]", "o[2]", "R:1: never" },
 	{ "param n = config.none\no = a [n]", "o[2]",
 	  "R:1: no value for 'n': looked for 'none' in config.json" },
@@ -291,6 +315,25 @@ START_LOOP_TEST(what_cannot_be_turned_back_is_refused, ARRAY_LEN(bad))
 
 	ck_assert_int_eq(invert(s, bad[_i].text, &r, &o, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, bad[_i].says);
+	recipe_free(r);
+	free_store(s);
+}
+END_TEST
+
+START_LOOP_TEST(tensors_of_two_dtypes_are_not_put_into_one, 2)
+{
+	struct store *s = store_of("o[2] p[2]");
+	struct recipe *r = NULL;
+	struct recipe_out o = { 0 };
+	struct ckpt_err e = { 0 };
+
+	if (_i)
+		s->sources[1].stored = CKPT_DTYPE_F32;
+	else
+		s->sources[1].shown = CKPT_DTYPE_F32;
+	ck_assert_int_eq(invert(s, "o = a [0..2 of 4]\np = a [2..4 of 4]", &r, &o, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "R:1: the recipe cannot be run backwards: tensors of different "
+				"dtypes would be in 'a'");
 	recipe_free(r);
 	free_store(s);
 }
@@ -402,6 +445,30 @@ START_LOOP_TEST(without_memory_it_says_so, 2)
 		ck_assert_int_eq(e.code, -rc);
 		if (!rc)
 			recipe_out_release(&o);
+		recipe_free(r);
+	}
+	free_store(s);
+}
+END_TEST
+
+/* The same sentence, or that there is no memory. */
+START_LOOP_TEST(without_memory_refusals_say_so, ARRAY_LEN(bad))
+{
+	struct store *s = store_of(bad[_i].given);
+
+	FAULT_LOOP(FAULT_ALLOC)
+	{
+		struct recipe *r = NULL;
+		struct recipe_out o = { 0 };
+		struct ckpt_err e = { 0 };
+		int rc = invert(s, bad[_i].text, &r, &o, &e);
+
+		(void)fault_off();
+		ck_assert_int_eq(e.code, -rc);
+		if (rc == -ENOMEM)
+			ck_assert(fault_hit());
+		else
+			ck_assert_str_eq(e.msg, bad[_i].says);
 		recipe_free(r);
 	}
 	free_store(s);

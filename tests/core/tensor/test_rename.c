@@ -9,6 +9,7 @@
 #include "tensor/regex_start.h"
 #include "tensor/rename.h"
 
+#include <errno.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -481,6 +482,54 @@ static bool is_odd(const char *re)
 		     (*p == '\\' && p[1] && strchr("bB<>`'", p[1]));
 	return n;
 }
+
+/* Everything that an automaton is made of. */
+static const char *const parts[] = {
+	"a|b|(c|d)", "(x+)*y?", "[a-f]{2,4}", "(ab){3}c{2,}", "\\w\\bz{0,2}", "(^q|r$)+",
+};
+
+/* The limit is met in the middle of each of them. */
+START_LOOP_TEST(an_expression_is_too_large_wherever_the_limit_is, ARRAY_LEN(parts))
+{
+	enum { MOST = 4 * RENAME_MAX_REGEX + 20, PLACES = 80 };
+	static char text[MOST + 80];
+	bool large = false;
+
+	for (size_t i = 2 * (MOST - PLACES); i <= 2 * MOST; i++) {
+		struct regex_start *x = NULL;
+		struct ckpt_err e = { 0 };
+		size_t n = i / 2;
+		int rc;
+
+		memset(text, 'a', n);
+		(void)snprintf(text + n, sizeof(text) - n, "%s%s", i % 2 ? "()" : "", parts[_i]);
+		rc = regex_start_new(text, false, &x, &e);
+		REQUIRE(rc == (large || rc ? -EFBIG : 0));
+		if (rc)
+			ck_assert_str_eq(e.msg, "the expression is too large");
+		REQUIRE(i > 2 * (MOST - PLACES) || !rc);
+		large = rc;
+		regex_start_free(x);
+	}
+	ck_assert(large);
+}
+END_TEST
+
+START_LOOP_TEST(an_expression_without_memory_says_so, ARRAY_LEN(parts))
+{
+	FAULT_LOOP(FAULT_ALLOC)
+	{
+		struct regex_start *x = NULL;
+		struct ckpt_err e = { 0 };
+		int rc = regex_start_new(parts[_i], true, &x, &e);
+
+		(void)fault_off();
+		ck_assert_int_eq(rc, fault_hit() ? -ENOMEM : 0);
+		ck_assert_int_eq(e.code, -rc);
+		regex_start_free(x);
+	}
+}
+END_TEST
 
 START_TEST(a_match_begins_where_regexec_says)
 {
