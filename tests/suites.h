@@ -110,6 +110,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(archive) \
 	X(arena) \
 	X(arith) \
+	X(assets) \
 	X(average) \
 	X(blend) \
 	X(blockcache) \
@@ -168,6 +169,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(gguf_model) \
 	X(gguf_read) \
 	X(gguf_tokens) \
+	X(gguf_tree) \
 	X(heat) \
 	X(heats) \
 	X(helpers) \
