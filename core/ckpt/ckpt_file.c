@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
@@ -14,6 +15,7 @@
 #include "read/tensor_read.h"
 #include "source/files.h"
 #include "source/parts.h"
+#include "source/place.h"
 #include "tensor/vtensor.h"
 #include "tree/view.h"
 
@@ -209,6 +211,11 @@ void ckpt_file_close(struct ckpt_file *f)
 uint64_t ckpt_file_size(const struct ckpt_file *f)
 {
 	return f->v.size;
+}
+
+bool ckpt_let_go(struct ckpt *c, unsigned unused_ms)
+{
+	return c->run && place_fd(c->place) >= 0 && run_let_go(c->run, unused_ms * CLOCK_MS);
 }
 
 void ckpt_file_ahead(struct ckpt_file *f)

@@ -64,6 +64,8 @@ struct run_child {
 	bool identified;   /* it has been open, with the identity below */
 	uint64_t identity;
 	unsigned users;			  /* operations and open files */
+	uint64_t left_ns;		  /* when the last of them has ended */
+	bool let_go;			  /* its data files have been closed since */
 	LIST_LINK(struct run_child) link; /* in the list of open checkpoints without users */
 };
 
@@ -123,6 +125,9 @@ int run_latest(struct ckpt_run *r, unsigned *ret);
 /* Acquires a checkpoint, and opens it if needed. -ESTALE: the slot has ended. */
 int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ckpt_err *e);
 void run_done(struct ckpt_run *r, struct run_child *k);
+/* Closes the data files of checkpoints that have had no users for that long. True: of some that will
+ * have, call it again later. */
+bool run_let_go(struct ckpt_run *r, uint64_t unused_ns);
 
 /* Opens each checkpoint once to learn what it lacks. progress may be NULL; see ckpt_run_look. */
 int run_look(struct ckpt_run *r, void (*progress)(void *arg, uint64_t done, uint64_t total),

@@ -55,6 +55,16 @@ static void keep_counters(struct ckpt_run *r, struct ckpt *c)
 	r->closed.cache_bytes = r->closed.cache_max_bytes = 0;
 }
 
+static struct run_child *longest_idle(const struct ckpt_run *r)
+{
+	struct run_child *last = r->idle.first;
+
+	LIST_EACH (k, &r->idle)
+		if (k->left_ns < last->left_ns)
+			last = k;
+	return last;
+}
+
 /* Returns the checkpoint to close in its place. */
 static struct ckpt *idle_push(struct ckpt_run *r, struct run_child *k)
 {
@@ -64,7 +74,7 @@ static struct ckpt *idle_push(struct ckpt_run *r, struct run_child *k)
 	LIST_PUSH(&r->idle, k);
 	if (++r->n_idle <= MAX_IDLE)
 		return NULL;
-	last = r->idle.last;
+	last = longest_idle(r);
 	idle_remove(r, last);
 	c = last->ckpt;
 	last->ckpt = NULL;
@@ -323,29 +333,33 @@ int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ck
 	return rc;
 }
 
-static void rest(struct engine *eng)
+static void rest(struct engine *eng, size_t fds)
 {
 	blockcache_clear(fetch_blocks(eng->fetch));
-	files_trim(eng->files, IDLE_FDS);
+	files_trim(eng->files, fds);
+	if (eng->assets.files)
+		files_trim(eng->assets.files, fds);
 }
 
-void run_done(struct ckpt_run *r, struct run_child *k)
+static void rest_all(const struct run_child *k, size_t fds)
+{
+	const struct engine *eng = k->ckpt->engine;
+
+	rest(k->ckpt->engine, fds);
+	for (size_t i = 0; i < eng->others.n; i++)
+		rest(eng->others.v[i]->engine, fds);
+}
+
+/* left_ns: when it was used for the last time. */
+static void end_use(struct ckpt_run *r, struct run_child *k, uint64_t left_ns, bool let_go)
 {
 	struct run_child *end = NULL;
 	struct ckpt *close = NULL;
-	bool last;
 
 	{
 		SCOPED_LOCK(&r->lock);
-		last = k->users == 1 && k->ckpt;
-	}
-	if (last) { /* the cache is only useful while files are open */
-		rest(k->ckpt->engine);
-		for (size_t i = 0; i < k->ckpt->engine->others.n; i++)
-			rest(k->ckpt->engine->others.v[i]->engine);
-	}
-	{
-		SCOPED_LOCK(&r->lock);
+		k->left_ns = max_u64(k->left_ns, left_ns);
+		k->let_go = let_go && k->left_ns == left_ns;
 		if (!--k->users && k->ckpt)
 			close = idle_push(r, k);
 		if (!k->users && k->gone)
@@ -353,6 +367,52 @@ void run_done(struct ckpt_run *r, struct run_child *k)
 	}
 	ckpt_close(close);
 	run_child_free(end);
+}
+
+void run_done(struct ckpt_run *r, struct run_child *k)
+{
+	bool last;
+
+	{
+		SCOPED_LOCK(&r->lock);
+		last = k->users == 1 && k->ckpt;
+	}
+	if (last) /* the cache is only useful while files are open */
+		rest_all(k, IDLE_FDS);
+	end_use(r, k, clock_ns(), false);
+}
+
+/*
+ * On a local disk an open file keeps its space after it has been deleted. On NFS and on what uses
+ * libfuse it also keeps a name (.nfs..., .fuse_hidden...), and `rm -r` of the checkpoint fails.
+ */
+bool run_let_go(struct ckpt_run *r, uint64_t unused_ns)
+{
+	const uint64_t now = clock_ns();
+
+	for (;;) {
+		struct run_child *k = NULL;
+		uint64_t left_ns;
+		bool later = false;
+
+		{
+			SCOPED_LOCK(&r->lock);
+			LIST_EACH (x, &r->idle)
+				if (!x->let_go) {
+					bool due = x->left_ns + unused_ns <= now;
+
+					k = due ? x : k;
+					later |= !due;
+				}
+			if (!k)
+				return later;
+			idle_remove(r, k);
+			k->users++;
+			left_ns = k->left_ns;
+		}
+		rest_all(k, 0);
+		end_use(r, k, left_ns, true);
+	}
 }
 
 /* A checkpoint that cannot be opened records the reason itself. */

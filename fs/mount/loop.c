@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -57,6 +58,12 @@ struct loop {
 	bool watched;  /* the time is checked, because a request is being served */
 	bool stopping; /* no thread is started, and none ends by itself */
 	int error;
+	/* Of the thread that runs config->tidies, because closing a file may hang. All but untidy are the
+	 * caller's of loop_run. */
+	pthread_t tidier;
+	bool tidying;
+	uint64_t tidied_ms;
+	atomic_bool untidy;
 };
 
 struct hang {
@@ -310,6 +317,15 @@ static bool end_worker(const struct worker *w, uint64_t until_ms)
 	return false;
 }
 
+/* False: it still runs. */
+static bool end_tidier(struct loop *l, const struct timespec *until)
+{
+	if (l->tidying)
+		l->tidying = (until ? pthread_timedjoin_np(l->tidier, NULL, until)
+				    : pthread_tryjoin_np(l->tidier, NULL)) != 0;
+	return !l->tidying;
+}
+
 /* Returns how many threads do not end. */
 static unsigned stop_all(struct loop *l)
 {
@@ -328,7 +344,8 @@ static unsigned stop_all(struct loop *l)
 			left++;
 	}
 	join_gone(l);
-	return left;
+	return left +
+	       !end_tidier(l, &(struct timespec){ .tv_sec = time(NULL) + LOOP_GRACE_MS / 1000 });
 }
 
 static void wake_up(int sig)
@@ -338,16 +355,15 @@ static void wake_up(int sig)
 
 /* ---- the caller's thread ---- */
 
-/* Waits that long, or until something happens; -1: forever. Signals are unblocked only here, so
+/* Waits that long, or until something happens: true; -1: forever. Signals are unblocked only here, so
  * none arrives between the decision to wait and the wait. */
-static void wait_for_news(struct loop *l, long ms, const sigset_t *signals)
+static bool wait_for_news(struct loop *l, long ms, const sigset_t *signals)
 {
 	const struct timespec until = { .tv_nsec = ms * 1000000 };
 	struct pollfd p = { .fd = l->wake, .events = POLLIN };
 	eventfd_t n;
 
-	if (ppoll(&p, 1, ms < 0 ? NULL : &until, signals) > 0)
-		(void)eventfd_read(l->wake, &n);
+	return ppoll(&p, 1, ms < 0 ? NULL : &until, signals) > 0 && !eventfd_read(l->wake, &n);
 }
 
 /* Memory that many threads needed at once stays with malloc: return it now and then, and when the
@@ -362,25 +378,58 @@ static void trim(bool busy, uint64_t *last_ms)
 	*last_ms = now;
 }
 
+static void *tidy(void *arg)
+{
+	struct loop *l = arg;
+
+	if (l->config->tidies(l->config->arg))
+		l->untidy = true;
+	return NULL;
+}
+
+/* False: call it again. */
+static bool tidy_up(struct loop *l, bool busy)
+{
+	uint64_t now = now_ms();
+
+	if (!l->config->tidies)
+		return true;
+	if (busy)
+		l->untidy = true;
+	if (end_tidier(l, NULL) && l->untidy && now - l->tidied_ms >= LOOP_TIDY_MS) {
+		l->tidied_ms = now;
+		l->untidy = false;
+		l->tidying = !pthread_create(&l->tidier, NULL, tidy, l);
+		if (!l->tidying)
+			l->untidy = true;
+	}
+	return !l->tidying && !l->untidy;
+}
+
 static void watch(struct loop *l, const sigset_t *signals)
 {
 	uint64_t trimmed_ms = 0;
+	bool busy = false;
 	long ms = -1;
 
 	while (!fuse_session_exited(l->session)) {
 		struct hang hangs[TOLD_AT_ONCE];
+		bool news = wait_for_news(l, ms, signals) || busy;
 		unsigned n;
 
-		wait_for_news(l, ms, signals);
 		join_gone(l);
 		{
 			SCOPED_LOCK(&l->lock);
 			n = look_at_workers(l, hangs);
-			ms = !l->watched ? -1 : l->hung && !l->idle ? AGAIN_MS : TICK_MS;
+			busy = l->watched;
+			ms = !busy ? -1 : l->hung && !l->idle ? AGAIN_MS : TICK_MS;
 		}
 		while (n--)
 			l->config->hangs(l->config->arg, hangs[n].opcode, hangs[n].node);
-		trim(ms >= 0, &trimmed_ms);
+		trim(busy, &trimmed_ms);
+		/* Also once more when what was being served has ended. */
+		if (!tidy_up(l, news || busy) && !busy)
+			ms = TICK_MS;
 	}
 }
 

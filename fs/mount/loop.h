@@ -17,6 +17,7 @@
 #ifndef FS_MOUNT_LOOP_H
 #define FS_MOUNT_LOOP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -24,6 +25,7 @@ enum {
 	LOOP_MAX_HUNG = 512,
 	LOOP_LOG_SECONDS = 10,
 	LOOP_GRACE_MS = 2000,
+	LOOP_TIDY_MS = 1000,
 };
 
 struct ckpt_err;
@@ -36,6 +38,9 @@ struct loop_config {
 	int (*begun)(void *arg, struct ckpt_err *e);
 	/* A request about a node hangs: reported once, after LOOP_LOG_SECONDS. */
 	void (*hangs)(void *arg, uint32_t opcode, uint64_t node);
+	/* Called by a thread of its own while there are requests, about every LOOP_TIDY_MS, and afterwards
+	 * until it returns false. May be NULL. */
+	bool (*tidies)(void *arg);
 	void *arg;
 };
 

@@ -65,6 +65,7 @@ enum {
 	MAX_THREADS = 32,
 	MAX_ARENAS = 4, /* each keeps what its threads have freed: with one per thread, more than is
 			   in use */
+	LET_GO_MS = 1000,
 	MAX_SHAPE = 4 << 20,   /* bytes */
 	MAX_MOUNTS = 16 << 20, /* bytes of the list of all mounts */
 };
@@ -588,11 +589,20 @@ static void log_hang(void *arg, uint32_t opcode, uint64_t node)
 		 node);
 }
 
+static bool let_go(void *arg)
+{
+	const struct mount *m = arg;
+
+	return ckpt_let_go(m->ckpt, LET_GO_MS);
+}
+
 static int run_loop(struct mount *m, struct ckpt_err *e)
 {
-	struct loop_config config = {
-		.threads = thread_count(m->opts), .begun = begin, .hangs = log_hang, .arg = m
-	};
+	struct loop_config config = { .threads = thread_count(m->opts),
+				      .begun = begin,
+				      .hangs = log_hang,
+				      .tidies = ckpt_is_run(m->ckpt) ? let_go : NULL,
+				      .arg = m };
 
 	return loop_run(m->session, &config, &m->hung, e) ? err_wrap(e, "serve '%s'", m->target)
 							  : 0;

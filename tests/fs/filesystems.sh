@@ -2,7 +2,7 @@
 # filesystems.sh BUILDDIR [FILESYSTEM...] - suites on real mounts, with all their checkpoints on each of these file systems.
 #
 # ext4 xfs btrfs on loop devices; tmpfs; overlayfs, over ext4; sshfs (its server is a child of it: no network), bindfs, over
-# ext4; squashfs, from which fixtures are read; nfs4.2 nfs3, exported by this machine's kernel to itself, if it can. $MOUNTS
+# ext4; squashfs, from which fixtures and the checkpoints of lib.sh are read; nfs4.2 nfs3, exported by this machine's kernel to itself, if it can. $MOUNTS
 # names the suites. Must be root. Prints one line for each file system, FAILED and skipped tests; status 1 if any failed.
 # In a virtual machine: NFS where this kernel has none, see tests/README.md.
 set -uo pipefail
@@ -11,7 +11,7 @@ build=$(realpath "${1:?directory of the build}")
 shift
 all=(ext4 xfs btrfs tmpfs overlayfs sshfs bindfs squashfs nfs4.2 nfs3)
 (($#)) || set -- "${all[@]}"
-export MOUNTS=${MOUNTS:-bytes reads damage index export run reshard passthrough warm diff hf}
+export MOUNTS=${MOUNTS:-bytes reads damage index export run reshard passthrough warm diff hf file_cache}
 [[ $EUID == 0 ]] || { echo "filesystems.sh: must be root" >&2; exit 2; }
 [[ -n ${NO_SETUP:-} ]] || apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends xfsprogs btrfs-progs \
   squashfs-tools openssh-sftp-server sshfs bindfs nfs-kernel-server nfs-common rpcbind >/dev/null 2>&1 ||
@@ -52,7 +52,12 @@ up() {
       under && sshfs -o "ssh_command=$base/ssh,allow_other,default_permissions" "x:$base/under/d" "$at"
       ;;
     bindfs) under && bindfs "$base/under/d" "$at" ;;
-    squashfs) mksquashfs tests/data "$base/image" -quiet -no-progress >/dev/null && mount -o loop "$base/image" "$at" ;;
+    squashfs)
+      # shellcheck disable=SC2016 # expanded inside
+      CKPTFS=$build/ckptfs SCRATCH=$base/made bash -c 'mkdir "$SCRATCH" && . tests/fs/lib.sh && big && zoo' &&
+        mksquashfs tests/data "$base/made" "$base/image" -quiet -no-progress >/dev/null && rm -r "$base/made" &&
+        mount -o loop "$base/image" "$at"
+      ;;
     nfs*) nfs "${1#nfs}" ;;
     *) echo "filesystems.sh: unknown: $1" >&2; exit 2 ;;
   esac
@@ -75,7 +80,7 @@ for kind; do
   fi
   chmod 711 "$at" 2>/dev/null
   if [[ $kind == squashfs ]]; then
-    DATA=$at UNIT=none scripts/check.sh "$build" >"$base/log" 2>&1
+    DATA=$at/data MADE=$at/made UNIT=none scripts/check.sh "$build" >"$base/log" 2>&1
   else
     TMPDIR=$at UNIT=none scripts/check.sh "$build" >"$base/log" 2>&1
   fi || bad=1

@@ -65,9 +65,10 @@ copy_of() {
 }
 
 # once NAME COMMAND...: a directory that is filled by the command, in it, by the first test that needs it. Suites run at
-# the same time.
+# the same time. $MADE may have some, on a file system where nothing can be written.
 once() {
   local dir=$SCRATCH/$1
+  [[ ! -e ${MADE:-}/$1/.made ]] || dir=$MADE/$1
   shift
   if [[ ! -e $dir/.made ]]; then
     (
@@ -122,6 +123,15 @@ ZOO="bytes empty ids layers.0.norm layers.0.q.weight layers.10.mask layers.10.wi
 
 # Loops over every place where something may fail begin at $first, and take every third place if MOST_CASES bounds a test.
 [[ -n ${MOST_CASES:-} ]] && every=3 || every=1
+
+# On NFS and on what uses libfuse, a file that is open keeps a name when it is removed, and so its directory stays.
+keeps_names() {
+  mkdir kept
+  exec 9>kept/file
+  rm kept/file
+  ! rmdir kept 2>/dev/null || { exec 9>&-; return 1; }
+  exec 9>&-
+}
 
 # Whether everything is to run: `make check-full`. `make check` takes a sample.
 is_full() { [[ -n ${CHECK_FULL:-} ]]; }

@@ -213,6 +213,8 @@ test_a_file_that_is_replaced_stays_for_who_has_it() {
   printf x | dd of=new bs=1 seek=20000000 conv=notrunc status=none
   mv new d/ckpt/model.safetensors
   head -c 1000 <&5 >/dev/null
+  # Where it has a new name now, and so another ctime, that is a change.
+  if keeps_names; then return; fi
   if possible; then cmp m/hf/model.safetensors "$(model)/ckpt/model.safetensors"; fi
   exec 5<&-
   wait_until closed

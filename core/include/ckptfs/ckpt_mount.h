@@ -34,6 +34,13 @@ CKPT_API bool ckpt_file_is_plain(const struct ckpt_file *f);
  */
 CKPT_API void ckpt_file_ahead(struct ckpt_file *f);
 /*
+ * Closes the data files of those checkpoints of a run that nobody has used for that long, so that a
+ * deleted checkpoint gives its space back. They are opened again when they are needed. Returns true
+ * while there are others, for which to call it again later. Nothing happens to what is in a store, and
+ * if c is not a run.
+ */
+CKPT_API bool ckpt_let_go(struct ckpt *c, unsigned unused_ms);
+/*
  * True once a data file of the checkpoint was found to have changed: anything the caller has cached
  * of the checkpoint's files is then invalid. Never true for a run's own info.json.
  */

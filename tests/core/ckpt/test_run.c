@@ -15,8 +15,10 @@
 #include "suites.h"
 #include <ckptfs/ckpt_mount.h>
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -860,6 +862,65 @@ START_TEST(those_that_nobody_uses_are_closed)
 		ck_assert_mem_eq(got, text, TEXT);
 		ckpt_file_close(held[i]);
 	}
+	ckpt_close(c);
+}
+END_TEST
+
+/* Descriptors of data files that this process has. */
+static size_t data_files_open(void)
+{
+	DIR *fds = opendir("/proc/self/fd");
+	struct dirent *d;
+	char target[PATH_MAX];
+	size_t n = 0;
+
+	REQUIRE(fds);
+	while ((d = readdir(fds))) {
+		ssize_t len = readlinkat(dirfd(fds), d->d_name, target, sizeof(target) - 1);
+
+		if (len < 0)
+			continue;
+		target[len] = '\0';
+		n += strstr(target, ".distcp") != NULL;
+	}
+	REQUIRE(!closedir(fds));
+	return n;
+}
+
+START_TEST(data_files_that_nobody_uses_are_let_go)
+{
+	char text[TEXT + 1], got[TEXT];
+	struct ckpt_err e = { 0 };
+	struct ckpt_file *held;
+	struct ckpt *c;
+	size_t of_one;
+
+	save("step-1", 1);
+	save("step-2", 2);
+	c = open_run(&plain);
+	ck_assert(!ckpt_let_go(c, 0)); /* none has been used */
+	expect_save(c, "step-1", "step-1", 1);
+	of_one = data_files_open();
+	ck_assert_uint_gt(of_one, 0);
+	REQUIRE(!ckpt_file_open(c, node_of(c, "step-2/tensors/model.w"), &held, &e));
+	ck_assert_int_eq(ckpt_file_read(held, got, TEXT, 0, &e), TEXT);
+	ck_assert_uint_gt(data_files_open(), of_one);
+
+	ck_assert(ckpt_let_go(c, 3600 * 1000)); /* later */
+	ck_assert_uint_gt(data_files_open(), of_one);
+	ck_assert(!ckpt_let_go(c, 0)); /* only what nobody uses */
+	ck_assert_uint_gt(data_files_open(), 0);
+	erase("step-1");
+	text_of("step-2", 2, text);
+	ck_assert_int_eq(ckpt_file_read(held, got, TEXT, 0, &e), TEXT);
+	ck_assert_mem_eq(got, text, TEXT);
+	ckpt_file_close(held);
+	ck_assert(!ckpt_let_go(c, 0));
+	ck_assert_uint_eq(data_files_open(), 0);
+
+	expect_save(c, "step-2", "step-2", 2); /* opened again */
+	ck_assert(!ckpt_let_go(c, 0));
+	ck_assert_uint_eq(data_files_open(), 0);
 	ckpt_close(c);
 }
 END_TEST
