@@ -32,7 +32,7 @@
 static _Atomic uint64_t calls, first, last, reads, read_bytes, syncs;
 static _Atomic int64_t live, peak;
 static atomic_int armed;
-static atomic_bool hit, no_exchange;
+static atomic_bool hit, no_exchange, sftp_renames;
 static const char *_Atomic failed = "";
 static void (*act)(void *arg);
 static void *act_arg;
@@ -189,8 +189,6 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 	  (to, fd, path), disk_made(fd, path)) \
 	X(FAULT_NAME, EIO, int, rename, (const char *from, const char *to), (from, to), \
 	  disk_renamed(AT_FDCWD, from, AT_FDCWD, to, false)) \
-	X(FAULT_NAME, EIO, int, renameat, (int fd, const char *from, int to_fd, const char *to), \
-	  (fd, from, to_fd, to), disk_renamed(fd, from, to_fd, to, false)) \
 	X(FAULT_NAME, EIO, int, unlink, (const char *path), (path), disk_removed(AT_FDCWD, path)) \
 	X(FAULT_NAME, EIO, int, unlinkat, (int fd, const char *path, int flags), \
 	  (fd, path, flags), disk_removed(fd, path))
@@ -208,6 +206,7 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 	X(char *, realpath, (const char *path, char *out)) \
 	X(char *, getcwd, (char *out, size_t n)) \
 	X(ssize_t, pread, (int fd, void *buf, size_t len, off_t off)) \
+	X(int, renameat, (int fd, const char *from, int to_fd, const char *to)) \
 	X(int, renameat2, (int fd, const char *from, int to_fd, const char *to, unsigned flags)) \
 	X(int, fsync, (int fd)) \
 	X(int, close, (int fd)) \
@@ -418,6 +417,22 @@ ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t off)
 		CHANGE(type, __real_##name args, tell); \
 	}
 CHANGING_CALLS(CHANGING)
+
+static int rename_here(int fd, const char *from, int to_fd, const char *to)
+{
+	int rc = __real_renameat(fd, from, to_fd, to);
+
+	if (rc && sftp_renames && (errno == ENOTEMPTY || errno == EEXIST))
+		errno = EPERM;
+	return rc;
+}
+
+int __wrap_renameat(int fd, const char *from, int to_fd, const char *to)
+{
+	if (fails_with(FAULT_NAME, EIO, "renameat"))
+		return -1;
+	CHANGE(int, rename_here(fd, from, to_fd, to), disk_renamed(fd, from, to_fd, to, false));
+}
 
 int __wrap_renameat2(int fd, const char *from, int to_fd, const char *to, unsigned flags)
 {
@@ -645,6 +660,11 @@ int64_t fault_peak(void)
 void fault_no_exchange(void)
 {
 	no_exchange = true;
+}
+
+void fault_sftp_renames(void)
+{
+	no_exchange = sftp_renames = true;
 }
 
 void fault_peak_reset(void)

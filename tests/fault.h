@@ -73,6 +73,8 @@ void fault_peak_reset(void);
 
 /* From now on directories cannot be exchanged (renameat2: EINVAL), as on NFS. */
 void fault_no_exchange(void);
+/* The same, and a directory that is in the way of a rename is EPERM, as through sshfs. */
+void fault_sftp_renames(void);
 
 /* Before the library's first use in this process. */
 void fault_sqlite(void);

@@ -410,6 +410,17 @@ static int replace_by_two_renames(const struct site *p, struct ckpt_err *e)
 	return err_sys(e, code, "rename '%s.partial'", p->path);
 }
 
+/* For SFTP's error that says nothing, which sshfs turns into EPERM. */
+static bool is_there(const struct site *p)
+{
+	const int code = errno;
+	struct stat st;
+	bool there = !fstatat(p->parent, p->name, &st, AT_SYMLINK_NOFOLLOW);
+
+	errno = code;
+	return there;
+}
+
 /* A plain rename replaces only an empty directory or nothing: the two cases without risk. */
 static int take_place(const struct staging *s, struct ckpt_err *e)
 {
@@ -418,7 +429,7 @@ static int take_place(const struct staging *s, struct ckpt_err *e)
 
 	if (!renameat(p->parent, p->partial, p->parent, p->name))
 		return 0;
-	if (errno != ENOTEMPTY && errno != EEXIST)
+	if (errno != ENOTEMPTY && errno != EEXIST && !(errno == EPERM && is_there(p)))
 		return err_sys(e, errno, "rename '%s.partial'", p->path);
 	rc = site_check(p, s->over, e);
 	if (rc)

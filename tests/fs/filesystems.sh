@@ -49,7 +49,9 @@ up() {
     sshfs)
       printf '#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n' >"$base/ssh"
       chmod +x "$base/ssh"
-      under && sshfs -o "ssh_command=$base/ssh,allow_other,default_permissions" "x:$base/under/d" "$at"
+      local links= # later versions refuse those with ".."
+      ! sshfs --help 2>&1 | grep -q no_contain_symlinks || links=,no_contain_symlinks
+      under && sshfs -o "ssh_command=$base/ssh,allow_other,default_permissions$links" "x:$base/under/d" "$at"
       ;;
     bindfs) under && bindfs "$base/under/d" "$at" ;;
     squashfs)

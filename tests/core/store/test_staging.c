@@ -172,6 +172,18 @@ START_TEST(without_an_exchange_two_renames_do)
 }
 END_TEST
 
+START_TEST(where_errors_have_no_names_two_renames_do)
+{
+	must_save('a', false);
+	fault_sftp_renames();
+	REFUSED(save('b', false, &e), EEXIST,
+		"'%s' already exists and is not empty: use overwrite to replace it", dest);
+	must_save('b', true);
+	ck_assert_int_eq(tag_at("ckpt"), 'b');
+	only_dest_is_there();
+}
+END_TEST
+
 /* Anybody may call a file metadata.json; Megatron-core's has what is in it. */
 START_TEST(what_megatron_has_beside_a_dcp_is_part_of_it)
 {
