@@ -5,18 +5,48 @@
 #include "codec/arith.h"
 
 #include "base/bytes.h"
+#include "base/checked.h"
 #include "codec/arith_internal.h"
 #include "codec/floats.h"
 
 #include <endian.h>
+#include <math.h>
+
+/*
+ * torch computes e to the power of x with SLEEF, whose 1.0 ULP function for float32 ("expf, u10";
+ * sleef.org) is this, with these constants: x = q ln 2 + s, ln 2 in two parts, the second of them
+ * what the first lacks; a polynomial of s; times 2 to the power of q.
+ */
+static float torch_exp(float x)
+{
+	static const float log2_e = 0x1.715476p+0F, ln2_high = 0x1.62e4p-1F,
+			   ln2_low = 0x1.7f7d1cp-20F;
+	static const float factors[] = { 0x1.a057b4p-13F, 0x1.6d2d92p-10F, 0x1.11114cp-7F,
+					 0x1.5554f4p-5F,  0x1.555556p-3F,  0.5F };
+	float q, s, sum = 0;
+
+	if (!(x >= -104))
+		return isnan(x) ? x + x : 0;
+	if (x > 100)
+		return HUGE_VALF;
+	q = rintf(x * log2_e);
+	s = fmaf(q, -ln2_low, fmaf(q, -ln2_high, x));
+	for (size_t i = 0; i < ARRAY_LEN(factors); i++)
+		sum = fmaf(sum, s, factors[i]);
+	return ldexpf(1 + fmaf(s * s, sum, s), (int)q);
+}
 
 INLINE float operate(enum arith_op op, float x, float number)
 {
+	if (op == ARITH_MINUS_EXP)
+		return -torch_exp(x);
 	return op == ARITH_TIMES ? x * number : op == ARITH_OVER ? x / number : x + number;
 }
 
 INLINE double operate_f64(enum arith_op op, double x, double number)
 {
+	if (op == ARITH_MINUS_EXP)
+		return -exp(x);
 	return op == ARITH_TIMES ? x * number : op == ARITH_OVER ? x / number : x + number;
 }
 
@@ -85,6 +115,8 @@ INLINE void run(enum ckpt_dtype type, struct arith a, uint8_t *p, size_t n)
 		run_op(type, ARITH_OVER, a.number, p, n);
 	else if (a.op == ARITH_PLUS)
 		run_op(type, ARITH_PLUS, a.number, p, n);
+	else if (a.op == ARITH_MINUS_EXP)
+		run_op(type, ARITH_MINUS_EXP, 0, p, n);
 }
 
 void arith_run_portable(enum ckpt_dtype type, struct arith a, void *elements, size_t n)
