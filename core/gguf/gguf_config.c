@@ -119,6 +119,7 @@ static const struct family {
 	{ KIND_GEMMA2 | KIND_GEMMA3, gguf_gemma_check, gguf_gemma_put },
 	{ KIND_PHI3, gguf_phi3_check, gguf_phi3_put },
 	{ KIND_GLM4 | KIND_GLM4_MOE, gguf_glm4_check, gguf_glm4_put },
+	{ KIND_LINEAR, gguf_qwen_linear_check, gguf_qwen_linear_put },
 	{ KIND_GPT_OSS, gguf_gpt_oss_check, gguf_gpt_oss_put },
 	{ KIND_DEEPSEEK_V2 | KIND_DEEPSEEK_V3, gguf_deepseek_check, gguf_deepseek_put },
 	{ ~0u, check_decoder, put_decoder },
@@ -174,7 +175,8 @@ void gguf_config_put(const struct gguf_config *c, struct gguf_keys *k)
 	gguf_u32(k, ".block_count", (uint32_t)c->a.layers);
 	gguf_u32(k, ".context_length", (uint32_t)c->a.positions);
 	gguf_u32(k, ".embedding_length", (uint32_t)c->a.hidden);
-	gguf_u32(k, ".feed_forward_length", (uint32_t)c->a.ffn);
+	if (c->a.ffn)
+		gguf_u32(k, ".feed_forward_length", (uint32_t)c->a.ffn);
 	gguf_u32(k, ".attention.head_count", (uint32_t)c->a.heads);
 	gguf_u32(k, ".vocab_size", (uint32_t)c->a.vocab);
 	family_of(c->a.kind)->put(c, k);

@@ -36,6 +36,9 @@ void gguf_glm4_check(struct gguf_config *c, struct config_in *r);
 void gguf_glm4_put(const struct gguf_config *c, struct gguf_keys *k);
 void gguf_gpt_oss_check(struct gguf_config *c, struct config_in *r);
 void gguf_gpt_oss_put(const struct gguf_config *c, struct gguf_keys *k);
+/* Qwen3-Next, and Qwen 3.5 without images. */
+void gguf_qwen_linear_check(struct gguf_config *c, struct config_in *r);
+void gguf_qwen_linear_put(const struct gguf_config *c, struct gguf_keys *k);
 /* DeepSeek-V2 and V3. */
 void gguf_deepseek_check(struct gguf_config *c, struct config_in *r);
 void gguf_deepseek_put(const struct gguf_config *c, struct gguf_keys *k);

@@ -127,7 +127,7 @@ double gguf_rope_partial(const struct config_in *r, struct config_in *rope, doub
 
 void gguf_rope_check(struct gguf_config *c, struct config_in *r)
 {
-	bool partial = c->a.kind & (KIND_GLM4 | KIND_GLM4_MOE);
+	bool partial = c->a.kind & (KIND_GLM4 | KIND_GLM4_MOE | KIND_LINEAR);
 	struct config_in rope = gguf_rope_of(r);
 	const char *type = gguf_rope_type(&rope);
 	double part;
@@ -144,13 +144,14 @@ void gguf_rope_check(struct gguf_config *c, struct config_in *r)
 			"config.json: rotary embeddings of type '%.60s' are not supported", type);
 	if (!strcmp(type, "yarn"))
 		read_yarn(c, &rope);
-	part = gguf_rope_partial(r, &rope, partial ? 0.5 : 1);
+	part = gguf_rope_partial(r, &rope, c->a.kind & KIND_LINEAR ? 0.25 : partial ? 0.5 : 1);
 	config_must(&rope, partial || part == 1, "partial rotary embeddings");
 	if (partial)
 		c->rotated = (uint64_t)((double)c->a.head_dim * part);
 	else if (c->a.kind & (KIND_LLAMAS | KIND_MIXTRAL))
 		c->rotated = c->a.head_dim;
 	config_must(&rope, c->rotated % 2 == 0, "an odd number of elements to rotate");
+	config_must(&rope, !partial || c->rotated, "no elements to rotate");
 	if (!r->rc)
 		r->rc = rope.rc;
 }

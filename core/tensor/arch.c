@@ -31,6 +31,9 @@ static const struct arch_family families[] = {
 	{ "GptOssForCausalLM", "gpt_oss", "gpt-oss", KIND_GPT_OSS, 1.5e5, false },
 	{ "Glm4ForCausalLM", "glm4", "glm4", KIND_GLM4, 1e4, false },
 	{ "Glm4MoeForCausalLM", "glm4_moe", "glm4moe", KIND_GLM4_MOE, 1e4, false },
+	{ "Qwen3NextForCausalLM", "qwen3_next", "qwen3next", KIND_QWEN3_NEXT, 1e4, false },
+	{ "Qwen3_5ForCausalLM", "qwen3_5_text", "qwen35", KIND_QWEN35, 1e4, false },
+	{ "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", "qwen35moe", KIND_QWEN35_MOE, 1e4, false },
 };
 
 const struct arch_family *arch_family(struct config_in *r)
@@ -77,9 +80,36 @@ static void read_sparse(struct arch *a, struct config_in *r)
 
 	if (a->kind & KIND_ROUTED)
 		a->first_experts = config_whole(r, "first_k_dense_replace");
-	else if (!r->rc && a->kind != KIND_MIXTRAL && a->kind != KIND_GPT_OSS &&
+	else if (!r->rc && a->kind & (KIND_QWEN2_MOE | KIND_QWEN3_MOE | KIND_QWEN3_NEXT) &&
 		 (step != 1 || jval_size(only)))
 		r->rc = keep_dense(a, r, only, step);
+}
+
+/* Determines which layers attend to all positions. */
+static void read_full(struct arch *a, struct config_in *r)
+{
+	uint64_t step = config_count_or(r, "full_attention_interval", 4);
+	struct jval types = config_get(r, "layer_types");
+	struct jiter i = jiter(types);
+
+	if (r->rc)
+		return;
+	config_must(r, !types.d || jval_size(types) == a->layers,
+		    "'layer_types' of another number of layers");
+	a->full = calloc(a->layers, 1);
+	if (!a->full) {
+		r->rc = err_nomem(r->e);
+		return;
+	}
+	for (uint64_t k = 0; !r->rc && k < a->layers; k++) {
+		a->full[k] = (k + 1) % step == 0;
+		if (!types.d)
+			continue;
+		(void)jiter_next(&i);
+		a->full[k] = jval_is_str(i.v, "full_attention");
+		config_must(r, a->full[k] || jval_is_str(i.v, "linear_attention"),
+			    "a layer that is neither full_attention nor linear_attention");
+	}
 }
 
 bool arch_has_experts(const struct arch *a, uint64_t layer)
@@ -106,13 +136,13 @@ static void read_experts(struct arch *a, struct config_in *r)
 {
 	const char *key = a->kind & KIND_ROUTED ? "n_routed_experts" : "num_local_experts";
 
-	if (a->kind & (KIND_QWEN2_MOE | KIND_QWEN3_MOE) && !config_get(r, key).d)
+	if (a->kind & (KIND_GATED_SHARED | KIND_QWEN3_MOE) && !config_get(r, key).d)
 		key = "num_experts";
 	a->experts = config_count(r, key);
 	a->expert_ffn = a->kind & (KIND_MIXTRAL | KIND_GPT_OSS)
 				? a->ffn
 				: config_count(r, "moe_intermediate_size");
-	if (a->kind == KIND_QWEN2_MOE)
+	if (a->kind & KIND_GATED_SHARED)
 		a->shared_ffn = config_count(r, "shared_expert_intermediate_size");
 	if (a->kind & KIND_ROUTED)
 		a->shared_ffn = config_count(r, "n_shared_experts") * a->expert_ffn;
@@ -141,6 +171,19 @@ static void read_latent(struct arch *a, struct config_in *r)
 	a->v_dim = config_count(r, "v_head_dim");
 }
 
+static void read_linear(struct arch *a, struct config_in *r)
+{
+	struct arch_linear *l = &a->linear;
+
+	l->k_heads = config_count(r, "linear_num_key_heads");
+	l->v_heads = config_count(r, "linear_num_value_heads");
+	l->k_dim = config_count(r, "linear_key_head_dim");
+	l->v_dim = config_count(r, "linear_value_head_dim");
+	l->kernel = config_count(r, "linear_conv_kernel_dim");
+	config_must(r, l->v_heads % l->k_heads == 0,
+		    "a 'linear_num_value_heads' that is not a multiple of 'linear_num_key_heads'");
+}
+
 static void read_decoder(struct arch *a, struct config_in *r)
 {
 	a->layers = config_count(r, "num_hidden_layers");
@@ -150,7 +193,8 @@ static void read_decoder(struct arch *a, struct config_in *r)
 	a->kv_heads = a->kind & (KIND_LLAMAS | KIND_PHI3 | KIND_OLMO2)
 			      ? config_count_or(r, "num_key_value_heads", a->heads)
 			      : config_count(r, "num_key_value_heads");
-	a->ffn = config_count(r, "intermediate_size");
+	if (a->kind != KIND_QWEN35_MOE || config_get(r, "intermediate_size").d)
+		a->ffn = config_count(r, "intermediate_size");
 	a->attention_bias = config_flag(r, "attention_bias", a->kind & (KIND_GPT_OSS | KIND_GLM4));
 	if (a->kind & (KIND_QWEN2 | KIND_QWEN2_MOE))
 		a->attention_bias = config_flag(r, "qkv_bias", true);
@@ -159,6 +203,8 @@ static void read_decoder(struct arch *a, struct config_in *r)
 		read_experts(a, r);
 	if (a->kind & KIND_LATENT)
 		read_latent(a, r);
+	if (a->kind & KIND_LINEAR)
+		read_linear(a, r);
 	if (a->kind & (KIND_DEEPSEEK_V3 | KIND_GLM4_MOE))
 		read_further(a, r);
 	a->qk_norm = config_flag(r, "use_qk_norm", false);
@@ -168,7 +214,7 @@ static void read_decoder(struct arch *a, struct config_in *r)
 static void read_heads(struct arch *a, struct config_in *r)
 {
 	unsigned must = KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA | KIND_GEMMA2 | KIND_GEMMA3 |
-			KIND_GPT_OSS | KIND_GLM4;
+			KIND_GPT_OSS | KIND_GLM4 | KIND_LINEAR;
 
 	if (a->kind & must) {
 		a->head_dim = config_count(r, "head_dim");
@@ -200,11 +246,14 @@ int arch_read(struct config_in *r, struct arch *ret)
 		config_unsupported(r, "more than 65536 layers");
 	if (ret->kind & KIND_EXPERTS)
 		read_sparse(ret, r);
+	if (ret->kind & KIND_LINEAR)
+		read_full(ret, r);
 	return r->rc;
 }
 
 void arch_release(struct arch *a)
 {
 	free(a->dense);
-	a->dense = NULL;
+	free(a->full);
+	a->dense = a->full = NULL;
 }

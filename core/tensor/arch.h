@@ -48,13 +48,21 @@ enum arch_kind {
 	KIND_GLM4_MOE = 1 << 16,
 	KIND_GRANITE = 1 << 17,
 	KIND_SMOLLM3 = 1 << 18,
+	KIND_QWEN3_NEXT = 1 << 19,
+	KIND_QWEN35 = 1 << 20,
+	KIND_QWEN35_MOE = 1 << 21,
 	/* The weights of Llama. */
 	KIND_LLAMAS = KIND_LLAMA | KIND_GRANITE | KIND_SMOLLM3,
 	/* Low-rank queries and values. */
 	KIND_LATENT = KIND_DEEPSEEK_V2 | KIND_DEEPSEEK_V3,
 	/* Experts and shared ones behind some layers without. */
 	KIND_ROUTED = KIND_LATENT | KIND_GLM4_MOE,
-	KIND_EXPERTS = KIND_MIXTRAL | KIND_QWEN2_MOE | KIND_QWEN3_MOE | KIND_ROUTED | KIND_GPT_OSS,
+	/* Most layers have linear attention. */
+	KIND_LINEAR = KIND_QWEN3_NEXT | KIND_QWEN35 | KIND_QWEN35_MOE,
+	/* An expert for all, with a gate of its own. */
+	KIND_GATED_SHARED = KIND_QWEN2_MOE | KIND_QWEN3_NEXT | KIND_QWEN35_MOE,
+	KIND_EXPERTS =
+		KIND_MIXTRAL | KIND_GATED_SHARED | KIND_QWEN3_MOE | KIND_ROUTED | KIND_GPT_OSS,
 };
 
 struct arch_family {
@@ -82,6 +90,11 @@ struct arch {
 	 */
 	uint8_t *dense;
 	uint64_t first_experts;
+	/* Of linear attention: heads of keys and of values, which share keys, and the convolution. */
+	struct arch_linear {
+		uint64_t k_heads, v_heads, k_dim, v_dim, kernel;
+	} linear;
+	uint8_t *full; /* layers with attention among those, a byte each; NULL: all */
 };
 #define ARCH_MAX_LAYERS 65536
 
@@ -112,6 +125,13 @@ enum arch_turn {
 	ARCH_TURNED, /* the last two dimensions are swapped */
 	ARCH_PAIRS,  /* every second column is of `second`; then, unless it is a bias, as TURNED */
 	ARCH_LATENT, /* rows of a head are some of one, turned, and some of `second` */
+	ARCH_MIXED,  /* rows of a head are queries, keys and values of one, and some of `second` */
+	ARCH_KERNEL, /* the dimension in the middle, 1, is dropped; rows as QKV_ROWS */
+	ARCH_DECAY,  /* e to the power of the element, negative; rows as V_ROWS */
+	/* Qwen 3.5: rows, or columns, of heads of values: the first ones of all keys, and so on. */
+	ARCH_V_ROWS,
+	ARCH_QKV_ROWS, /* those behind queries and keys */
+	ARCH_V_COLUMNS,
 	ARCH_GATE,
 	ARCH_UP,
 	ARCH_DOWN

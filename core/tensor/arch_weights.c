@@ -33,22 +33,45 @@ enum size {
 	KV_A,
 	KV_B,
 	V_LATENT,
+	QUERY_GATE, /* queries, and as many numbers that multiply what comes of them */
+	LINEAR_MIXED,
+	LINEAR_QKV,
+	LINEAR_V,
+	LINEAR_HEADS,
+	LINEAR_HEADS2,
+	LINEAR_HEAD,
+	LINEAR_KERNEL,
 };
 
 /* When a model has the weight. */
-enum when { ALWAYS, BIAS, MLP_BIAS, DENSE, SPARSE, LORA, NO_LORA, LORA_BIAS, QK_NORM, UNTIED };
+enum when {
+	ALWAYS,
+	BIAS,
+	MLP_BIAS,
+	DENSE,
+	SPARSE,
+	LORA,
+	NO_LORA,
+	LORA_BIAS,
+	QK_NORM,
+	UNTIED,
+	RECURRENT, /* linear attention; what is below self_attn. is only in the other layers */
+};
 
 #define GPT2	 KIND_GPT2
 #define MOE2	 KIND_QWEN2_MOE
+#define SHARES	 KIND_GATED_SHARED
+#define NEXT	 KIND_QWEN3_NEXT
+#define QWEN35	 (KIND_QWEN35 | KIND_QWEN35_MOE)
 #define DEEPSEEK KIND_LATENT
 #define OSS	 KIND_GPT_OSS
 #define GLM	 (KIND_GLM4 | KIND_GLM4_MOE)
 #define GEMMA23	 (KIND_GEMMA2 | KIND_GEMMA3)
 #define ALL	 (~(uint32_t)KIND_GPT2)
 /* normalises queries and keys of each head */
-#define NORMED (KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA3)
+#define NORMED (KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA3 | KIND_LINEAR)
 /* Experts are fused, as transformers 5 has them in memory, or split, as it saves them. */
-#define SPLITS (KIND_QWEN2_MOE | KIND_QWEN3_MOE | KIND_ROUTED)
+#define SPLITS (SHARES | KIND_QWEN3_MOE | KIND_ROUTED)
 #define FUSES  (SPLITS | KIND_MIXTRAL)
 /* Families with separate queries, keys and values. */
 #define PLAIN (ALL & ~(uint32_t)(KIND_PHI3 | DEEPSEEK))
@@ -78,9 +101,10 @@ const struct arch_weight arch_weights[] = {
 	W("input_layernorm.weight", "attn_norm.weight", ALL & ~(uint32_t)KIND_OLMO2, LAYER, ALWAYS,
 	  D1(HIDDEN)),
 	W("post_attention_layernorm.weight", "ffn_norm.weight",
-	  ALL & ~(uint32_t)(GEMMA23 | OSS | KIND_GLM4_MOE | KIND_OLMO2), LAYER, ALWAYS, D1(HIDDEN)),
+	  ALL & ~(uint32_t)(GEMMA23 | OSS | KIND_GLM4_MOE | KIND_OLMO2 | KIND_LINEAR), LAYER,
+	  ALWAYS, D1(HIDDEN)),
 	W("post_attention_layernorm.weight", "post_attention_norm.weight",
-	  GEMMA23 | OSS | KIND_GLM4_MOE | KIND_OLMO2, LAYER, ALWAYS, D1(HIDDEN)),
+	  GEMMA23 | OSS | KIND_GLM4_MOE | KIND_OLMO2 | KIND_LINEAR, LAYER, ALWAYS, D1(HIDDEN)),
 	W("post_self_attn_layernorm.weight", "post_attention_norm.weight", KIND_GLM4, LAYER, ALWAYS,
 	  D1(HIDDEN)),
 	W("post_mlp_layernorm.weight", "post_ffw_norm.weight", KIND_GLM4, LAYER, ALWAYS,
@@ -90,10 +114,13 @@ const struct arch_weight arch_weights[] = {
 	W("post_feedforward_layernorm.weight", "post_ffw_norm.weight", GEMMA23 | KIND_OLMO2, LAYER,
 	  ALWAYS, D1(HIDDEN)),
 
-	W("self_attn.q_proj.weight", "attn_q.weight", PLAIN, LAYER, ALWAYS, D2(QUERY, HIDDEN),
-	  .turn = ARCH_QUERIES),
-	W("self_attn.q_proj.bias", "attn_q.bias", PLAIN, LAYER, BIAS, D1(QUERY),
-	  .turn = ARCH_QUERIES),
+	W("self_attn.q_proj.weight", "attn_q.weight", PLAIN & ~(uint32_t)KIND_LINEAR, LAYER, ALWAYS,
+	  D2(QUERY, HIDDEN), .turn = ARCH_QUERIES),
+	W("self_attn.q_proj.bias", "attn_q.bias", PLAIN & ~(uint32_t)KIND_LINEAR, LAYER, BIAS,
+	  D1(QUERY), .turn = ARCH_QUERIES),
+	W("self_attn.q_proj.weight", "attn_q.weight", KIND_LINEAR, LAYER, ALWAYS,
+	  D2(QUERY_GATE, HIDDEN)),
+	W("self_attn.q_proj.bias", "attn_q.bias", KIND_LINEAR, LAYER, BIAS, D1(QUERY_GATE)),
 	W("self_attn.k_proj.weight", "attn_k.weight", PLAIN, LAYER, ALWAYS, D2(KEY, HIDDEN),
 	  .turn = ARCH_KEYS),
 	W("self_attn.k_proj.bias", "attn_k.bias", PLAIN, LAYER, BIAS, D1(KEY), .turn = ARCH_KEYS),
@@ -134,6 +161,29 @@ const struct arch_weight arch_weights[] = {
 	W("self_attn.o_proj.weight", "attn_output.weight", DEEPSEEK, LAYER, ALWAYS,
 	  D2(HIDDEN, V_LATENT)),
 
+	W("linear_attn.in_proj_qkvz.weight", "attn_qkv.weight", NEXT, LAYER, RECURRENT,
+	  D2(LINEAR_MIXED, HIDDEN), .turn = ARCH_MIXED, .second = "attn_gate.weight"),
+	W("linear_attn.in_proj_ba.weight", "ssm_ba.weight", NEXT, LAYER, RECURRENT,
+	  D2(LINEAR_HEADS2, HIDDEN)),
+	W("linear_attn.in_proj_qkv.weight", "attn_qkv.weight", QWEN35, LAYER, RECURRENT,
+	  D2(LINEAR_QKV, HIDDEN), .turn = ARCH_QKV_ROWS),
+	W("linear_attn.in_proj_z.weight", "attn_gate.weight", QWEN35, LAYER, RECURRENT,
+	  D2(LINEAR_V, HIDDEN), .turn = ARCH_V_ROWS),
+	W("linear_attn.in_proj_b.weight", "ssm_beta.weight", QWEN35, LAYER, RECURRENT,
+	  D2(LINEAR_HEADS, HIDDEN), .turn = ARCH_V_ROWS),
+	W("linear_attn.in_proj_a.weight", "ssm_alpha.weight", QWEN35, LAYER, RECURRENT,
+	  D2(LINEAR_HEADS, HIDDEN), .turn = ARCH_V_ROWS),
+	W("linear_attn.conv1d.weight", "ssm_conv1d.weight", KIND_LINEAR, LAYER, RECURRENT,
+	  D3(LINEAR_QKV, ONE, LINEAR_KERNEL), .turn = ARCH_KERNEL, .precise = true),
+	W("linear_attn.A_log", "ssm_a", KIND_LINEAR, LAYER, RECURRENT, D1(LINEAR_HEADS),
+	  .turn = ARCH_DECAY),
+	W("linear_attn.dt_bias", "ssm_dt.bias", KIND_LINEAR, LAYER, RECURRENT, D1(LINEAR_HEADS),
+	  .turn = ARCH_V_ROWS),
+	W("linear_attn.norm.weight", "ssm_norm.weight", KIND_LINEAR, LAYER, RECURRENT,
+	  D1(LINEAR_HEAD)),
+	W("linear_attn.out_proj.weight", "ssm_out.weight", KIND_LINEAR, LAYER, RECURRENT,
+	  D2(HIDDEN, LINEAR_V), .turn = ARCH_V_COLUMNS),
+
 	W("mlp.gate_proj.weight", "ffn_gate.weight", GATED | DEEPSEEK, LAYER, DENSE,
 	  D2(FFN, HIDDEN)),
 	W("mlp.gate_proj.bias", "ffn_gate.bias", KIND_LLAMAS, LAYER, MLP_BIAS, D1(FFN)),
@@ -169,13 +219,13 @@ const struct arch_weight arch_weights[] = {
 	  SPARSE, D2(EXPERT_FFN, HIDDEN), .style = ARCH_SPLIT, .turn = ARCH_UP),
 	W("block_sparse_moe.experts.{}.w2.weight", "ffn_down_exps.weight", KIND_MIXTRAL, EXPERT,
 	  SPARSE, D2(HIDDEN, EXPERT_FFN), .style = ARCH_SPLIT, .turn = ARCH_DOWN),
-	W("mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", MOE2, LAYER, SPARSE,
+	W("mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", SHARES, LAYER, SPARSE,
 	  D2(SHARED, HIDDEN)),
-	W("mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", MOE2, LAYER, SPARSE,
+	W("mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", SHARES, LAYER, SPARSE,
 	  D2(SHARED, HIDDEN)),
-	W("mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", MOE2, LAYER, SPARSE,
+	W("mlp.shared_expert.down_proj.weight", "ffn_down_shexp.weight", SHARES, LAYER, SPARSE,
 	  D2(HIDDEN, SHARED)),
-	W("mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", MOE2, LAYER, SPARSE,
+	W("mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", SHARES, LAYER, SPARSE,
 	  D2(ONE, HIDDEN), .precise = true),
 	W("mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight", KIND_ROUTED, LAYER,
 	  SPARSE, D2(SHARED, HIDDEN)),
@@ -215,6 +265,30 @@ const struct arch_weight arch_weights[] = {
 };
 const size_t arch_n_weights = ARRAY_LEN(arch_weights);
 _Static_assert(ARRAY_LEN(arch_weights) <= ARCH_MAX_WEIGHTS, "a row has a number of eight bits");
+
+static uint64_t size_of_linear(const struct arch_linear *l, enum size s)
+{
+	uint64_t keys = l->k_heads * l->k_dim, values = l->v_heads * l->v_dim; /* below 2^62 */
+
+	switch (s) {
+	case LINEAR_MIXED:
+		return 2 * keys + 2 * values;
+	case LINEAR_QKV:
+		return 2 * keys + values;
+	case LINEAR_V:
+		return values;
+	case LINEAR_HEADS:
+		return l->v_heads;
+	case LINEAR_HEADS2:
+		return 2 * l->v_heads;
+	case LINEAR_HEAD:
+		return l->v_dim;
+	case LINEAR_KERNEL:
+		return l->kernel;
+	default:
+		return 0;
+	}
+}
 
 static uint64_t size_of(const struct arch *a, enum size s)
 {
@@ -265,8 +339,11 @@ static uint64_t size_of(const struct arch *a, enum size s)
 		return a->heads * (a->nope_dim + a->v_dim);
 	case V_LATENT:
 		return a->heads * a->v_dim;
+	case QUERY_GATE:
+		return 2 * a->heads * a->head_dim;
+	default:
+		return size_of_linear(&a->linear, s);
 	}
-	return 0;
 }
 
 void arch_shape(const struct arch *a, const struct arch_weight *w, uint64_t ret[static 3])
@@ -275,11 +352,19 @@ void arch_shape(const struct arch *a, const struct arch_weight *w, uint64_t ret[
 		ret[i] = size_of(a, w->shape[i]);
 }
 
+/* Has the layer linear attention? */
+static bool is_linear(const struct arch *a, uint64_t layer)
+{
+	return a->full && layer < a->layers && !a->full[layer];
+}
+
 enum arch_need arch_needs(const struct arch *a, const struct arch_weight *w, uint64_t layer)
 {
 	bool has = true;
 
 	if (!(w->kinds & a->kind))
+		return ARCH_NONE;
+	if (is_linear(a, layer) && !strncmp(w->name, "self_attn.", 10))
 		return ARCH_NONE;
 	switch ((enum when)w->when) {
 	case UNTIED:
@@ -308,6 +393,9 @@ enum arch_need arch_needs(const struct arch *a, const struct arch_weight *w, uin
 	case NO_LORA:
 		has = !a->q_lora;
 		break;
+	case RECURRENT:
+		has = is_linear(a, layer);
+		break;
 	case ALWAYS:
 		break;
 	}
@@ -322,8 +410,9 @@ bool arch_rotates(const struct arch *a, const struct arch_weight *w)
 
 bool arch_adds_one(const struct arch *a, const struct arch_weight *w)
 {
-	return a->kind & (KIND_GEMMA | KIND_GEMMA2 | KIND_GEMMA3) &&
-	       bytes_end(w->name, strlen(w->name), "norm.weight");
+	return a->kind & (KIND_GEMMA | KIND_GEMMA2 | KIND_GEMMA3 | KIND_LINEAR) &&
+	       bytes_end(w->name, strlen(w->name), "norm.weight") &&
+	       strcmp(w->name, "linear_attn.norm.weight") != 0;
 }
 
 const char *arch_prefix(const struct arch *a)
@@ -378,5 +467,7 @@ bool arch_ignores(const struct arch *a, const char *name, size_t len)
 					    "*.rotary_emb.inv_freq",   NULL };
 	uint64_t steps = UINT64_MAX; /* unlimited, because these globs are built in */
 
+	if (a->kind & KIND_LINEAR && bytes_begin(name, len, "mtp."))
+		return true;
 	return is_further(a, name, len) || text_glob_any(left, name, len, &steps);
 }

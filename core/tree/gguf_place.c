@@ -15,6 +15,7 @@
 #include "model/box.h"
 #include "tensor/vtensor.h"
 #include "tensor/vtensor_ops.h"
+#include "tree/gguf_linear.h"
 #include "tree/view_internal.h"
 
 #include <errno.h>
@@ -119,6 +120,16 @@ static void swap_last(uint64_t *shape, size_t n)
 	shape[n - 2] = last;
 }
 
+static const struct arith plus_one = { ARITH_PLUS, 1 }, minus_exp = { ARITH_MINUS_EXP, 0 };
+
+/* The converter computes in float16 if that is stored, and otherwise in float32. */
+static void compute(struct vtensor *v, struct arith a)
+{
+	bool half = v->stored == CKPT_DTYPE_F16 && v->arith.op == ARITH_NONE;
+
+	*(half ? &v->arith : &v->after) = a;
+}
+
 /* Transforms the tensor and its shape as llama.cpp requires; the old tensor is freed. */
 static int change(const struct placing *p, const struct arch_weight *r, struct vtensor **v,
 		  uint64_t *shape)
@@ -131,13 +142,11 @@ static int change(const struct placing *p, const struct arch_weight *r, struct v
 		swap_last(shape, n);
 		return vtensor_transpose(old, v, p->e);
 	}
-	/* The converter adds the 1 in float16 if that is stored, and otherwise in float32. */
-	if (arch_adds_one(&p->c->a, r)) {
-		const struct arith one = { ARITH_PLUS, 1 };
-		bool half = old->stored == CKPT_DTYPE_F16 && old->arith.op == ARITH_NONE;
-
-		*(half ? &old->arith : &old->after) = one;
-	} else if (arch_rotates(&p->c->a, r))
+	if (arch_adds_one(&p->c->a, r) || r->turn == ARCH_DECAY)
+		compute(old, r->turn == ARCH_DECAY ? minus_exp : plus_one);
+	if (r->turn >= ARCH_KERNEL && r->turn <= ARCH_V_COLUMNS)
+		return gguf_linear_rows(&p->c->a, r, old, shape, v, p->e);
+	if (arch_rotates(&p->c->a, r))
 		return vtensor_interleave(
 			old, r->turn == ARCH_KEYS ? p->c->a.kv_heads : p->c->a.heads, v, p->e);
 	*v = steal_ptr(&old);
@@ -205,7 +214,7 @@ static int add_both(struct placing *p, const struct arch_weight *r, uint64_t lay
 		    const struct vtensor *whole)
 {
 	const char *const names[] = { r->gguf, r->second };
-	bool latent = r->turn == ARCH_LATENT;
+	bool latent = r->turn == ARCH_LATENT, mixed = r->turn == ARCH_MIXED;
 	char to[GGUF_NAME_CAP];
 	int rc = 0;
 
@@ -214,8 +223,9 @@ static int add_both(struct placing *p, const struct arch_weight *r, uint64_t lay
 		uint64_t shape[3];
 
 		name_there(r, names[i], layer, to);
-		rc = latent ? take_latent(p, whole, i, shape, &v)
-			    : take_column(p, r, whole, i, shape, &v);
+		rc = latent  ? take_latent(p, whole, i, shape, &v)
+		     : mixed ? gguf_linear_mixed(&p->c->a, whole, i, shape, &v, p->e)
+			     : take_column(p, r, whole, i, shape, &v);
 		if (!rc)
 			rc = add_tensor(p, to, v, latent ? 3 : r->n_dims, shape, r->precise);
 	}
@@ -242,7 +252,8 @@ static int place(struct placing *p, const struct arch_weight *r, uint64_t layer)
 	if (rc)
 		return rc;
 	name_there(r, r->gguf, layer, to);
-	return add_tensor(p, to, steal_ptr(&v), r->n_dims, shape, r->precise);
+	return add_tensor(p, to, steal_ptr(&v), r->turn == ARCH_KERNEL ? 2 : r->n_dims, shape,
+			  r->precise);
 }
 
 static int place_needed(struct placing *p, const struct arch_weight *r, uint64_t layer)

@@ -7,6 +7,9 @@
  *	                                      are interleaved, as its way to rotate requires
  *	...experts.E.w1.weight                blk.N.ffn_gate_exps.weight: all experts, stacked
  *	transformer.h.N.attn.c_attn.weight    blk.N.attn_qkv.weight: transposed
+ *	...linear_attn.in_proj_qkvz.weight    blk.N.attn_qkv.weight, attn_gate.weight: queries,
+ *	                                      keys and values of all heads, and their gates
+ *	...linear_attn.A_log                  blk.N.ssm_a: e to the power of it, negative
  *	...self_attn.kv_b_proj.weight         blk.N.attn_k_b.weight, attn_v_b.weight: by head, the
  *	                                      first transposed
  *

@@ -43,6 +43,8 @@ static const struct style styles[] = {
 	{ "deepseek_v2", "mlp", { "gate_proj", "up_proj", "down_proj" } },
 	{ "deepseek_v3", "mlp", { "gate_proj", "up_proj", "down_proj" } },
 	{ "glm4_moe", "mlp", { "gate_proj", "up_proj", "down_proj" } },
+	{ "qwen3_next", "mlp", { "gate_proj", "up_proj", "down_proj" } },
+	{ "qwen3_5_moe_text", "mlp", { "gate_proj", "up_proj", "down_proj" } },
 };
 
 struct regrouping {

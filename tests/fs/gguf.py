@@ -2,13 +2,14 @@
 """Tiny models for gguf/, and what has to be in it.
 
     gguf.py model KIND DIR          - DIR/config.json, DIR/tokenizer.json, and in data/ the elements of
-                                      a KIND of llama, experts, fused, gpt2 or FAMILIES; prints arguments for
+                                      a KIND of llama, experts, fused, gpt2, LINEAR or FAMILIES; prints arguments for
                                       make_dcp.py
     gguf.py check KIND FILE...      - FILEs are a GGUF of what is in data/
     gguf.py names FILE              - of its tensors
     gguf.py types FILE              - of its tensors, as ggml's numbers, sorted
     gguf.py key FILE NAME           - value of a key
     gguf.py further FILE ARCH         - the last layer predicts further tokens
+    gguf.py vector FILE NAME          - a tensor with one row has one dimension, as llama-quantize writes it
     gguf.py set FILE KEY JSON       - another value in a JSON file; "-": without the key
 
 Tensors are float32; elements are compared one by one with where they came from.
@@ -44,8 +45,91 @@ def turned(w, rows):
     return [x for c in range(len(w) // rows) for x in w[c::len(w) // rows]]
 
 
+# Linear attention in the first layer: heads of keys and of values, elements of each, taps of the convolution.
+KEYS, VALUES, SIZE, TAPS = 2, 6, 5, 3
+LINEAR = {name: {
+    "head_dim": HEAD, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": KEYS,
+    "linear_num_value_heads": VALUES, "linear_key_head_dim": SIZE, "linear_value_head_dim": SIZE,
+    "linear_conv_kernel_dim": TAPS, "num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": FFN,
+    "shared_expert_intermediate_size": 32} for name in ("qwen3_next", "qwen3_5_text")}
+# -torch.exp(x) for some x.
+MINUS_EXP = {0.0: -1.0, 1.0: -2.7182817459106445, 2.7725887298583984: -16.0, -1.0: -0.3678794503211975,
+             -1.6937198638916016: -0.18383440375328064}
+
+
+def linear(kind):
+    """The same as tensors(), of models in LINEAR."""
+    stored, made = {}, {}
+    keys, values, share = KEYS * SIZE, VALUES * SIZE, VALUES // KEYS
+
+    def one(name, shape, to, rows=None, matrix=None, how=lambda w: w, dims=None):
+        """rows: what becomes of them."""
+        stored[name] = shape
+        dims = dims or (shape if rows is None else (len(rows), *shape[1:]))
+        n = math.prod(shape[1:])
+        made[to] = (dims, len(dims) > 1 if matrix is None else matrix, lambda get: how(
+            get(name) if rows is None else [x for r in rows for x in get(name)[r * n:(r + 1) * n]]))
+
+    def plus_one(w):
+        return [x + 1 for x in w]
+
+    def tiled(size, before=0):
+        """Rows of heads of values, of which `share` belong to each of keys."""
+        return [*range(before), *(before + (k * share + v) * size + r for v in range(share) for k in range(KEYS)
+                                  for r in range(size))]
+
+    def columns(w):
+        return [w[r * values + c] for r in range(HIDDEN) for c in tiled(SIZE)]
+
+    one("model.embed_tokens.weight", (VOCAB, HIDDEN), "token_embd.weight")
+    one("lm_head.weight", (VOCAB, HIDDEN), "output.weight")
+    one("model.norm.weight", (HIDDEN,), "output_norm.weight", how=plus_one)
+    for i in range(LAYERS):
+        p, b = f"model.layers.{i}.", f"blk.{i}."
+        one(p + "input_layernorm.weight", (HIDDEN,), b + "attn_norm.weight", how=plus_one)
+        one(p + "post_attention_layernorm.weight", (HIDDEN,), b + "post_attention_norm.weight", how=plus_one)
+        if kind == "qwen3_next":
+            experts("fused", p, b, stored, made)
+            for x, shape in (("gate", (32, HIDDEN)), ("up", (32, HIDDEN)), ("down", (HIDDEN, 32))):
+                one(f"{p}mlp.shared_expert.{x}_proj.weight", shape, f"{b}ffn_{x}_shexp.weight")
+            one(p + "mlp.shared_expert_gate.weight", (1, HIDDEN), b + "ffn_gate_inp_shexp.weight", matrix=False)
+        else:
+            for x, shape in (("gate", (FFN, HIDDEN)), ("up", (FFN, HIDDEN)), ("down", (HIDDEN, FFN))):
+                one(f"{p}mlp.{x}_proj.weight", shape, f"{b}ffn_{x}.weight")
+    for x, n in (("q", 2 * HEADS), ("k", KV), ("v", KV)):
+        one(f"{p}self_attn.{x}_proj.weight", (n * HEAD, HIDDEN), f"{b}attn_{x}.weight")
+    one(p + "self_attn.o_proj.weight", (HIDDEN, HEADS * HEAD), b + "attn_output.weight")
+    for x in "qk":
+        one(f"{p}self_attn.{x}_norm.weight", (HEAD,), f"{b}attn_{x}_norm.weight", how=plus_one)
+    p, b, turned_heads = "model.layers.0.linear_attn.", "blk.0.", kind != "qwen3_next"
+    group = 2 * SIZE + 2 * share * SIZE
+    if turned_heads:
+        one(p + "in_proj_qkv.weight", (2 * keys + values, HIDDEN), b + "attn_qkv.weight", tiled(SIZE, 2 * keys))
+        one(p + "in_proj_z.weight", (values, HIDDEN), b + "attn_gate.weight", tiled(SIZE))
+        for x, to in (("b", "beta"), ("a", "alpha")):
+            one(f"{p}in_proj_{x}.weight", (VALUES, HIDDEN), f"{b}ssm_{to}.weight", tiled(1))
+    else:
+        def part(begin, n):
+            return [k * group + begin + r for k in range(KEYS) for r in range(n)]
+        mixed = p + "in_proj_qkvz.weight"
+        one(mixed, (KEYS * group, HIDDEN), b + "attn_qkv.weight",
+            part(0, SIZE) + part(SIZE, SIZE) + part(2 * SIZE, share * SIZE))
+        one(mixed, (KEYS * group, HIDDEN), b + "attn_gate.weight", part(2 * SIZE + share * SIZE, share * SIZE))
+        one(p + "in_proj_ba.weight", (2 * VALUES, HIDDEN), b + "ssm_ba.weight")
+    one(p + "conv1d.weight", (2 * keys + values, 1, TAPS), b + "ssm_conv1d.weight",
+        tiled(SIZE, 2 * keys) if turned_heads else None, False, dims=(2 * keys + values, TAPS))
+    one(p + "A_log", (VALUES,), b + "ssm_a", tiled(1) if turned_heads else None,
+        how=lambda w: [MINUS_EXP[x] for x in w])
+    one(p + "dt_bias", (VALUES,), b + "ssm_dt.bias", tiled(1) if turned_heads else None)
+    one(p + "norm.weight", (SIZE,), b + "ssm_norm.weight")
+    one(p + "out_proj.weight", (HIDDEN, values), b + "ssm_out.weight", how=columns if turned_heads else lambda w: w)
+    return stored, made
+
+
 def tensors(kind):
     """Stored: name -> shape. Made: name -> (shape, is a matrix, function of what is stored)."""
+    if kind in LINEAR:
+        return linear(kind)
     stored, made = {}, {}
 
     def one(name, shape, to, how=lambda w: w, dims=None, matrix=None):
@@ -172,8 +256,8 @@ def model(kind, where):
     if kind == "gpt2":
         config = {"model_type": "gpt2", "vocab_size": VOCAB, "n_embd": HIDDEN, "n_layer": LAYERS,
                   "n_head": HEADS, "n_positions": 32, "n_inner": FFN, "layer_norm_epsilon": 1e-5}
-    elif kind in FAMILIES:
-        config |= {"model_type": kind, **FAMILIES[kind][0]}
+    elif kind in FAMILIES or kind in LINEAR:
+        config |= {"model_type": kind, **(FAMILIES[kind][0] if kind in FAMILIES else LINEAR[kind])}
     elif kind != "llama":
         config |= {"model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": 2}
     for name, value in (("config", config), ("tokenizer", TOKENIZER)):
@@ -185,8 +269,10 @@ def model(kind, where):
         with open(f"data/{name}", "wb") as f:
             n = math.prod(shape)
             values = [r.gauss(0, r.choice([0.01, 1])) for _ in range(n)]
-            if kind.startswith("gemma") and name.endswith("norm.weight"):  # 1 more is exact
+            if (kind.startswith("gemma") or kind in LINEAR) and name.endswith("norm.weight"):  # 1 more is exact
                 values = [round(1024 * x) / 1024 for x in values]
+            if name.endswith("A_log"):
+                values = [r.choice(sorted(MINUS_EXP)) for _ in values]
             f.write(struct.pack(f"<{n}f", *values))
         grid = "x".join(["2"] + ["1"] * (len(shape) - 1))
         print(name, "x".join(map(str, shape)), f"{grid}:data/{name}")
@@ -245,6 +331,19 @@ def further(path, arch):
     data[24:begin] = key + data[24:begin - len(key)]
     with open(path, "wb") as f:
         f.write(data)
+
+
+def vector(path, name):
+    name = name.encode()
+    with open(path, "rb") as f:
+        data = bytearray(f.read())
+    begin = Reader(path).begin
+    at = data.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
+    n, columns, rows = struct.unpack_from("<IQQ", data, at)
+    assert (n, rows) == (2, 1) and not any(data[begin - 8:begin]), (n, rows)
+    data[at:at + 20] = struct.pack("<IQ", 1, columns)
+    with open(path, "wb") as f:
+        f.write(data[:begin - 8] + bytes(8) + data[begin - 8:])
 
 
 def single(x):
@@ -329,4 +428,4 @@ def key(path, name):
 
 
 {"model": model, "check": check, "names": names, "types": types, "key": key, "set": change,
- "further": further}[sys.argv[1]](*sys.argv[2:])
+ "further": further, "vector": vector}[sys.argv[1]](*sys.argv[2:])

@@ -34,7 +34,7 @@ missing() {
 
 # ---- what it is ----
 
-cases_every_element_is_where_it_belongs() { printf '%s\n' llama experts fused gpt2; }
+cases_every_element_is_where_it_belongs() { printf '%s\n' llama experts fused gpt2 qwen3_next qwen3_5_text; }
 test_every_element_is_where_it_belongs() {
   model "$1"
   mount_at m dcp -o assets=hf
@@ -243,7 +243,7 @@ test_experts_are_fused_and_split() {
 }
 
 cases_hf_has_experts_as_save_pretrained_splits_them() {
-  printf '%s\n' qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 glm4_moe
+  printf '%s\n' qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 glm4_moe qwen3_next qwen3_5_moe_text
 }
 test_hf_has_experts_as_save_pretrained_splits_them() {
   local split

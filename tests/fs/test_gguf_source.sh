@@ -90,6 +90,18 @@ test_a_file_is_proven_to_be_made_from_a_checkpoint() {
   refused 'what the first checkpoint would be as a GGUF: no config.json' ckptfs diff dcp x.gguf
 }
 
+# The logarithm of ssm_a need not be the A_log that it was made of.
+cases_a_model_that_cannot_be_told_keeps_its_names() { printf '%s\n' "qwen3_next qwen3next" "qwen3_5_text qwen35"; }
+test_a_model_that_cannot_be_told_keeps_its_names() {
+  mkdir -p hf x
+  # shellcheck disable=SC2046 # words
+  make_dcp --flat dcp $(gguf model "$1" hf)
+  ckptfs cat dcp gguf/model.gguf -o assets=hf >x/model.gguf
+  mount_at m x/model.gguf
+  [[ -s m/tensors/blk.0.ssm_a && ! -e m/hf/config.json ]]
+  ckptfs info x/model.gguf | grep "llama.cpp's architecture '$2' is not known here" >/dev/null
+}
+
 # As the converter writes GLM-4.5 without --no-mtp.
 test_layers_that_predict_further_tokens_are_left_out() {
   mkdir -p hf x

@@ -26,13 +26,15 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 LATENT = {"n_routed_experts": 4, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
           "kv_lora_rank": 10, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
           "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 2}
+LINEAR = {"head_dim": 16, "num_hidden_layers": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+          "linear_key_head_dim": 8, "linear_value_head_dim": 12}
+SHARED = {**EXPERTS, "shared_expert_intermediate_size": 20}
 FAMILIES = [
     ("Llama", {}), ("Llama", {"attention_bias": True, "mlp_bias": True}),
     ("Llama", {"tie_word_embeddings": True, "head_dim": 12}), ("Mistral", {"head_dim": 8}),
     ("Mixtral", {"num_local_experts": 4}), ("Qwen2", {}), ("Qwen2", {"tie_word_embeddings": True}),
     ("Qwen3", {"head_dim": 16}), ("Qwen3", {"head_dim": 16, "attention_bias": True}),
-    ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 20}),
-    ("Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 20, "qkv_bias": False}),
+    ("Qwen2Moe", SHARED), ("Qwen2Moe", {**SHARED, "qkv_bias": False}),
     ("Qwen3Moe", {**EXPERTS, "head_dim": 16}),
     ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "decoder_sparse_step": 2, "mlp_only_layers": [1]}),
     ("Granite", {}), ("SmolLM3", {}), ("Gemma", {"head_dim": 16}), ("Gemma2", {"head_dim": 16}),
@@ -43,6 +45,10 @@ FAMILIES = [
     ("GptOss", {"num_local_experts": 4, "head_dim": 16}),
     ("Glm4", {"head_dim": 16}), ("Glm4", {"head_dim": 16, "attention_bias": False}),
     ("Glm4Moe", {**LATENT, "use_qk_norm": True}), ("Glm4Moe", {**LATENT, "attention_bias": True}),
+    ("Qwen3Next", {**LINEAR, **SHARED}),
+    ("Qwen3Next", {**LINEAR, **SHARED, "attention_bias": True, "mlp_only_layers": [1],
+                   "layer_types": [f"{t}_attention" for t in ("full", "linear", "full", "linear")]}),
+    ("Qwen3_5Text", LINEAR), ("Qwen3_5MoeText", {**LINEAR, **SHARED}),
 ]
 
 

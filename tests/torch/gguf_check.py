@@ -91,6 +91,7 @@ class Reference:
         for name in "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM":  # without tokenizer.model, as Llama does
             conversion.get_model_class(name).set_vocab = hf_pieces
         conversion.get_model_class("Phi3ForCausalLM").set_vocab = phi3_vocab
+        conversion.get_model_class("Qwen3NextForCausalLM").no_mtp = True  # --no-mtp
         load = conversion.base.ModelBase.load_hparams
 
         def load_hparams(*args, **kwargs):  # transformers 5 does not write what it wants

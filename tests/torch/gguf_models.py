@@ -168,6 +168,12 @@ def config(r, name, vocab):
     latent = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
               "num_key_value_heads": 4, **routed}
 
+    heads = r.choice([1, 2, 3])  # of keys, in linear attention
+    linear = {"head_dim": 32, "num_hidden_layers": 5, "linear_num_key_heads": heads,
+              "linear_num_value_heads": heads * r.choice([1, 2, 3] if heads > 1 else [2, 3]), "linear_key_head_dim": 32,
+              "linear_value_head_dim": 32, "linear_conv_kernel_dim": r.choice([3, 4]),
+              "layer_types": r.choice([None, [f"{t}_attention" for t in ("full", *3 * ["linear"], "full")]])}
+
     def rope(kind, **more):
         return {"rope_parameters": {"rope_type": kind, "rope_theta": 5e5, **more}}
 
@@ -225,6 +231,12 @@ def config(r, name, vocab):
             "scoring_func": "sigmoid", **rope(
                 "yarn", factor=4.0, beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0,
                 original_max_position_embeddings=64)}),
+        "qwen3_next": (transformers.Qwen3NextConfig, {
+            **linear, **experts, "shared_expert_intermediate_size": 96}),
+        "qwen35": (transformers.Qwen3_5TextConfig, {**linear, "tie_word_embeddings": r.random() < 0.5}),
+        "qwen35_moe": (transformers.Qwen3_5MoeTextConfig, {
+            **linear, **experts, "shared_expert_intermediate_size": 64, **rope(
+                "default", mrope_section=[2, 1, 1], partial_rotary_factor=0.25)}),
     }[name]
     return kind(**{**common, **more})
 
@@ -234,7 +246,8 @@ NAMES = {"llama": "llama", "smaug": "smaug", "mistral": "pieces", "mixtral": "me
          "qwen2": "qwen", "qwen3": "qwen", "qwen2_moe": "qwen", "qwen3_moe": "qwen", "gpt2": "gpt2",
          "gemma2": "gemma", "gemma3": "gemma", "phi3": "pieces", "phi4_mini": "o200k", "glm4": "glm",
          "glm4_moe": "glm", "gemma": "gemma", "granite": "smollm", "smollm3": "llama", "olmo2": "gpt2",
-         "olmo3": "tekken", "gpt_oss": "o200k", "deepseek_v2": "smollm", "deepseek_v3": "deepseek3"}
+         "olmo3": "tekken", "gpt_oss": "o200k", "deepseek_v2": "smollm", "deepseek_v3": "deepseek3", "qwen3_next": "qwen",
+         "qwen35": "qwen35", "qwen35_moe": "qwen35"}
 
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])

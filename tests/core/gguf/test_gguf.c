@@ -109,6 +109,18 @@ static int read_config(const char *text, struct gguf_config *c, struct ckpt_err 
 #define V3_YARN(more) \
 	V3 ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, " \
 	   "\"original_max_position_embeddings\": 8" more "}"
+/* An eighth of 16 elements of a head are rotated. */
+#define LINEAR_OF(name, v_heads, more) \
+	", \"architectures\": [\"" name "ForCausalLM\"], \"num_key_value_heads\": 1, " \
+	"\"head_dim\": 16, \"linear_num_key_heads\": 2, \"linear_num_value_heads\": " v_heads \
+	", \"linear_key_head_dim\": 3, \"partial_rotary_factor\": 0.125, " more
+#define CONV "\"linear_value_head_dim\": 3, \"linear_conv_kernel_dim\": 4"
+#define QWEN_EXPERTS \
+	", \"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 5, " \
+	"\"shared_expert_intermediate_size\": 7"
+#define NEXT	    LINEAR_OF("Qwen3Next", "4", CONV) QWEN_EXPERTS
+#define QWEN35	    LINEAR_OF("Qwen3_5", "4", CONV)
+#define SECTIONS(n) QWEN35 ", \"rope_parameters\": {\"mrope_section\": " n "}"
 #define OSS_BARE \
 	", \"architectures\": [\"GptOssForCausalLM\"], \"num_key_value_heads\": 1, " \
 	"\"head_dim\": 2, \"num_local_experts\": 4, \"num_experts_per_tok\": 2, " \
@@ -283,6 +295,36 @@ static const struct {
 	  UNSUPPORTED("scaled rotary embeddings beside layers that see a window") },
 	{ KIND("Olmo3") ", \"sliding_window\": 8, \"layer_types\": []",
 	  UNSUPPORTED("'layer_types' of another number of layers") },
+	{ NEXT ", \"attention_bias\": true", UNSUPPORTED("'attention_bias' is true") },
+	{ NEXT ", \"norm_topk_prob\": false", UNSUPPORTED("'norm_topk_prob' is not true") },
+	{ NEXT ", \"mlp_only_layers\": [0]",
+	  UNSUPPORTED("layers without experts among those that have some") },
+	{ NEXT ", \"layer_types\": [\"sliding_attention\"]",
+	  UNSUPPORTED("a layer that is neither full_attention nor linear_attention") },
+	{ NEXT ", \"layer_types\": [\"full_attention\", \"full_attention\"]",
+	  UNSUPPORTED("'layer_types' of another number of layers") },
+	{ NEXT ", \"full_attention_interval\": 0",
+	  "config.json: 'full_attention_interval' is not a number from 1 to 2147483647" },
+	{ LINEAR_OF("Qwen3Next", "5", CONV) QWEN_EXPERTS,
+	  UNSUPPORTED("a 'linear_num_value_heads' that is not a multiple of "
+		      "'linear_num_key_heads'") },
+	{ LINEAR_OF("Qwen3_5", "1026", CONV),
+	  UNSUPPORTED("more than 1024 heads of linear attention") },
+	{ LINEAR_OF("Qwen3_5", "4", "\"linear_value_head_dim\": 2, \"linear_conv_kernel_dim\": 4"),
+	  UNSUPPORTED("a 'linear_value_head_dim' other than 'linear_key_head_dim'") },
+	{ LINEAR_OF("Qwen3_5", "4", "\"linear_value_head_dim\": 3, \"linear_conv_kernel_dim\": 1"),
+	  UNSUPPORTED("a 'linear_conv_kernel_dim' of 1") },
+	{ LINEAR_OF("Qwen3_5Moe", "4", CONV) ", \"num_experts\": 4",
+	  "config.json has no 'moe_intermediate_size'" },
+	{ QWEN35 ", \"rope_parameters\": {\"partial_rotary_factor\": 0.05}",
+	  UNSUPPORTED("no elements to rotate") },
+	{ SECTIONS("1"), UNSUPPORTED("this 'mrope_section'") },
+	{ SECTIONS("[]"), UNSUPPORTED("this 'mrope_section'") },
+	{ SECTIONS("[0, 1, 1]"), UNSUPPORTED("this 'mrope_section'") },
+	{ SECTIONS("[1, 1, -1]"), UNSUPPORTED("this 'mrope_section'") },
+	{ SECTIONS("[1, 1, 1, 1, 1]"), UNSUPPORTED("this 'mrope_section'") },
+	{ SECTIONS("[2, 0, 1], \"partial_rotary_factor\": 0.25"),
+	  UNSUPPORTED("this 'mrope_section'") },
 	{ OSS_BARE, UNSUPPORTED("neither 'rope_parameters' nor 'rope_scaling'") },
 	{ OSS ", \"swiglu_limit\": 8", UNSUPPORTED("a 'swiglu_limit' other than 7") },
 	{ OSS ", \"attention_bias\": false", UNSUPPORTED("'attention_bias' is false") },
@@ -317,6 +359,21 @@ START_TEST(families_have_keys_of_their_own)
 		{ KIND("Olmo3") ", \"sliding_window\": 8", "olmo2.attention.sliding_window", 8 },
 		{ OSS, "gpt-oss.attention.sliding_window", 8 },
 		{ OSS, "gpt-oss.expert_feed_forward_length", 6 },
+		{ NEXT, "qwen3next.rope.dimension_count", 2 },
+		{ NEXT, "qwen3next.attention.key_length", 16 },
+		{ NEXT, "qwen3next.ssm.conv_kernel", 4 },
+		{ NEXT, "qwen3next.ssm.state_size", 3 },
+		{ NEXT, "qwen3next.ssm.group_count", 2 },
+		{ NEXT, "qwen3next.ssm.time_step_rank", 4 },
+		{ NEXT, "qwen3next.ssm.inner_size", 12 },
+		{ NEXT, "qwen3next.full_attention_interval", 4 },
+		{ NEXT ", \"full_attention_interval\": 3", "qwen3next.full_attention_interval", 3 },
+		{ NEXT, "qwen3next.expert_count", 4 },
+		{ NEXT, "qwen3next.expert_used_count", 2 },
+		{ NEXT, "qwen3next.expert_feed_forward_length", 5 },
+		{ NEXT, "qwen3next.expert_shared_feed_forward_length", 7 },
+		{ QWEN35, "qwen35.ssm.inner_size", 12 },
+		{ LINEAR_OF("Qwen3_5Moe", "4", CONV) QWEN_EXPERTS, "qwen35moe.expert_count", 4 },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(want); i++) {
@@ -387,6 +444,77 @@ START_TEST(what_is_not_said_is_the_default_of_the_class)
 		ck_assert_msg(!v.bad && f == want[i].theta, "%s: %g", theta, (double)f);
 		buf_release(&k.text);
 		gguf_config_release(&c);
+	}
+}
+END_TEST
+
+static struct cursor array_of(const struct gguf_keys *k, const char *key, uint32_t type, uint64_t n)
+{
+	struct cursor v = gguf_value(k, key, GGUF_ARRAY);
+
+	ck_assert_uint_eq(cursor_le32(&v), type);
+	ck_assert_uint_eq(cursor_le64(&v), n);
+	ck_assert(!v.bad);
+	return v;
+}
+
+START_TEST(layers_of_linear_attention_are_listed_if_config_json_lists_them)
+{
+	static const char *const types[] = { "full_attention", "linear_attention" };
+
+	for (uint8_t linear = 0; linear < 3; linear++) {
+		struct gguf_keys k = GGUF_KEYS_INIT("qwen35");
+		struct gguf_config c;
+		struct ckpt_err e = { 0 };
+		char more[600], text[1000];
+		struct cursor v;
+
+		(void)snprintf(more, sizeof(more), QWEN35 "%s%s%s",
+			       linear < 2 ? ", \"layer_types\": [\"" : "",
+			       linear < 2 ? types[linear] : "", linear < 2 ? "\"]" : "");
+		(void)snprintf(text, sizeof(text), SMALL_CONFIG, more);
+		ck_assert_msg(!read_config(text, &c, &e), "%s", e.msg);
+		gguf_config_put(&c, &k);
+		if (linear < 2) {
+			v = array_of(&k, "qwen35.attention.recurrent_layers", GGUF_BOOL, 1);
+			ck_assert_uint_eq(*v.p, linear);
+		} else {
+			v = gguf_value(&k, "qwen35.attention.recurrent_layers", GGUF_ARRAY);
+			ck_assert(v.bad);
+		}
+		buf_release(&k.text);
+		gguf_config_release(&c);
+	}
+}
+END_TEST
+
+START_TEST(qwen35_rotates_in_sections)
+{
+	static const struct {
+		const char *more;
+		uint32_t want[4];
+	} c[] = {
+		{ QWEN35, { 11, 11, 10, 0 } },
+		{ SECTIONS("[1, 0, 0]"), { 1, 0, 0, 0 } },
+		{ SECTIONS("[2, 1, 1], \"partial_rotary_factor\": 0.5"), { 2, 1, 1, 0 } },
+		{ SECTIONS("[5, 6, 7, 8]"), { 5, 6, 7, 8 } },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+		struct gguf_keys k = GGUF_KEYS_INIT("qwen35");
+		struct gguf_config config;
+		struct ckpt_err e = { 0 };
+		char text[1000];
+		struct cursor v;
+
+		(void)snprintf(text, sizeof(text), SMALL_CONFIG, c[i].more);
+		ck_assert_msg(!read_config(text, &config, &e), "%zu: %s", i, e.msg);
+		gguf_config_put(&config, &k);
+		v = array_of(&k, "qwen35.rope.dimension_sections", GGUF_I32, 4);
+		for (size_t n = 0; n < 4; n++)
+			ck_assert_uint_eq(cursor_le32(&v), c[i].want[n]);
+		buf_release(&k.text);
+		gguf_config_release(&config);
 	}
 }
 END_TEST

@@ -126,6 +126,11 @@ static void teardown(void)
 	", \"n_routed_experts\": 4, \"moe_intermediate_size\": 24, \"n_shared_experts\": 2, " \
 	"\"first_k_dense_replace\": 1, \"kv_lora_rank\": 10, \"qk_nope_head_dim\": 8, " \
 	"\"qk_rope_head_dim\": 4, \"v_head_dim\": 6"
+#define LINEAR \
+	", \"head_dim\": 16, \"linear_num_key_heads\": 2, \"linear_num_value_heads\": 4, " \
+	"\"linear_key_head_dim\": 8, \"linear_value_head_dim\": 12, " \
+	"\"linear_conv_kernel_dim\": 4"
+#define SHARED EXPERTS ", \"shared_expert_intermediate_size\": 20"
 #define GPT2 \
 	"{\"model_type\": \"gpt2\", \"vocab_size\": 48, \"n_embd\": 32, \"n_layer\": 3, " \
 	"\"n_head\": 4, \"n_positions\": 64}"
@@ -238,6 +243,30 @@ static const struct {
 	  0,
 	  "model.layers.0.mlp.experts.gate_up_proj",
 	  { 4, 32, 80 } },
+	/* All three layers are linear; then the second is not; then the third, by the interval. */
+	{ DECODER("Qwen3NextForCausalLM", LINEAR SHARED),
+	  3 + 3 * 26,
+	  3 + 3 * 16,
+	  "model.layers.2.linear_attn.in_proj_qkvz.weight",
+	  { 128, 32 } },
+	{ DECODER("Qwen3NextForCausalLM",
+		  LINEAR SHARED ", \"layer_types\": [\"linear_attention\", \"full_attention\", "
+				"\"linear_attention\"], \"full_attention_interval\": 3, "
+				"\"mlp_only_layers\": [0], \"attention_bias\": true"),
+	  3 + 12 + 29 + 26,
+	  3 + 12 + 19 + 16,
+	  "model.layers.1.self_attn.q_proj.bias",
+	  { 128 } },
+	{ DECODER("Qwen3_5ForCausalLM", LINEAR ", \"full_attention_interval\": 3"),
+	  3 + 2 * 14 + 11,
+	  0,
+	  "model.layers.1.linear_attn.conv1d.weight",
+	  { 80, 1, 4 } },
+	{ DECODER("Qwen3_5MoeForCausalLM", LINEAR SHARED ", \"full_attention_interval\": 3"),
+	  3 + 2 * 28 + 25,
+	  3 + 2 * 18 + 15,
+	  "model.layers.2.self_attn.q_proj.weight",
+	  { 128, 32 } },
 };
 
 START_LOOP_TEST(each_family_has_what_transformers_says, ARRAY_LEN(models))
@@ -463,6 +492,9 @@ static const struct {
 	  "model.layers.3.eh_proj.weight", false },
 	{ DECODER("LlamaForCausalLM", ", \"num_nextn_predict_layers\": 1"),
 	  "model.layers.3.eh_proj.weight", false },
+	{ DECODER("Qwen3NextForCausalLM", LINEAR SHARED), "mtp.layers.0.mlp.gate.weight", true },
+	{ DECODER("Qwen3NextForCausalLM", LINEAR SHARED), "model.mtp.fc.weight", false },
+	{ DECODER("LlamaForCausalLM", ""), "mtp.fc.weight", false },
 };
 
 START_LOOP_TEST(layers_that_predict_further_tokens_are_ignored, ARRAY_LEN(further))
