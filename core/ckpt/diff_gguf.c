@@ -111,7 +111,7 @@ static int by_name(const void *ap, const void *bp)
 	return text_natural_cmp(a->name, a->len, b->name, b->len);
 }
 
-/* Gives a tensor of A the type that it has in B. */
+/* Gives a tensor of A the type that it has in B. llama-quantize makes a matrix of one row a vector. */
 static void set_type(struct diff_gguf_tensor *t, struct vtensor *v, const struct diff_gguf_side *b)
 {
 	const struct diff_gguf_tensor *other =
@@ -119,6 +119,8 @@ static void set_type(struct diff_gguf_tensor *t, struct vtensor *v, const struct
 	enum ckpt_dtype dtype =
 		other ? ckpt_dtype_by_name(other->dtype, strlen(other->dtype)) : CKPT_DTYPE_NONE;
 
+	for (; other && t->n_dims > other->n_dims && t->shape[0] == 1; t->n_dims--)
+		t->shape++;
 	if (other && other->blocks) {
 		t->blocks = other->blocks;
 		t->dtype = other->dtype;

@@ -90,6 +90,17 @@ test_a_file_is_proven_to_be_made_from_a_checkpoint() {
   refused 'what the first checkpoint would be as a GGUF: no config.json' ckptfs diff dcp x.gguf
 }
 
+# llama-quantize counts no outer dimensions of 1.
+test_a_matrix_of_one_row_may_be_a_vector_in_the_file() {
+  mkdir -p hf
+  # shellcheck disable=SC2046 # words
+  make_dcp --flat dcp $(gguf model qwen3_next hf)
+  ckptfs cat dcp gguf/model.gguf -o assets=hf >x.gguf
+  gguf vector x.gguf blk.1.ffn_gate_inp_shexp.weight
+  ckptfs ls -l x.gguf | grep -F '[64]' | grep blk.1.ffn_gate_inp_shexp.weight >/dev/null || fail "$(ckptfs ls -l x.gguf)"
+  is "37 equal, 0 differ, 0 only in A, 0 only in B" "$(ckptfs diff dcp x.gguf -o assets=hf)"
+}
+
 # The logarithm of ssm_a need not be the A_log that it was made of.
 cases_a_model_that_cannot_be_told_keeps_its_names() { printf '%s\n' "qwen3_next qwen3next" "qwen3_5_text qwen35"; }
 test_a_model_that_cannot_be_told_keeps_its_names() {
