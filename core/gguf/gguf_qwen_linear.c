@@ -68,6 +68,16 @@ static void check_sections(const struct gguf_config *c, struct config_in *r)
 	config_must(r, fine, "this 'mrope_section'");
 }
 
+/* llama.cpp stops at a model without a layer of either kind. */
+static bool is_mixed(const struct arch *a)
+{
+	uint64_t full = 0;
+
+	for (uint64_t i = 0; a->full && i < a->layers; i++)
+		full += a->full[i];
+	return full && full < a->layers;
+}
+
 static void check_experts(struct gguf_config *c, struct config_in *r)
 {
 	config_must(r, !c->a.dense, "layers without experts among those that have some");
@@ -90,6 +100,7 @@ void gguf_qwen_linear_check(struct gguf_config *c, struct config_in *r)
 		    "a 'linear_value_head_dim' other than 'linear_key_head_dim'");
 	config_must(r, l->v_heads <= MAX_HEADS, "more than 1024 heads of linear attention");
 	config_must(r, l->kernel > 1, "a 'linear_conv_kernel_dim' of 1");
+	config_must(r, is_mixed(&c->a), "layers that all have linear attention, or none");
 	config_must(r, c->a.layers <= 512,
 		    "more than 512 layers"); /* llama.cpp's LLAMA_MAX_LAYERS */
 	if (c->a.kind & KIND_EXPERTS)

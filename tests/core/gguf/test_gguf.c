@@ -80,6 +80,19 @@ static int read_config(const char *text, struct gguf_config *c, struct ckpt_err 
 	return gguf_config_read(text, strlen(text), c, e);
 }
 
+/* The small configuration and more; of a kind of which it would be too small, a larger one. */
+static void fill_config(char text[static 1000], const char *more)
+{
+	static const char one_layer[] = "\"num_hidden_layers\": 1";
+	static const char two_heads[] = "\"num_attention_heads\": 2";
+
+	(void)snprintf(text, 1000, SMALL_CONFIG, more);
+	if (strstr(more, "linear_")) /* the fourth is another */
+		strstr(text, one_layer)[sizeof(one_layer) - 2] = '4';
+	if (strstr(more, "\"Glm")) /* half of four elements of a head */
+		strstr(text, two_heads)[sizeof(two_heads) - 2] = '1';
+}
+
 #define NO_FLOAT(key) "config.json: '" key "' is not a number above 0 that fits a float32"
 #define YARN \
 	", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, " \
@@ -299,7 +312,12 @@ static const struct {
 	{ NEXT ", \"norm_topk_prob\": false", UNSUPPORTED("'norm_topk_prob' is not true") },
 	{ NEXT ", \"mlp_only_layers\": [0]",
 	  UNSUPPORTED("layers without experts among those that have some") },
-	{ NEXT ", \"layer_types\": [\"sliding_attention\"]",
+	{ NEXT ", \"full_attention_interval\": 5",
+	  UNSUPPORTED("layers that all have linear attention, or none") },
+	{ QWEN35 ", \"full_attention_interval\": 1",
+	  UNSUPPORTED("layers that all have linear attention, or none") },
+	{ NEXT ", \"layer_types\": [\"sliding_attention\", \"full_attention\", "
+	       "\"linear_attention\", \"full_attention\"]",
 	  UNSUPPORTED("a layer that is neither full_attention nor linear_attention") },
 	{ NEXT ", \"layer_types\": [\"full_attention\", \"full_attention\"]",
 	  UNSUPPORTED("'layer_types' of another number of layers") },
@@ -385,10 +403,7 @@ START_TEST(families_have_keys_of_their_own)
 
 		(void)snprintf(arch, sizeof(arch), "%.*s", (int)strcspn(want[i].key, "."),
 			       want[i].key);
-		(void)snprintf(text, sizeof(text), SMALL_CONFIG, want[i].more);
-		if (strstr(arch, "glm")) /* half of four elements of a head */
-			memcpy(strstr(text, "\"num_attention_heads\": 2"),
-			       "\"num_attention_heads\": 1", 24);
+		fill_config(text, want[i].more);
 		ck_assert_msg(!read_config(text, &c, &e), "%s: %s", want[i].key, e.msg);
 		ck_assert_str_eq(c.arch, arch);
 		gguf_config_put(&c, &k);
@@ -428,12 +443,9 @@ START_TEST(what_is_not_said_is_the_default_of_the_class)
 		uint32_t bits;
 		float f;
 
-		(void)snprintf(text, sizeof(text), SMALL_CONFIG, want[i].more);
+		fill_config(text, want[i].more);
 		(void)snprintf(norm, sizeof(norm), "%s.expert_weights_norm", want[i].key);
 		(void)snprintf(theta, sizeof(theta), "%s.rope.freq_base", want[i].key);
-		if (strstr(text, "Glm")) /* half of four elements of a head */
-			memcpy(strstr(text, "\"num_attention_heads\": 2"),
-			       "\"num_attention_heads\": 1", 24);
 		ck_assert_msg(!read_config(text, &c, &e), "%s: %s", want[i].key, e.msg);
 		gguf_config_put(&c, &k);
 		v = gguf_value(&k, norm, GGUF_BOOL);
@@ -458,32 +470,41 @@ static struct cursor array_of(const struct gguf_keys *k, const char *key, uint32
 	return v;
 }
 
+#define LAYERS(a, b, c, d) \
+	", \"layer_types\": [\"" a "_attention\", \"" b "_attention\", \"" c "_attention\", \"" d \
+	"_attention\"]"
+
 START_TEST(layers_of_linear_attention_are_listed_if_config_json_lists_them)
 {
-	static const char *const types[] = { "full_attention", "linear_attention" };
+	static const struct {
+		const char *more;
+		uint8_t want[4];
+		bool listed;
+	} c[] = {
+		{ QWEN35 LAYERS("full", "linear", "linear", "full"), { 0, 1, 1, 0 }, true },
+		{ QWEN35 LAYERS("linear", "linear", "full", "linear"), { 1, 1, 0, 1 }, true },
+		{ QWEN35, { 0 }, false },
+	};
 
-	for (uint8_t linear = 0; linear < 3; linear++) {
+	for (size_t i = 0; i < ARRAY_LEN(c); i++) {
 		struct gguf_keys k = GGUF_KEYS_INIT("qwen35");
-		struct gguf_config c;
+		struct gguf_config config;
 		struct ckpt_err e = { 0 };
-		char more[600], text[1000];
+		char text[1000];
 		struct cursor v;
 
-		(void)snprintf(more, sizeof(more), QWEN35 "%s%s%s",
-			       linear < 2 ? ", \"layer_types\": [\"" : "",
-			       linear < 2 ? types[linear] : "", linear < 2 ? "\"]" : "");
-		(void)snprintf(text, sizeof(text), SMALL_CONFIG, more);
-		ck_assert_msg(!read_config(text, &c, &e), "%s", e.msg);
-		gguf_config_put(&c, &k);
-		if (linear < 2) {
-			v = array_of(&k, "qwen35.attention.recurrent_layers", GGUF_BOOL, 1);
-			ck_assert_uint_eq(*v.p, linear);
+		fill_config(text, c[i].more);
+		ck_assert_msg(!read_config(text, &config, &e), "%s", e.msg);
+		gguf_config_put(&config, &k);
+		if (c[i].listed) {
+			v = array_of(&k, "qwen35.attention.recurrent_layers", GGUF_BOOL, 4);
+			ck_assert_mem_eq(v.p, c[i].want, 4);
 		} else {
 			v = gguf_value(&k, "qwen35.attention.recurrent_layers", GGUF_ARRAY);
 			ck_assert(v.bad);
 		}
 		buf_release(&k.text);
-		gguf_config_release(&c);
+		gguf_config_release(&config);
 	}
 }
 END_TEST
@@ -507,7 +528,7 @@ START_TEST(qwen35_rotates_in_sections)
 		char text[1000];
 		struct cursor v;
 
-		(void)snprintf(text, sizeof(text), SMALL_CONFIG, c[i].more);
+		fill_config(text, c[i].more);
 		ck_assert_msg(!read_config(text, &config, &e), "%zu: %s", i, e.msg);
 		gguf_config_put(&config, &k);
 		v = array_of(&k, "qwen35.rope.dimension_sections", GGUF_I32, 4);
@@ -595,7 +616,7 @@ START_LOOP_TEST(what_is_not_known_is_said, ARRAY_LEN(bad_configs))
 	struct ckpt_err e = { 0 };
 	char text[1000];
 
-	(void)snprintf(text, sizeof(text), SMALL_CONFIG, bad_configs[_i].more);
+	fill_config(text, bad_configs[_i].more);
 	ck_assert_int_lt(read_config(text, &c, &e), 0);
 	ck_assert_str_eq(e.msg, bad_configs[_i].message);
 	gguf_config_release(&c);
