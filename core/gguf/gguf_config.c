@@ -114,6 +114,8 @@ static const struct family {
 	{ KIND_GPT2, check_gpt2, put_gpt2 },
 	{ KIND_GEMMA, gguf_gemma1_check, gguf_gemma1_put },
 	{ KIND_GRANITE, gguf_granite_check, gguf_granite_put },
+	{ KIND_GRANITE_MOE, gguf_granite_moe_check, gguf_granite_moe_put },
+	{ KIND_COHERE, gguf_cohere_check, gguf_cohere_put },
 	{ KIND_SMOLLM3, gguf_smollm3_check, gguf_smollm3_put },
 	{ KIND_OLMO2, gguf_olmo2_check, gguf_olmo2_put },
 	{ KIND_GEMMA2 | KIND_GEMMA3, gguf_gemma_check, gguf_gemma_put },

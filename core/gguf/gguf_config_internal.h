@@ -23,6 +23,10 @@ void gguf_gemma1_put(const struct gguf_config *c, struct gguf_keys *k);
 /* What is almost Llama. */
 void gguf_granite_check(struct gguf_config *c, struct config_in *r);
 void gguf_granite_put(const struct gguf_config *c, struct gguf_keys *k);
+void gguf_granite_moe_check(struct gguf_config *c, struct config_in *r);
+void gguf_granite_moe_put(const struct gguf_config *c, struct gguf_keys *k);
+void gguf_cohere_check(struct gguf_config *c, struct config_in *r);
+void gguf_cohere_put(const struct gguf_config *c, struct gguf_keys *k);
 void gguf_smollm3_check(struct gguf_config *c, struct config_in *r);
 void gguf_smollm3_put(const struct gguf_config *c, struct gguf_keys *k);
 /* OLMo 2 and 3. */

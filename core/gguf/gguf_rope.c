@@ -148,7 +148,7 @@ void gguf_rope_check(struct gguf_config *c, struct config_in *r)
 	config_must(&rope, partial || part == 1, "partial rotary embeddings");
 	if (partial)
 		c->rotated = (uint64_t)((double)c->a.head_dim * part);
-	else if (c->a.kind & (KIND_LLAMAS | KIND_MIXTRAL))
+	else if (c->a.kind & (KIND_LLAMAS | KIND_MIXTRAL | KIND_GRANITE_MOE))
 		c->rotated = c->a.head_dim;
 	config_must(&rope, c->rotated % 2 == 0, "an odd number of elements to rotate");
 	config_must(&rope, !partial || c->rotated, "no elements to rotate");

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models that are Llama but for something: Granite has numbers that multiply, SmolLM3 layers that do
- * not rotate, OLMo 2 and 3 norms behind the matrices, and OLMo 3 layers that see a window.
+ * Models that are Llama but for something: Granite has numbers that multiply, Command R layers whose
+ * halves are side by side, SmolLM3 layers that do not rotate, OLMo 2 and 3 norms behind the matrices, and OLMo 3 layers that see a window.
  *
- * Sources: conversion/{granite,llama,olmo}.py and src/models/{granite,smollm3,olmo2}.cpp of
- * llama.cpp; modeling_{granite,smollm3,olmo2,olmo3}.py of transformers 5.
+ * Sources: conversion/{granite,command_r,llama,olmo}.py and
+ * src/models/{granite,granite-moe,command-r,smollm3,olmo2}.cpp of llama.cpp;
+ * modeling_{granite,granitemoe,cohere,smollm3,olmo2,olmo3}.py of transformers 5.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -53,6 +54,50 @@ void gguf_granite_put(const struct gguf_config *c, struct gguf_keys *k)
 	gguf_rope_put(c, k);
 	for (size_t i = 0; i < ARRAY_LEN(multipliers); i++)
 		gguf_f32(k, multipliers[i].key, config_number_or(&all, multipliers[i].from, 1));
+}
+
+void gguf_granite_moe_check(struct gguf_config *c, struct config_in *r)
+{
+	gguf_granite_check(c, r);
+	c->experts_used = config_count(r, "num_experts_per_tok");
+	config_must(r, c->experts_used <= c->a.experts, "more experts at a time than there are");
+}
+
+void gguf_granite_moe_put(const struct gguf_config *c, struct gguf_keys *k)
+{
+	gguf_granite_put(c, k);
+	gguf_u32(k, ".expert_count", (uint32_t)c->a.experts);
+	gguf_u32(k, ".expert_used_count", (uint32_t)c->experts_used);
+}
+
+/* ---- Command R ---- */
+
+void gguf_cohere_check(struct gguf_config *c, struct config_in *r)
+{
+	struct config_in rope = gguf_rope_of(r);
+
+	c->eps = config_number(r, "layer_norm_eps");
+	gguf_silu_check(r);
+	config_must(r, c->a.head_dim * c->a.heads == c->a.hidden,
+		    "a 'head_dim' that is not 'hidden_size' by the number of heads");
+	config_must(r, c->a.head_dim % 2 == 0, "heads of an odd size");
+	config_must(r, !c->a.attention_bias, "'attention_bias' is true");
+	config_must(r, c->a.tied, "'tie_word_embeddings' is false");
+	(void)config_number_or(r, "logit_scale", 0.0625);
+	config_must(r, !strcmp(gguf_rope_type(&rope), "default"), "scaled rotary embeddings");
+	gguf_rope_check(c, r);
+}
+
+void gguf_cohere_put(const struct gguf_config *c, struct gguf_keys *k)
+{
+	struct ckpt_err e;
+	struct config_in all = { jdoc_root(&c->json), &e, 0 };
+
+	gguf_u32(k, ".attention.head_count_kv", (uint32_t)c->a.kv_heads);
+	gguf_f32(k, ".attention.layer_norm_epsilon", c->eps);
+	gguf_rope_put(c, k);
+	gguf_str(k, ".rope.scaling.type", "none", 4);
+	gguf_f32(k, ".logit_scale", config_number_or(&all, "logit_scale", 0.0625));
 }
 
 /* ---- SmolLM3 ---- */

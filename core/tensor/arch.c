@@ -19,6 +19,8 @@ static const struct arch_family families[] = {
 	{ "Qwen3MoeForCausalLM", "qwen3_moe", "qwen3moe", KIND_QWEN3_MOE, 1e4, false },
 	{ "GPT2LMHeadModel", "gpt2", "gpt2", KIND_GPT2, 0, true },
 	{ "GraniteForCausalLM", "granite", "granite", KIND_GRANITE, 1e4, false },
+	{ "GraniteMoeForCausalLM", "granitemoe", "granitemoe", KIND_GRANITE_MOE, 1e4, false },
+	{ "CohereForCausalLM", "cohere", "command-r", KIND_COHERE, 5e5, true },
 	{ "SmolLM3ForCausalLM", "smollm3", "smollm3", KIND_SMOLLM3, 2e6, true },
 	{ "GemmaForCausalLM", "gemma", "gemma", KIND_GEMMA, 1e4, true },
 	{ "Gemma2ForCausalLM", "gemma2", "gemma2", KIND_GEMMA2, 1e4, true },
@@ -139,9 +141,8 @@ static void read_experts(struct arch *a, struct config_in *r)
 	if (a->kind & (KIND_GATED_SHARED | KIND_QWEN3_MOE) && !config_get(r, key).d)
 		key = "num_experts";
 	a->experts = config_count(r, key);
-	a->expert_ffn = a->kind & (KIND_MIXTRAL | KIND_GPT_OSS)
-				? a->ffn
-				: config_count(r, "moe_intermediate_size");
+	a->expert_ffn =
+		a->kind & KIND_WIDE_EXPERTS ? a->ffn : config_count(r, "moe_intermediate_size");
 	if (a->kind & KIND_GATED_SHARED)
 		a->shared_ffn = config_count(r, "shared_expert_intermediate_size");
 	if (a->kind & KIND_ROUTED)
@@ -188,11 +189,14 @@ static void read_decoder(struct arch *a, struct config_in *r)
 {
 	a->layers = config_count(r, "num_hidden_layers");
 	a->positions = config_count(r, "max_position_embeddings");
+	if (a->kind == KIND_COHERE) /* published with less than it was trained on */
+		a->positions = config_count_or(r, "model_max_length", a->positions);
 	a->hidden = config_count(r, "hidden_size");
 	a->heads = config_count(r, "num_attention_heads");
-	a->kv_heads = a->kind & (KIND_LLAMAS | KIND_PHI3 | KIND_OLMO2)
-			      ? config_count_or(r, "num_key_value_heads", a->heads)
-			      : config_count(r, "num_key_value_heads");
+	a->kv_heads =
+		a->kind & (KIND_LLAMAS | KIND_PHI3 | KIND_OLMO2 | KIND_GRANITE_MOE | KIND_COHERE)
+			? config_count_or(r, "num_key_value_heads", a->heads)
+			: config_count(r, "num_key_value_heads");
 	if (a->kind != KIND_QWEN35_MOE || config_get(r, "intermediate_size").d)
 		a->ffn = config_count(r, "intermediate_size");
 	a->attention_bias = config_flag(r, "attention_bias", a->kind & (KIND_GPT_OSS | KIND_GLM4));

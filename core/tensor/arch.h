@@ -51,6 +51,8 @@ enum arch_kind {
 	KIND_QWEN3_NEXT = 1 << 19,
 	KIND_QWEN35 = 1 << 20,
 	KIND_QWEN35_MOE = 1 << 21,
+	KIND_GRANITE_MOE = 1 << 22,
+	KIND_COHERE = 1 << 23,
 	/* The weights of Llama. */
 	KIND_LLAMAS = KIND_LLAMA | KIND_GRANITE | KIND_SMOLLM3,
 	/* Low-rank queries and values. */
@@ -61,8 +63,9 @@ enum arch_kind {
 	KIND_LINEAR = KIND_QWEN3_NEXT | KIND_QWEN35 | KIND_QWEN35_MOE,
 	/* An expert for all, with a gate of its own. */
 	KIND_GATED_SHARED = KIND_QWEN2_MOE | KIND_QWEN3_NEXT | KIND_QWEN35_MOE,
-	KIND_EXPERTS =
-		KIND_MIXTRAL | KIND_GATED_SHARED | KIND_QWEN3_MOE | KIND_ROUTED | KIND_GPT_OSS,
+	/* Experts as wide as `ffn`. */
+	KIND_WIDE_EXPERTS = KIND_MIXTRAL | KIND_GPT_OSS | KIND_GRANITE_MOE,
+	KIND_EXPERTS = KIND_WIDE_EXPERTS | KIND_GATED_SHARED | KIND_QWEN3_MOE | KIND_ROUTED,
 };
 
 struct arch_family {
@@ -124,6 +127,7 @@ enum arch_turn {
 	ARCH_KEYS,
 	ARCH_TURNED, /* the last two dimensions are swapped */
 	ARCH_PAIRS,  /* every second column is of `second`; then, unless it is a bias, as TURNED */
+	ARCH_HALVES, /* of each expert the first half of the rows is one, and the second `second` */
 	ARCH_LATENT, /* rows of a head are some of one, turned, and some of `second` */
 	ARCH_MIXED,  /* rows of a head are queries, keys and values of one, and some of `second` */
 	ARCH_KERNEL, /* the dimension in the middle, 1, is dropped; rows as QKV_ROWS */

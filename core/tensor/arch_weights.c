@@ -33,6 +33,7 @@ enum size {
 	KV_A,
 	KV_B,
 	V_LATENT,
+	KEY_HEADS,
 	QUERY_GATE, /* queries, and as many numbers that multiply what comes of them */
 	LINEAR_MIXED,
 	LINEAR_QKV,
@@ -67,6 +68,7 @@ enum when {
 #define OSS	 KIND_GPT_OSS
 #define GLM	 (KIND_GLM4 | KIND_GLM4_MOE)
 #define GEMMA23	 (KIND_GEMMA2 | KIND_GEMMA3)
+#define COHERE	 KIND_COHERE
 #define ALL	 (~(uint32_t)KIND_GPT2)
 /* normalises queries and keys of each head */
 #define NORMED (KIND_QWEN3 | KIND_QWEN3_MOE | KIND_GEMMA3 | KIND_LINEAR)
@@ -101,8 +103,8 @@ const struct arch_weight arch_weights[] = {
 	W("input_layernorm.weight", "attn_norm.weight", ALL & ~(uint32_t)KIND_OLMO2, LAYER, ALWAYS,
 	  D1(HIDDEN)),
 	W("post_attention_layernorm.weight", "ffn_norm.weight",
-	  ALL & ~(uint32_t)(GEMMA23 | OSS | KIND_GLM4_MOE | KIND_OLMO2 | KIND_LINEAR), LAYER,
-	  ALWAYS, D1(HIDDEN)),
+	  ALL & ~(uint32_t)(GEMMA23 | OSS | KIND_GLM4_MOE | KIND_OLMO2 | KIND_LINEAR | COHERE),
+	  LAYER, ALWAYS, D1(HIDDEN)),
 	W("post_attention_layernorm.weight", "post_attention_norm.weight",
 	  GEMMA23 | OSS | KIND_GLM4_MOE | KIND_OLMO2 | KIND_LINEAR, LAYER, ALWAYS, D1(HIDDEN)),
 	W("post_self_attn_layernorm.weight", "post_attention_norm.weight", KIND_GLM4, LAYER, ALWAYS,
@@ -130,14 +132,20 @@ const struct arch_weight arch_weights[] = {
 	  D2(QKV, HIDDEN)),
 	W("self_attn.o_proj.weight", "attn_output.weight", ALL & ~(uint32_t)DEEPSEEK, LAYER, ALWAYS,
 	  D2(HIDDEN, QUERY)),
-	W("self_attn.o_proj.bias", "attn_output.bias", KIND_LLAMAS | OSS, LAYER, BIAS, D1(HIDDEN)),
+	W("self_attn.o_proj.bias", "attn_output.bias", KIND_LLAMAS | KIND_GRANITE_MOE | OSS, LAYER,
+	  BIAS, D1(HIDDEN)),
 	W("self_attn.o_proj.bias", NULL,
-	  ALL & ~(uint32_t)(KIND_LLAMAS | KIND_QWEN2 | MOE2 | KIND_PHI3 | OSS | GLM), LAYER, BIAS,
-	  D1(HIDDEN)),
+	  ALL & ~(uint32_t)(KIND_LLAMAS | KIND_GRANITE_MOE | KIND_QWEN2 | MOE2 | KIND_PHI3 | OSS |
+			    GLM),
+	  LAYER, BIAS, D1(HIDDEN)),
 	W("self_attn.q_norm.weight", "attn_q_norm.weight", NORMED, LAYER, ALWAYS, D1(HEAD)),
 	W("self_attn.k_norm.weight", "attn_k_norm.weight", NORMED, LAYER, ALWAYS, D1(HEAD)),
 	W("self_attn.q_norm.weight", "attn_q_norm.weight", KIND_GLM4_MOE, LAYER, QK_NORM, D1(HEAD)),
 	W("self_attn.k_norm.weight", "attn_k_norm.weight", KIND_GLM4_MOE, LAYER, QK_NORM, D1(HEAD)),
+	W("self_attn.q_norm.weight", "attn_q_norm.weight", COHERE, LAYER, QK_NORM, D2(HEADS, HEAD),
+	  .precise = true),
+	W("self_attn.k_norm.weight", "attn_k_norm.weight", COHERE, LAYER, QK_NORM,
+	  D2(KEY_HEADS, HEAD), .precise = true),
 	W("self_attn.q_norm.weight", "attn_q_norm.weight", KIND_OLMO2, LAYER, ALWAYS, D1(QUERY)),
 	W("self_attn.k_norm.weight", "attn_k_norm.weight", KIND_OLMO2, LAYER, ALWAYS, D1(KEY)),
 	W("self_attn.sinks", "attn_sinks.weight", OSS, LAYER, ALWAYS, D1(HEADS)),
@@ -219,6 +227,13 @@ const struct arch_weight arch_weights[] = {
 	  SPARSE, D2(EXPERT_FFN, HIDDEN), .style = ARCH_SPLIT, .turn = ARCH_UP),
 	W("block_sparse_moe.experts.{}.w2.weight", "ffn_down_exps.weight", KIND_MIXTRAL, EXPERT,
 	  SPARSE, D2(HIDDEN, EXPERT_FFN), .style = ARCH_SPLIT, .turn = ARCH_DOWN),
+	W("block_sparse_moe.router.layer.weight", "ffn_gate_inp.weight", KIND_GRANITE_MOE, LAYER,
+	  SPARSE, D2(EXPERTS, HIDDEN), .precise = true),
+	W("block_sparse_moe.input_linear.weight", "ffn_gate_exps.weight", KIND_GRANITE_MOE, LAYER,
+	  SPARSE, D3(EXPERTS, EXPERT_FFN2, HIDDEN), .turn = ARCH_HALVES,
+	  .second = "ffn_up_exps.weight"),
+	W("block_sparse_moe.output_linear.weight", "ffn_down_exps.weight", KIND_GRANITE_MOE, LAYER,
+	  SPARSE, D3(EXPERTS, HIDDEN, EXPERT_FFN)),
 	W("mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight", SHARES, LAYER, SPARSE,
 	  D2(SHARED, HIDDEN)),
 	W("mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight", SHARES, LAYER, SPARSE,
@@ -339,6 +354,8 @@ static uint64_t size_of(const struct arch *a, enum size s)
 		return a->heads * (a->nope_dim + a->v_dim);
 	case V_LATENT:
 		return a->heads * a->v_dim;
+	case KEY_HEADS:
+		return a->kv_heads;
 	case QUERY_GATE:
 		return 2 * a->heads * a->head_dim;
 	default:
@@ -405,7 +422,7 @@ enum arch_need arch_needs(const struct arch *a, const struct arch_weight *w, uin
 bool arch_rotates(const struct arch *a, const struct arch_weight *w)
 {
 	return (w->turn == ARCH_QUERIES || w->turn == ARCH_KEYS) &&
-	       a->kind & (KIND_LLAMAS | KIND_MIXTRAL);
+	       a->kind & (KIND_LLAMAS | KIND_MIXTRAL | KIND_GRANITE_MOE);
 }
 
 bool arch_adds_one(const struct arch *a, const struct arch_weight *w)

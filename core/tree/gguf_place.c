@@ -188,6 +188,19 @@ static int take_column(const struct placing *p, const struct arch_weight *r,
 	return vtensor_transpose(v, ret, p->e);
 }
 
+/* Of each expert the rows of gates, or those of ups. */
+static int take_half(const struct placing *p, const struct arch_weight *r,
+		     const struct vtensor *whole, bool second, uint64_t *shape,
+		     struct vtensor **ret)
+{
+	uint64_t off[3] = { 0 };
+
+	arch_shape(&p->c->a, r, shape);
+	shape[1] /= 2;
+	off[1] = second ? shape[1] : 0;
+	return vtensor_slice(whole, off, shape, ret, p->e);
+}
+
 /* The rows of each head: first those that make keys, then those that make values. */
 static int take_latent(const struct placing *p, const struct vtensor *whole, bool second,
 		       uint64_t *shape, struct vtensor **ret)
@@ -214,7 +227,6 @@ static int add_both(struct placing *p, const struct arch_weight *r, uint64_t lay
 		    const struct vtensor *whole)
 {
 	const char *const names[] = { r->gguf, r->second };
-	bool latent = r->turn == ARCH_LATENT, mixed = r->turn == ARCH_MIXED;
 	char to[GGUF_NAME_CAP];
 	int rc = 0;
 
@@ -223,11 +235,17 @@ static int add_both(struct placing *p, const struct arch_weight *r, uint64_t lay
 		uint64_t shape[3];
 
 		name_there(r, names[i], layer, to);
-		rc = latent  ? take_latent(p, whole, i, shape, &v)
-		     : mixed ? gguf_linear_mixed(&p->c->a, whole, i, shape, &v, p->e)
-			     : take_column(p, r, whole, i, shape, &v);
+		if (r->turn == ARCH_LATENT)
+			rc = take_latent(p, whole, i, shape, &v);
+		else if (r->turn == ARCH_MIXED)
+			rc = gguf_linear_mixed(&p->c->a, whole, i, shape, &v, p->e);
+		else if (r->turn == ARCH_HALVES)
+			rc = take_half(p, r, whole, i, shape, &v);
+		else
+			rc = take_column(p, r, whole, i, shape, &v);
 		if (!rc)
-			rc = add_tensor(p, to, v, latent ? 3 : r->n_dims, shape, r->precise);
+			rc = add_tensor(p, to, v, r->turn == ARCH_LATENT ? 3 : r->n_dims, shape,
+					r->precise);
 	}
 	return rc;
 }
@@ -417,10 +435,10 @@ static int place_head(struct placing *p, const struct arch_weight *r, size_t emb
 	size_t before = l->n;
 	int rc = place_needed(p, r, 0);
 
-	/* llama.cpp's Gemma and Gemma 2 have no place for another head; transformers ties whatever is
-	 * stored. */
+	/* llama.cpp's Gemma, Gemma 2 and Command R have no place for another head; transformers ties
+	 * whatever is stored. */
 	if (!rc && l->n > before &&
-	    (p->c->a.kind & (KIND_GEMMA | KIND_GEMMA2) ||
+	    (p->c->a.kind & (KIND_GEMMA | KIND_GEMMA2 | KIND_COHERE) ||
 	     same_elements(l->v[l->n - 1], l->v[embeddings])))
 		free(l->v[--l->n]);
 	return rc;

@@ -2,7 +2,7 @@
 """Tiny models for gguf/, and what has to be in it.
 
     gguf.py model KIND DIR          - DIR/config.json, DIR/tokenizer.json, and in data/ the elements of
-                                      a KIND of llama, experts, fused, gpt2, LINEAR or FAMILIES; prints arguments for
+                                      a KIND of llama, experts, fused, granitemoe, gpt2, LINEAR or FAMILIES; prints arguments for
                                       make_dcp.py
     gguf.py check KIND FILE...      - FILEs are a GGUF of what is in data/
     gguf.py names FILE              - of its tensors
@@ -178,11 +178,14 @@ def tensors(kind):
 
 def experts(kind, p, b, stored, made):
     shapes = {"gate": (FFN, HIDDEN), "up": (FFN, HIDDEN), "down": (HIDDEN, FFN)}
-    moe = "mlp." if kind == "fused" else "block_sparse_moe."
-    stored[moe := p + moe + "gate.weight"] = (EXPERTS, HIDDEN)
+    moe = p + {"fused": "mlp.gate.weight", "granitemoe": "block_sparse_moe.router.layer.weight"}.get(
+        kind, "block_sparse_moe.gate.weight")
+    stored[moe] = (EXPERTS, HIDDEN)
     made[b + "ffn_gate_inp.weight"] = ((EXPERTS, HIDDEN), False, lambda get: get(moe))
-    if kind == "fused":
+    if kind in ("fused", "granitemoe"):
         both, down = p + "mlp.experts.gate_up_proj", p + "mlp.experts.down_proj"
+        if kind == "granitemoe":
+            both, down = (f"{p}block_sparse_moe.{x}put_linear.weight" for x in ("in", "out"))
         stored[both], stored[down] = (EXPERTS, 2 * FFN, HIDDEN), (EXPERTS, HIDDEN, FFN)
         n = FFN * HIDDEN
 
@@ -259,7 +262,7 @@ def model(kind, where):
     elif kind in FAMILIES or kind in LINEAR:
         config |= {"model_type": kind, **(FAMILIES[kind][0] if kind in FAMILIES else LINEAR[kind])}
     elif kind != "llama":
-        config |= {"model_type": "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": 2}
+        config |= {"model_type": "granitemoe" if kind == "granitemoe" else "mixtral", "num_local_experts": EXPERTS, "num_experts_per_tok": 2}
     for name, value in (("config", config), ("tokenizer", TOKENIZER)):
         with open(f"{where}/{name}.json", "w", encoding="utf-8") as f:
             json.dump(value, f)

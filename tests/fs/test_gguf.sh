@@ -34,7 +34,7 @@ missing() {
 
 # ---- what it is ----
 
-cases_every_element_is_where_it_belongs() { printf '%s\n' llama experts fused gpt2 qwen3_next qwen3_5_text; }
+cases_every_element_is_where_it_belongs() { printf '%s\n' llama experts fused granitemoe gpt2 qwen3_next qwen3_5_text; }
 test_every_element_is_where_it_belongs() {
   model "$1"
   mount_at m dcp -o assets=hf

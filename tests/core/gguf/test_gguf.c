@@ -140,6 +140,8 @@ static void fill_config(char text[static 1000], const char *more)
 	"\"sliding_window\": 8"
 #define OSS		  OSS_BARE ", \"rope_parameters\": {}"
 #define KIND(name)	  ", \"architectures\": [\"" name "ForCausalLM\"]"
+#define COHERE		  KIND("Cohere") ", \"layer_norm_eps\": 1e-5"
+#define GRANITE_MOE	  KIND("GraniteMoe") ", \"num_local_experts\": 4"
 #define UNSUPPORTED(what) "config.json: not supported: " what
 #define OTHER_ORDER \
 	UNSUPPORTED("another order of layers that see a window than that of the published models")
@@ -291,6 +293,17 @@ static const struct {
 	  UNSUPPORTED("a 'rope_theta' other than 10000") },
 	{ KIND("Gemma") ", \"head_dim\": 2, \"num_key_value_heads\": 1, \"hidden_act\": \"gelu\"",
 	  UNSUPPORTED("a 'hidden_activation' other than gelu_pytorch_tanh") },
+	{ COHERE ", \"attention_bias\": true", UNSUPPORTED("'attention_bias' is true") },
+	{ COHERE ", \"tie_word_embeddings\": false",
+	  UNSUPPORTED("'tie_word_embeddings' is false") },
+	{ COHERE ", \"logit_scale\": 0", NO_FLOAT("logit_scale") },
+	{ COHERE ", \"head_dim\": 4",
+	  UNSUPPORTED("a 'head_dim' that is not 'hidden_size' by the number of heads") },
+	{ COHERE ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
+	  UNSUPPORTED("scaled rotary embeddings") },
+	{ KIND("Cohere"), "config.json has no 'layer_norm_eps'" },
+	{ GRANITE_MOE ", \"num_experts_per_tok\": 5",
+	  UNSUPPORTED("more experts at a time than there are") },
 	{ KIND("Granite") ", \"residual_multiplier\": 0", NO_FLOAT("residual_multiplier") },
 	{ KIND("Granite") ", \"head_dim\": 4",
 	  UNSUPPORTED("a 'head_dim' that is not 'hidden_size' by the number of heads") },
@@ -374,6 +387,11 @@ START_TEST(families_have_keys_of_their_own)
 		{ V3, "deepseek2.attention.value_length_mla", 7 },
 		{ V3, "deepseek2.rope.dimension_count", 2 },
 		{ KIND("Granite"), "granite.rope.dimension_count", 2 },
+		{ GRANITE_MOE ", \"num_experts_per_tok\": 2", "granitemoe.expert_used_count", 2 },
+		{ GRANITE_MOE ", \"num_experts_per_tok\": 2", "granitemoe.expert_count", 4 },
+		{ GRANITE_MOE ", \"num_experts_per_tok\": 2", "granitemoe.feed_forward_length", 6 },
+		{ COHERE, "command-r.context_length", 16 },
+		{ COHERE ", \"model_max_length\": 64", "command-r.context_length", 64 },
 		{ KIND("Olmo3") ", \"sliding_window\": 8", "olmo2.attention.sliding_window", 8 },
 		{ OSS, "gpt-oss.attention.sliding_window", 8 },
 		{ OSS, "gpt-oss.expert_feed_forward_length", 6 },
@@ -431,6 +449,7 @@ START_TEST(what_is_not_said_is_the_default_of_the_class)
 		{ GLM_MOE ", \"norm_topk_prob\": false", "glm4moe", 0, 1e4F },
 		{ KIND("SmolLM3"), "smollm3", 2, 2e6F },
 		{ KIND("Granite"), "granite", 2, 1e4F },
+		{ COHERE, "command-r", 2, 5e5F },
 		{ OSS, "gpt-oss", 2, 1.5e5F },
 	};
 
