@@ -54,7 +54,7 @@ static void check_sections(const struct gguf_config *c, struct config_in *r)
 {
 	struct jval all = sections_of(r);
 	uint64_t sum = 0, pairs;
-	uint32_t n[SECTIONS];
+	uint32_t n[SECTIONS] = { 0 };
 	bool fine = !all.d || (jval_is(all, J_ARRAY) && jval_size(all) <= SECTIONS);
 
 	for (size_t i = 0; fine && i < SECTIONS; i++) {

@@ -237,6 +237,12 @@ FAMILIES = {
               *2 * [{**ATTENTION, **MLP, "self_attn.q_norm.weight": (64,), "self_attn.k_norm.weight": (32,),
                      "post_attention_layernorm.weight": (64,), "post_feedforward_layernorm.weight": (64,)}]),
     "glm4_moe": ({**ROUTED, "head_dim": HEAD}, {**TWO, **ATTENTION, **MLP}, {**TWO, **ATTENTION, **MOE}),
+    "qwen2_moe": ({"num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+                   "shared_expert_intermediate_size": 64}, *2 * [{
+                       **TWO, **ATTENTION, **{f"self_attn.{x}_proj.bias": (n,) for x, n in (("q", 64), ("k", 32), ("v", 32))},
+                       "mlp.shared_expert_gate.weight": (1, 64),
+                       **{name.replace("shared_experts", "shared_expert"): shape for name, shape in MOE.items()
+                          if not name.endswith("bias")}}]),
     "deepseek_v3": ({**ROUTED, "num_key_value_heads": HEADS, "q_lora_rank": 20, "kv_lora_rank": 24,
                      "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 7,
                      "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8,

@@ -26,7 +26,7 @@ prove() {
   fi
 }
 
-files=(llama:f32 smaug:f32 mistral:bf16 mixtral:f32 qwen2:f32 qwen3:f16 qwen2_moe:f32 qwen3_moe:f32 gpt2:f32
+files=(llama:f32 smaug:f32 mistral:bf16 mixtral:f32 qwen2:f32 qwen3:f16 qwen2_moe:f32 qwen2_moe:q4_k_m qwen3_moe:f32 gpt2:f32
   granite:f32 smollm3:bf16 olmo2:f32 olmo3:f32 phi3:f32 phi4_mini:f32 gemma:f16 gemma2:bf16 gemma3:bf16 glm4:f32 glm4_moe:f32
   deepseek_v2:f32 deepseek_v3:f32 deepseek_v3:q4_k_m qwen3_next:bf16 qwen3_next:q4_k_m qwen35:f16 qwen35_moe:q8_0
   granite_moe:q8_0 cohere:bf16)

@@ -154,6 +154,13 @@ struct scan {
 	struct buf types;  /* the object GGUF_TYPES */
 };
 
+/* llama-quantize writes no outer dimensions of 1, and the converter does; to ggml they are the same.
+ * This gate is a matrix with one row in all models. */
+static bool is_row(const struct gguf_item *t)
+{
+	return t->n_dims == 1 && bytes_end(t->name, t->len, ".ffn_gate_inp_shexp.weight");
+}
+
 static int add_item(struct scan *s, const struct gguf_head *h, uint32_t file,
 		    const struct gguf_item *t, struct ckpt_err *e)
 {
@@ -166,18 +173,19 @@ static int add_item(struct scan *s, const struct gguf_head *h, uint32_t file,
 	struct tensor_chunks c = { .fqn = t->name,
 				   .fqn_len = t->len,
 				   .dtype = dtype,
-				   .n_dims = t->n_dims,
+				   .n_dims = t->n_dims + is_row(t),
 				   .shape = shape,
 				   .count = 1,
 				   .boxes = box,
 				   .locs = &loc };
 
-	memcpy(shape, t->shape, sizeof(shape));
+	shape[0] = 1;
+	memcpy(shape + is_row(t), t->shape, t->n_dims * sizeof(*shape));
 	if (dtype == CKPT_DTYPE_NONE) {
 		c.dtype = CKPT_DTYPE_U8; /* a block has several elements, so there are dimensions */
-		shape[t->n_dims - 1] = shape[t->n_dims - 1] / t->type->elements * t->type->bytes;
+		shape[c.n_dims - 1] = shape[c.n_dims - 1] / t->type->elements * t->type->bytes;
 	}
-	memcpy(box + t->n_dims, shape, t->n_dims * sizeof(*shape));
+	memcpy(box + c.n_dims, shape, c.n_dims * sizeof(*shape));
 	buf_str(&s->types, s->tensors++ ? ",\n  " : "{\n  ");
 	buf_json_str(&s->types, t->name, t->len);
 	buf_printf(&s->types, ": \"%s\"", t->type->name);
