@@ -7,7 +7,8 @@
  *	quantised	w: the integers, w.scale, w.zero_point; per channel tensors, and w.axis
  *	sparse		w.indices, w.values; w.crow_indices, w.col_indices, w.values; ...
  *	nested		w.0, w.1, ...
- *	a subclass	w.ATTRIBUTE, for each attribute with a tensor in it
+ *	a subclass	w.ATTRIBUTE, for each attribute with a tensor in it; Transformer Engine's have
+ *			names of arguments in their place
  */
 #include "base/bytes.h"
 #include "base/checked.h"
@@ -503,57 +504,185 @@ static int report_wrapper(struct walk *w, const struct torch_call *c, unsigned d
 	return rc ? rc : each_attr(w, c, is_dtensor ? report_local : report_attr, depth, e);
 }
 
-/* Transformer Engine's float8 tensors, which are not wrappers to torch: (data, type, scale, ...) */
-static bool is_float8(const struct torch_call *c)
+/* ---- Transformer Engine's tensors, which are not wrappers to torch ---- */
+
+/*
+ * They are pickled as calls of CLASS._make_in_reduce_ex, since 2.16 of a function, with these
+ * arguments (transformer_engine/pytorch/tensor/, 1.5 to 2.18). `type` is a number of an enum, into
+ * which 2.4 inserted kInt16: E4M3 was 6 and is 7, E5M2 was 7 and is 8 (NVTEDType in
+ * transformer_engine.h). The number of arguments grew as well, and tells which it is, except where
+ * versions on both sides of that have the same.
+ */
+static const struct engine_class {
+	const char *name, *function;
+	const char *parts[7]; /* arguments that are tensors, or None */
+	uint8_t type, dtype, shape;
+	uint8_t before,
+		since; /* arguments: at most so many, before 2.4; at least so many, since then */
+	struct {
+		uint8_t at;
+		const char *name;
+	} more[2]; /* arguments that say what the parts mean */
+} engine_classes[] = {
+	{ .name = "Float8Tensor",
+	  .function = "_make_float8_tensor_in_reduce_ex",
+	  .parts = { "_data", NULL, "_scale_inv", NULL, NULL, "_transpose" },
+	  .type = 1,
+	  .dtype = 3,
+	  .shape = 4,
+	  .before = 4,
+	  .since = 6 },
+	{ .name = "MXFP8Tensor",
+	  .function = "_make_mxfp8_tensor_in_reduce_ex",
+	  .parts = { "_rowwise_data", "_rowwise_scale_inv", "_columnwise_data",
+		     "_columnwise_scale_inv" },
+	  .type = 4,
+	  .dtype = 5,
+	  .shape = 6,
+	  .before = 6,
+	  .since = 8,
+	  .more = { { 8, "with_gemm_swizzled_scales" } } },
+	{ .name = "Float8BlockwiseQTensor",
+	  .function = "_make_float8_blockwise_tensor_in_reduce_ex",
+	  .parts = { NULL, "_rowwise_data", "_rowwise_scale_inv", "_columnwise_data",
+		     "_columnwise_scale_inv" },
+	  .type = 5,
+	  .dtype = 6,
+	  .shape = 0,
+	  .since = 10,
+	  .more = { { 8, "is_2D_scaled" }, { 9, "data_format" } } },
+	{ .name = "NVFP4Tensor",
+	  .function = "_make_nvfp4_tensor_in_reduce_ex",
+	  .parts = { NULL, "_rowwise_data", "_rowwise_scale_inv", "_columnwise_data",
+		     "_columnwise_scale_inv", "_amax_rowwise", "_amax_columnwise" },
+	  .type = UINT8_MAX,
+	  .dtype = 8,
+	  .shape = 0 },
+};
+
+/* *ret_function: it is a call of the function. NULL: it is no such tensor. */
+static const struct engine_class *engine_class_of(const struct pk_value *fn, bool *ret_function)
 {
 	const struct pk_value *args =
-		c->fn && c->fn->type == PK_OBJECT
-			? &c->fn->n->own[PK_ARGS]
+		fn && fn->type == PK_OBJECT && pk_is(&fn->n->own[PK_CALLEE], NULL, "getattr")
+			? &fn->n->own[PK_ARGS]
 			: NULL; /* getattr(Float8Tensor, "_make_in_reduce_ex") */
 
-	if (!c->args || c->args->type != PK_TUPLE)
-		return false;
-	if (args && pk_is(&c->fn->n->own[PK_CALLEE], NULL, "getattr"))
-		return args->type == PK_TUPLE && pk_len(args) == 2 &&
-		       pk_is(&args->n->own[0], NULL, "Float8Tensor") &&
-		       pk_is_text(&args->n->own[1], "_make_in_reduce_ex");
-	return c->fn && pk_is(c->fn, NULL, "_make_float8_tensor_in_reduce_ex");
+	*ret_function = !args;
+	if (args && (args->type != PK_TUPLE || pk_len(args) != 2 ||
+		     !pk_is_text(&args->n->own[1], "_make_in_reduce_ex")))
+		return NULL;
+	for (size_t i = 0; fn && i < ARRAY_LEN(engine_classes); i++)
+		if (args ? pk_is(&args->n->own[0], NULL, engine_classes[i].name)
+			 : pk_is(fn, NULL, engine_classes[i].function))
+			return &engine_classes[i];
+	return NULL;
 }
 
-static int report_float8(struct walk *w, const struct torch_call *c, unsigned depth,
-			 struct ckpt_err *e)
+static const struct engine_class *engine_of(const struct torch_call *c, bool *ret_function)
 {
-	static const char *const names[] = { "_data", "_scale_inv", "_transpose" };
-	const struct pk_value *a = pk_len(c->args) ? c->args->n->own : NULL;
+	return c->args && c->args->type == PK_TUPLE ? engine_class_of(c->fn, ret_function) : NULL;
+}
+
+bool kinds_is_engine(const struct pk_value *v)
+{
+	bool function;
+
+	return v->type == PK_OBJECT && v->n->own[PK_ARGS].type == PK_TUPLE &&
+	       engine_class_of(&v->n->own[PK_CALLEE], &function);
+}
+
+/* A number; pybind11's enum with it as its state; or DType(number). */
+static bool engine_number(const struct pk_value *v, int64_t *ret)
+{
+	if (v->type == PK_OBJECT) {
+		const struct pk_value *args = &v->n->own[PK_ARGS];
+
+		v = args->type == PK_TUPLE && pk_len(args) == 1 ? &args->n->own[0]
+								: &v->n->own[PK_STATE];
+	}
+	if (v->type != PK_INT)
+		return false;
+	*ret = v->i;
+	return true;
+}
+
+/* The dtype of the codes; NULL: their number is one of another dtype in other versions. */
+static const char *engine_dtype(const struct engine_class *x, bool function, size_t n_args,
+				int64_t number)
+{
+	bool before = !function && n_args <= x->before, since = function || n_args >= x->since;
+
+	if (number == 6 || (number == 7 && since))
+		return "float8_e4m3fn";
+	return (number == 8 && !before) || (number == 7 && before) ? "float8_e5m2" : NULL;
+}
+
+static void put_engine(struct walk *w, const struct torch_call *c, const struct engine_class *x,
+		       bool function)
+{
+	const struct pk_value *a = c->args->n->own;
+	size_t n = pk_len(c->args), n_dims;
 	uint64_t shape[CKPT_MAX_DIMS];
-	size_t n_dims, n = 0;
-	int rc = 0;
+	struct ckpt_err why;
+	int64_t number;
 
 	w->text.len = 0;
 	w->text.err = 0;
-	buf_str(&w->text, "{\"__class__\": \"transformer_engine.Float8Tensor\"");
-	for (size_t i = 0; a && i < pk_len(c->args); i++)
-		if (a[i].type == PK_GLOBAL) {
-			buf_str(&w->text, ", \"dtype\": ");
-			buf_json_str(&w->text, a[i].g->name->data, a[i].g->name->len);
-		} else if (pk_numbers(&a[i], shape, CKPT_MAX_DIMS, &n_dims)) {
-			put_shape(w, shape, n_dims);
-		}
+	buf_printf(&w->text, "{\"__class__\": \"transformer_engine.%s\"", x->name);
+	if (x->dtype < n && a[x->dtype].type == PK_GLOBAL) {
+		buf_str(&w->text, ", \"dtype\": ");
+		buf_json_str(&w->text, a[x->dtype].g->name->data, a[x->dtype].g->name->len);
+	}
+	if (x->shape < n && pk_numbers(&a[x->shape], shape, CKPT_MAX_DIMS, &n_dims))
+		put_shape(w, shape, n_dims);
+	if (x->type < n && engine_number(&a[x->type], &number)) {
+		const char *dtype = engine_dtype(x, function, n, number);
+
+		if (dtype)
+			buf_printf(&w->text, ", \"fp8_dtype\": \"%s\"", dtype);
+		else
+			buf_printf(&w->text, ", \"fp8_dtype\": %lld", (long long)number);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(x->more); i++) {
+		size_t len = w->text.len;
+
+		if (!x->more[i].name || x->more[i].at >= n)
+			continue;
+		buf_printf(&w->text, ", \"%s\": ", x->more[i].name);
+		if (walk_json(w, &a[x->more[i].at], &why))
+			w->text.len = len;
+	}
+}
+
+static int report_engine(struct walk *w, const struct torch_call *c, const struct engine_class *x,
+			 bool function, unsigned depth, struct ckpt_err *e)
+{
+	size_t n = pk_len(c->args);
+	int rc;
+
+	if (!n)
+		return not_shown(e, "a tensor of Transformer Engine without its parts");
+	put_engine(w, c, x, function);
 	rc = end_text(w, e);
-	for (size_t i = 0; a && !rc && i < pk_len(c->args) && n < ARRAY_LEN(names); i++)
-		if (walk_is_tensor(w, &a[i]))
-			rc = beside(w, names[n++], &a[i], depth, e);
+	for (size_t i = 0; !rc && i < n && i < ARRAY_LEN(x->parts); i++)
+		if (x->parts[i] && walk_is_tensor(w, &c->args->n->own[i]))
+			rc = beside(w, x->parts[i], &c->args->n->own[i], depth, e);
 	return rc;
 }
 
 bool kinds_is_wrapper(const struct torch_call *c)
 {
-	return is_float8(c) || pk_is(c->fn, NULL, "_rebuild_wrapper_subclass");
+	bool function;
+
+	return engine_of(c, &function) || pk_is(c->fn, NULL, "_rebuild_wrapper_subclass");
 }
 
 int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e)
 {
+	const struct engine_class *engine;
 	struct torch_tensor t = { 0 };
+	bool function;
 	int rc = charge_call(w, c, e);
 
 	if (rc)
@@ -573,8 +702,9 @@ int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, str
 		return report_jagged(w, c, e);
 	if (pk_is(c->fn, NULL, "_rebuild_wrapper_subclass"))
 		return report_wrapper(w, c, depth, e);
-	if (is_float8(c))
-		return report_float8(w, c, depth, e);
+	engine = engine_of(c, &function);
+	if (engine)
+		return report_engine(w, c, engine, function, depth, e);
 	rc = torch_call_read(c, &t, e);
 	if (rc == -ERR_UNSUPPORTED)
 		return NOT_SHOWN;

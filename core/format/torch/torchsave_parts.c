@@ -35,7 +35,7 @@ enum {
 
 bool walk_is_tensor(struct walk *w, const struct pk_value *v)
 {
-	return torch_is_tensor(v) || torchsave_tar_has(w->t, v, true);
+	return torch_is_tensor(v) || kinds_is_engine(v) || torchsave_tar_has(w->t, v, true);
 }
 
 bool walk_is_storage(struct walk *w, const struct pk_value *v)

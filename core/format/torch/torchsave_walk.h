@@ -79,6 +79,8 @@ int walk_charge(struct torchsave *t, uint64_t n, struct ckpt_err *e);
 /* Report the quantiser of a tensor; a tensor, whatever it is made of. 1: it cannot be shown, for the
  * reason in *e. */
 int kinds_quantiser(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e);
+/* Is it a tensor of Transformer Engine's, which torch does not rebuild itself? */
+bool kinds_is_engine(const struct pk_value *v);
 /* Is it made of other tensors, whatever its class? */
 bool kinds_is_wrapper(const struct torch_call *c);
 int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e);
