@@ -149,6 +149,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(dcp) \
 	X(dedup) \
 	X(dequantise) \
+	X(dequantise_wrapped) \
 	X(deepspeed) \
 	X(delta) \
 	X(depot) \

@@ -34,6 +34,14 @@ struct sign {
 	const char *end, *by;
 };
 
+static bool may_be_codes(const struct catalog_tensor *t)
+{
+	enum ckpt_dtype dtype = (enum ckpt_dtype)t->dtype;
+
+	return !cast_possible(dtype, CKPT_DTYPE_F32) && dtype != CKPT_DTYPE_BOOL &&
+	       dtype_info(dtype)->size <= 4;
+}
+
 /* What says that t holds codes; NULL: nothing does. */
 static const struct sign *sign_of(const struct deq_finder *f, const struct catalog_tensor *t)
 {
@@ -42,10 +50,8 @@ static const struct sign *sign_of(const struct deq_finder *f, const struct catal
 		{ "_blocks", "_scales" }, { ".weight", ".scale" }, { ".qweight", ".scales" },
 		{ ".weight", ".SCB" },	  { "", ".absmax" },
 	};
-	enum ckpt_dtype dtype = (enum ckpt_dtype)t->dtype;
 
-	if (cast_possible(dtype, CKPT_DTYPE_F32) || dtype == CKPT_DTYPE_BOOL ||
-	    dtype_info(dtype)->size > 4)
+	if (!may_be_codes(t))
 		return NULL;
 	for (size_t k = 0; k < ARRAY_LEN(signs); k++)
 		if ((!*signs[k].end || deq_ends(t, signs[k].end)) &&
@@ -59,7 +65,7 @@ bool dequantise_is_codes(const struct catalog *c, const struct catalog_tensor *t
 	struct deq_finder f = { .t = NULL };
 
 	f.t = catalog_tensors(c, &f.n_tensors);
-	return sign_of(&f, t);
+	return sign_of(&f, t) || deq_has_parts(&f, t);
 }
 
 /* Codes of a form that is not known here would be shown beside weights, and nothing would say that
@@ -69,12 +75,17 @@ static int refuse_others(const struct deq_finder *f)
 	for (size_t i = 0; i < f->n_tensors; i++) {
 		const struct catalog_tensor *t = &f->t[i];
 		const struct sign *sign;
+		int rc = 0;
 
-		if (deq_ends(t, ".pre_quant_scale"))
+		if (deq_ends(t, ".pre_quant_scale") || deq_ends(t, ".act_pre_scale"))
 			return err_set(f->e, ERR_UNSUPPORTED,
 				       "option 'dequantize': '%.120s' is to be multiplied into "
 				       "activations, which is not known here",
 				       SHOWN(t));
+		if (!f->hide[i] && may_be_codes(t))
+			rc = deq_refuse_wrapped(f, t);
+		if (rc)
+			return rc;
 		sign = f->hide[i] ? NULL : sign_of(f, t);
 		if (sign)
 			return err_set(f->e, ERR_UNSUPPORTED,
@@ -89,13 +100,13 @@ static int refuse_others(const struct deq_finder *f)
 static int find_all(struct deq_finder *f)
 {
 	static deq_find_fn *const finders[] = {
-		deq_find_float8, deq_find_int8,	   deq_find_blocks, deq_find_fp4,
-		deq_find_packed, deq_find_qweight, deq_find_bnb,
+		deq_find_wrapped, deq_find_float8, deq_find_int8,    deq_find_blocks,
+		deq_find_fp4,	  deq_find_packed, deq_find_qweight, deq_find_bnb,
 	};
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < f->n_tensors; i++)
-		for (size_t k = 0; !rc && k < ARRAY_LEN(finders); k++)
+		for (size_t k = 0, n = f->n; !rc && f->n == n && k < ARRAY_LEN(finders); k++)
 			rc = finders[k](f, &f->t[i]);
 	if (!rc)
 		rc = refuse_others(f);
@@ -201,6 +212,7 @@ int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
 	ret->mem = (struct arena)ARENA_INIT(MAX_MEMORY);
 	deq_config_read(config, &f.config);
 	f.t = catalog_tensors(c, &f.n_tensors);
+	f.objects = catalog_objects(c, &f.n_objects);
 	f.hide = calloc(f.n_tensors + 1, sizeof(*f.hide));
 	rc = f.hide ? find_all(&f) : err_nomem(e);
 	if (!rc && f.n)

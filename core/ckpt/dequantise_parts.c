@@ -65,19 +65,16 @@ int deq_bad_scales(const struct deq_finder *f, const struct catalog_tensor *t,
 
 /* ---- what was found ---- */
 
-struct deq_found *deq_add(struct deq_finder *f, const struct catalog_tensor *t, const char *end,
-			  const char *by, const uint64_t *shape, size_t n_dims)
+/* name: of the arena. */
+static struct deq_found *add(struct deq_finder *f, char *name, size_t len, const uint64_t *shape,
+			     size_t n_dims)
 {
-	size_t cut = t->fqn_len - strlen(end), len = cut + strlen(by);
-	char *name = arena_alloc(f->mem, len + 1);
 	struct deq_found *x;
 
 	if (!name || !VEC_ROOM(f->v, f->cap, f->n + 1)) {
 		(void)err_nomem(f->e);
 		return NULL;
 	}
-	memcpy(name, t->fqn, cut);
-	memcpy(name + cut, by, strlen(by) + 1);
 	x = &f->v[f->n++];
 	*x = (struct deq_found){ .q = { .dtype = f->dtype,
 					.bits = 8,
@@ -91,6 +88,31 @@ struct deq_found *deq_add(struct deq_finder *f, const struct catalog_tensor *t, 
 				 .n_dims = (uint8_t)n_dims };
 	memcpy(x->shape, shape, n_dims * sizeof(*shape));
 	return x;
+}
+
+struct deq_found *deq_add_named(struct deq_finder *f, const char *name, size_t len,
+				const uint64_t *shape, size_t n_dims)
+{
+	char *copy = arena_alloc(f->mem, len + 1);
+
+	if (copy) {
+		memcpy(copy, name, len);
+		copy[len] = 0;
+	}
+	return add(f, copy, len, shape, n_dims);
+}
+
+struct deq_found *deq_add(struct deq_finder *f, const struct catalog_tensor *t, const char *end,
+			  const char *by, const uint64_t *shape, size_t n_dims)
+{
+	size_t cut = t->fqn_len - strlen(end), len = cut + strlen(by);
+	char *name = arena_alloc(f->mem, len + 1);
+
+	if (name) {
+		memcpy(name, t->fqn, cut);
+		memcpy(name + cut, by, strlen(by) + 1);
+	}
+	return add(f, name, len, shape, n_dims);
 }
 
 uint8_t deq_add_input(struct deq_finder *f, struct deq_found *x, const struct catalog_tensor *t)

@@ -53,6 +53,8 @@ struct deq_found {
 struct deq_finder {
 	const struct catalog_tensor *t;
 	size_t n_tensors;
+	const struct catalog_object *objects;
+	size_t n_objects;
 	struct deq_config config;
 	enum ckpt_dtype dtype;
 	const struct peek *peek;
@@ -83,6 +85,9 @@ int deq_bad_scales(const struct deq_finder *f, const struct catalog_tensor *t,
  * no memory, and the error says so. The pointer is good until the next call. */
 struct deq_found *deq_add(struct deq_finder *f, const struct catalog_tensor *t, const char *end,
 			  const char *by, const uint64_t *shape, size_t n_dims);
+/* The same with the weight's name. */
+struct deq_found *deq_add_named(struct deq_finder *f, const char *name, size_t len,
+				const uint64_t *shape, size_t n_dims);
 /* Adds a tensor that the weight is computed from; returns its number among these. */
 uint8_t deq_add_input(struct deq_finder *f, struct deq_found *x, const struct catalog_tensor *t);
 
@@ -103,5 +108,10 @@ typedef int deq_find_fn(struct deq_finder *f, const struct catalog_tensor *t);
 deq_find_fn deq_find_float8, deq_find_int8, deq_find_blocks, deq_find_fp4; /* dequantise_float.c */
 deq_find_fn deq_find_bnb;						   /* dequantise_flat.c */
 deq_find_fn deq_find_packed, deq_find_qweight;				   /* dequantise_packed.c */
+deq_find_fn deq_find_wrapped; /* dequantise_wrapped.c */
+/* Are there scales beside t, as in a tensor subclass? */
+bool deq_has_parts(const struct deq_finder *f, const struct catalog_tensor *t);
+/* Error: t, which may hold codes, is part of a tensor subclass that is not known. */
+int deq_refuse_wrapped(const struct deq_finder *f, const struct catalog_tensor *t);
 
 #endif

@@ -62,6 +62,8 @@ static float value(enum codes codes, unsigned code)
 		return (float)code - 8;
 	case CODES_UINT8_128:
 		return (float)code - 128;
+	case CODES_INT4:
+		return (float)((int)(code & 15) ^ 8) - 8;
 	}
 	return 0;
 }

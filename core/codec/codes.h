@@ -18,6 +18,7 @@ enum codes {
 	CODES_UINT,    /* the code itself */
 	CODES_UINT4_8, /* the code minus 8 */
 	CODES_UINT8_128, /* the code minus 128 */
+	CODES_INT4,	 /* two's complement */
 };
 
 /* Of codes of 4 bits, the first 16 values are set. NaNs are those of torch's float8 to float32. */

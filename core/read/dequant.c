@@ -126,17 +126,16 @@ static int load_one(const struct part *p, size_t input, float *ret, struct ckpt_
 	return rc;
 }
 
-/* Reads the scales of the part to ret, nga x ngb. */
-static int load_scales(const struct part *p, float *ret, struct ckpt_err *e)
+/* The box of the scales that the part needs. */
+static void scales_box(const struct part *p, uint64_t off[CKPT_MAX_DIMS + 2],
+		       uint64_t len[CKPT_MAX_DIMS + 2])
 {
 	const struct dequant *q = p->q;
-	enum ckpt_dtype dtype = derived_dtype(p->in, DEQUANT_SCALES);
-	uint64_t off[CKPT_MAX_DIMS + 2] = { 0 }, len[CKPT_MAX_DIMS + 2], n = p->nga * p->ngb;
-	autofree uint8_t *raw = malloc(n * sizeof(double)); /* the largest dtype of scales */
-	float one;
-	int rc = raw ? 0 : err_nomem(e);
 
-	if (q->scale_dims == 2) {
+	memset(off, 0, (CKPT_MAX_DIMS + 2) * sizeof(*off));
+	if (q->scale_dims == 2 && q->scales_turned) {
+		(void)box_in_plane(p, p->gb, p->ngb, p->ga, p->nga, off, len);
+	} else if (q->scale_dims == 2) {
 		(void)box_in_plane(p, p->ga, p->nga, p->gb, p->ngb, off, len);
 	} else {
 		for (size_t d = 0; d < CKPT_MAX_DIMS; d++)
@@ -146,11 +145,45 @@ static int load_scales(const struct part *p, float *ret, struct ckpt_err *e)
 			len[0] = p->nga;
 		}
 	}
+}
+
+/* Brings numbers of a turned grid, ngb x nga, into the order of the plane. */
+static int turn_back(const struct part *p, float *v, struct ckpt_err *e)
+{
+	uint64_t n = p->nga * p->ngb;
+	autofree float *from = NULL;
+
+	if (!p->q->scales_turned || p->q->scale_dims != 2 || p->nga == 1 || p->ngb == 1)
+		return 0;
+	from = calloc(n, sizeof(*from));
+	if (!from)
+		return err_nomem(e);
+	memcpy(from, v, n * sizeof(*from));
+	for (uint64_t a = 0; a < p->nga; a++)
+		for (uint64_t b = 0; b < p->ngb; b++)
+			v[a * p->ngb + b] = from[b * p->nga + a];
+	return 0;
+}
+
+/* Reads the scales of the part to ret, nga x ngb. */
+static int load_scales(const struct part *p, float *ret, struct ckpt_err *e)
+{
+	const struct dequant *q = p->q;
+	enum ckpt_dtype dtype = derived_dtype(p->in, DEQUANT_SCALES);
+	uint64_t off[CKPT_MAX_DIMS + 2], len[CKPT_MAX_DIMS + 2], n = p->nga * p->ngb;
+	autofree uint8_t *raw = malloc(n * sizeof(double)); /* the largest dtype of scales */
+	float one;
+	int rc = raw ? 0 : err_nomem(e);
+
+	scales_box(p, off, len);
 	if (!rc)
 		rc = derived_read(p->in, DEQUANT_SCALES, off, len, raw, e);
 	if (rc)
 		return rc;
 	to_floats(q, dtype, raw, ret, n);
+	rc = turn_back(p, ret, e);
+	if (rc)
+		return rc;
 	if (q->over) {
 		rc = load_one(p, q->over, &one, e);
 		for (uint64_t i = 0; !rc && i < n; i++)
@@ -162,6 +195,73 @@ static int load_scales(const struct part *p, float *ret, struct ckpt_err *e)
 			ret[i] *= one;
 	}
 	return rc;
+}
+
+/* Rounds numbers to the dtype of the result and back; rounded has room for as many. */
+static void round_all(const struct dequant *q, float *v, uint64_t n, void *rounded)
+{
+	if (q->dtype == CKPT_DTYPE_F32)
+		return;
+	cast_run(CKPT_DTYPE_F32, q->dtype, v, rounded, n);
+	cast_run(q->dtype, CKPT_DTYPE_F32, rounded, v, n);
+}
+
+static int64_t integer(enum ckpt_dtype dtype, const uint8_t *p)
+{
+	switch (dtype) {
+	case CKPT_DTYPE_U8:
+		return *p;
+	case CKPT_DTYPE_I8:
+		return (int8_t)*p;
+	case CKPT_DTYPE_I16:
+		return (int16_t)load_le16(p);
+	case CKPT_DTYPE_I32:
+		return (int32_t)load_le32(p);
+	default:
+		return (int64_t)load_le64(p);
+	}
+}
+
+/* Integers have to be among the codes: see enum dequant_form. */
+static int zeros_of_integers(const struct dequant *q, enum ckpt_dtype dtype, const uint8_t *from,
+			     float *to, uint64_t n, struct ckpt_err *e)
+{
+	int64_t low = q->codes == CODES_UINT ? 0 : -128, high = low + 255;
+
+	for (uint64_t i = 0; i < n; i++) {
+		int64_t zero = integer(dtype, from + i * dtype_info(dtype)->size);
+
+		if (zero < low || zero > high)
+			return err_set(e, ERR_CORRUPT,
+				       "a zero point is %lld, which is none of the codes, %d to %d",
+				       (long long)zero, (int)low, (int)high);
+		to[i] = (float)zero;
+	}
+	return 0;
+}
+
+/* Reads zero points that are stored like the scales. */
+static int load_plain_zeros(const struct part *p, float *ret, struct ckpt_err *e)
+{
+	const struct dequant *q = p->q;
+	enum ckpt_dtype dtype = derived_dtype(p->in, q->zeros);
+	uint64_t off[CKPT_MAX_DIMS + 2], len[CKPT_MAX_DIMS + 2], n = p->nga * p->ngb;
+	autofree uint8_t *raw = malloc(n * sizeof(double)); /* the largest dtype of zero points */
+	int rc = raw ? 0 : err_nomem(e);
+
+	scales_box(p, off, len);
+	if (!rc)
+		rc = derived_read(p->in, q->zeros, off, len, raw, e);
+	if (rc)
+		return rc;
+	if (!cast_possible(dtype, CKPT_DTYPE_F32)) {
+		rc = zeros_of_integers(q, dtype, raw, ret, n, e);
+	} else {
+		cast_run(dtype, CKPT_DTYPE_F32, raw, ret, n);
+		if (q->form == DEQUANT_ROUNDED)
+			round_all(q, ret, n, raw);
+	}
+	return rc ? rc : turn_back(p, ret, e);
 }
 
 /* Reads the zero points of these scales. */
@@ -225,6 +325,7 @@ struct loaded {
 	float *scales, *zeros; /* zeros may be NULL */
 	uint32_t *groups;      /* may be NULL */
 	float *line;	       /* a row of the result */
+	float *rounded;	       /* room for one more; NULL with DEQUANT_SCALED */
 };
 
 static void loaded_release(struct loaded *l)
@@ -234,6 +335,7 @@ static void loaded_release(struct loaded *l)
 	free(l->zeros);
 	free(l->groups);
 	free(l->line);
+	free(l->rounded);
 }
 
 static int load(struct part *p, struct loaded *l, struct ckpt_err *e)
@@ -258,14 +360,16 @@ static int load(struct part *p, struct loaded *l, struct ckpt_err *e)
 		l->zeros = calloc(n_scales, sizeof(float));
 	if (q->groups)
 		l->groups = calloc(q->groups_of_a ? p->na : p->nb, sizeof(*l->groups));
+	if (q->form != DEQUANT_SCALED)
+		l->rounded = calloc(p->nb, sizeof(float));
 	if (!l->codes || !l->scales || !l->line || (q->zeros && !l->zeros) ||
-	    (q->groups && !l->groups))
+	    (q->groups && !l->groups) || (q->form != DEQUANT_SCALED && !l->rounded))
 		return err_nomem(e);
 	rc = load_codes(p, l->codes, e);
 	if (!rc)
 		rc = load_scales(p, l->scales, e);
 	if (!rc && q->zeros)
-		rc = load_zeros(p, l->zeros, e);
+		rc = (q->zeros_plain ? load_plain_zeros : load_zeros)(p, l->zeros, e);
 	if (!rc && q->groups)
 		rc = load_groups(p, l->groups, e);
 	return rc;
@@ -308,6 +412,35 @@ static void row_of(const struct part *p, const struct loaded *l, const float *va
 	}
 }
 
+/* Row a of the plane in the other forms, operation by operation. */
+static void form_row(const struct part *p, const struct loaded *l, const float *values, uint64_t a)
+{
+	const struct dequant *q = p->q;
+	const uint8_t *codes = l->codes + a * p->nb;
+	const float *scales = l->scales + group_a(p, l, a) * p->ngb;
+	const float *zeros = l->zeros ? l->zeros + group_a(p, l, a) * p->ngb : NULL;
+	float *y = l->line;
+
+	for (uint64_t b = 0; b < p->nb; b++)
+		y[b] = values[codes[b]];
+	if (q->form == DEQUANT_SHIFTED)
+		for (uint64_t b = 0; b < p->nb; b++)
+			y[b] -= q->mid;
+	else if (q->form == DEQUANT_ROUNDED && zeros)
+		for (uint64_t b = 0; b < p->nb; b++)
+			y[b] -= zeros[group_b(p, l, b)];
+	if (q->form != DEQUANT_ADDED)
+		round_all(q, y, p->nb, l->rounded);
+	for (uint64_t b = 0; b < p->nb; b++)
+		y[b] *= scales[group_b(p, l, b)];
+	if (q->form == DEQUANT_ROUNDED || !zeros)
+		return;
+	if (q->form == DEQUANT_SHIFTED)
+		round_all(q, y, p->nb, l->rounded);
+	for (uint64_t b = 0; b < p->nb; b++)
+		y[b] += zeros[group_b(p, l, b)];
+}
+
 /* Column b of the plane. */
 static void column_of(const struct part *p, const struct loaded *l, const float *values, uint64_t b)
 {
@@ -333,7 +466,9 @@ static int run_part(struct part *p, uint8_t *out, struct ckpt_err *e)
 	for (size_t i = 0; q->all_exponents && i < ARRAY_LEN(values); i++)
 		values[i] *= 2;
 	for (uint64_t i = 0; !rc && i < lines; i++) {
-		if (q->turned)
+		if (q->form != DEQUANT_SCALED)
+			form_row(p, &l, values, i);
+		else if (q->turned)
 			column_of(p, &l, values, i);
 		else
 			row_of(p, &l, values, i);

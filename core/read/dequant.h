@@ -11,7 +11,7 @@
  *
  * is rounded once more to the dtype of the derived tensor, to nearest, ties to even. That is what
  * transformers, compressed-tensors, llama.cpp's converter and the kernels of the models' authors
- * compute; tests/torch/dequant.py compares the bits.
+ * compute; tests/torch/dequant.py compares the bits. torchao rounds in between, see dequant_form.
  *
  * Threads: see derived.h.
  */
@@ -23,6 +23,20 @@
 #include "read/derived.h"
 
 #include <stdbool.h>
+
+/*
+ * How the value, its zero and its scale become an element. T rounds to the dtype of the result, once
+ * more at the end; everything else is float32. torchao/quantization/quant_primitives.py, 0.4 to 0.18,
+ * has the middle two: _dequantize_affine and _dequantize_affine_tinygemm. Up to 0.11 it subtracts
+ * integers before it rounds, which is the same as long as zeros are among the codes; others are an
+ * error.
+ */
+enum dequant_form {
+	DEQUANT_SCALED,	 /* (value - zero) * scale */
+	DEQUANT_ROUNDED, /* T(value - T(zero)) * scale */
+	DEQUANT_SHIFTED, /* T(T(value - mid) * scale) + zero */
+	DEQUANT_ADDED,	 /* value * scale + zero */
+};
 
 /* Inputs of the derived tensor; numbers of its list, 0 for none, except the codes'. */
 struct dequant {
@@ -45,12 +59,17 @@ struct dequant {
 	uint64_t rows, columns; /* each at least 1 */
 	uint8_t scale_dims;	/* 0; 1: of rows; or 2, behind those of the stack */
 	bool exponents;		/* uint8 scales are of CODES_E8M0 */
+	bool scales_turned;	/* their grid is [..., b, a] */
 	uint8_t over;		/* input: one number that divides all scales, in float32 */
 	uint8_t times;		/* input: one number that multiplies them */
 	/* Input: zero points, one for each scale, packed like codes along a or b. */
 	uint8_t zeros, zeros_per;
 	bool zeros_packed_a;
 	uint8_t zero_more; /* added to each */
+	/* They have the shape of the scales and a dtype of their own, an integer's or a float's. */
+	bool zeros_plain;
+	enum dequant_form form; /* others than DEQUANT_SCALED: not turned, without groups */
+	float mid;		/* of DEQUANT_SHIFTED */
 	/* Input: the group of each index of a or b, in place of a / rows or b / columns. */
 	uint8_t groups;
 	bool groups_of_a;

@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "codec/cast.h"
+#include "codec/codes.h"
 
 #include <stdlib.h>
 
@@ -54,34 +55,55 @@ static int load_absmax(const struct dequant_flat *q, const struct derived_in *in
 	return 0;
 }
 
-/* Elements [first, first + n) of the flattened weight. */
-static int run(const struct dequant_flat *q, const struct derived_in *in, uint64_t first,
-	       uint64_t n, void *out, struct ckpt_err *e)
+/* The box that the elements [first, first + n) of the flattened weight are. */
+struct range {
+	uint64_t first, n;
+	const uint64_t *off, *len;
+};
+
+/* Sets the codes of the range, one in a byte; ret has a byte more. */
+static int load_codes(const struct dequant_flat *q, const struct derived_in *in,
+		      const struct range *r, uint8_t *ret, struct ckpt_err *e)
 {
-	uint64_t block = first / q->block, byte = first / 2;
-	uint64_t n_blocks = (first + n - 1) / q->block - block + 1;
-	uint64_t bytes = (first + n + 1) / 2 - byte;
-	autofree uint8_t *codes = malloc(bytes);
+	uint64_t byte = r->first / 2, bytes = (r->first + r->n + 1) / 2 - byte;
+	uint8_t *two = ret + r->n + 1 - bytes; /* nothing is overwritten that is still needed */
+	int rc;
+
+	if (q->codes != FLAT_NIBBLES)
+		return derived_read(in, FLAT_CODES, r->off, r->len, ret, e);
+	rc = read_line(in, FLAT_CODES, byte, bytes, two, e);
+	for (uint64_t i = 0; !rc && i < r->n; i++) {
+		uint8_t x = two[(r->first + i) / 2 - byte];
+
+		ret[i] = (r->first + i) & 1 ? x & 15 : x >> 4;
+	}
+	return rc;
+}
+
+static int run(const struct dequant_flat *q, const struct derived_in *in, const struct range *r,
+	       void *out, struct ckpt_err *e)
+{
+	uint64_t block = r->first / q->block;
+	uint64_t n_blocks = (r->first + r->n - 1) / q->block - block + 1;
+	autofree uint8_t *codes = malloc(r->n + 1);
 	autofree float *absmax = calloc(n_blocks, sizeof(*absmax));
-	autofree float *y = calloc(n, sizeof(*y));
-	float map[MAP];
+	autofree float *y = calloc(r->n, sizeof(*y));
+	float map[256];
 	int rc = codes && absmax && y ? 0 : err_nomem(e);
 
+	if (q->codes == FLAT_FLOAT8)
+		codes_values(CODES_E4M3, map);
+	else if (!rc)
+		rc = read_line(in, FLAT_MAP, 0, q->codes == FLAT_BYTES ? 256 : MAP, map, e);
 	if (!rc)
-		rc = read_line(in, FLAT_MAP, 0, MAP, map, e);
-	if (!rc)
-		rc = read_line(in, FLAT_CODES, byte, bytes, codes, e);
+		rc = load_codes(q, in, r, codes, e);
 	if (!rc)
 		rc = load_absmax(q, in, block, n_blocks, absmax, e);
 	if (rc)
 		return rc;
-	for (uint64_t i = 0; i < n; i++) {
-		uint64_t at = first + i;
-		uint8_t two = codes[at / 2 - byte];
-
-		y[i] = map[at & 1 ? two & 15 : two >> 4] * absmax[at / q->block - block];
-	}
-	cast_run(CKPT_DTYPE_F32, q->dtype, y, out, n);
+	for (uint64_t i = 0; i < r->n; i++)
+		y[i] = map[codes[i]] * absmax[(r->first + i) / q->block - block];
+	cast_run(CKPT_DTYPE_F32, q->dtype, y, out, r->n);
 	return 0;
 }
 
@@ -90,11 +112,11 @@ int dequant_flat_run(const void *how, const struct derived_in *in, const uint64_
 		     const uint64_t *len, void *out, struct ckpt_err *e)
 {
 	const struct dequant_flat *q = how;
-	uint64_t first = 0, n = 1;
+	struct range r = { .n = 1, .off = off, .len = len };
 
 	for (size_t d = 0; d < q->n_dims; d++) {
-		first = first * q->shape[d] + off[d];
-		n *= len[d];
+		r.first = r.first * q->shape[d] + off[d];
+		r.n *= len[d];
 	}
-	return run(q, in, first, n, out, e);
+	return run(q, in, &r, out, e);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dequant_flat - weights whose codes have scales for blocks of the flattened tensor, as derived
- * tensors: bitsandbytes' nf4 and fp4.
+ * tensors: bitsandbytes' nf4 and fp4, and the states that torchao's optimizers have in 8 and 4 bits
+ * (torchao/optim/quant_utils.py: dequant_with_qmap, and subclass_fp8.py).
  *
  * Element i of the flattened weight is, in float32,
  *
@@ -23,8 +24,15 @@
 
 #include <stdbool.h>
 
+enum flat_codes {
+	FLAT_NIBBLES, /* uint8, two codes in each, the first in the high bits; 16 values */
+	FLAT_BYTES,   /* uint8 of the weight's shape, 256 values */
+	FLAT_FLOAT8, /* float8_e4m3fn of the weight's shape, which have values of their own: no map */
+};
+
 struct dequant_flat {
 	enum ckpt_dtype dtype; /* of the result: float32, float16 or bfloat16 */
+	enum flat_codes codes;
 	uint8_t n_dims;
 	uint64_t shape[CKPT_MAX_DIMS];
 	uint64_t block;	       /* elements with one absmax, at least 1 */
@@ -33,9 +41,9 @@ struct dequant_flat {
 };
 
 enum {
-	FLAT_CODES,	    /* uint8, two codes in each, the first in the high bits */
+	FLAT_CODES,
 	FLAT_ABSMAX,	    /* float32; uint8 if nested */
-	FLAT_MAP,	    /* float32 [16] */
+	FLAT_MAP,	    /* float32 [16] or [256] */
 	FLAT_NESTED_ABSMAX, /* float32 */
 	FLAT_NESTED_MAP,    /* float32 [256] */
 };

@@ -50,6 +50,26 @@ test_a_subclass_is_the_tensor_it_stands_for() {
   python3 "$HERE/dequant.py" same a/tensors/model.float8.qdata a/tensors/model.float8.scale b/tensors/model.float8 32
 }
 
+# Of torchao and Transformer Engine, with the weights that torch's operations make of them.
+test_every_face_has_what_subclasses_stand_for() {
+  local data face
+  need_fixture dcp_subclasses
+  data=$DATA/dcp_subclasses
+  mount_at a "$data/ckpt" -o dequantize=bf16
+  mount_at b "$data/weights"
+  for face in tensors npy safetensors; do
+    same "a/$face" "b/$face"
+  done
+  ckptfs cat "$data/ckpt" tensors/exp_avg -o dequantize=bf16 | cmp - b/tensors/exp_avg
+  ckptfs diff "$data/ckpt" "$data/weights" -o dequantize=bf16 >out 2>&1 || true # objects have the classes
+  is "4 equal, 0 differ, 3 only in A, 0 only in B" "$(tail -n 1 out)"
+  ckptfs stat "$data/ckpt" -o dequantize=bf16 >have
+  ckptfs stat "$data/weights" >want
+  diff have want >differ || fail "$(head -n 5 differ)"
+  ckptfs export "$data/ckpt" safetensors one -o dequantize=bf16
+  same one b/safetensors
+}
+
 test_commands_see_the_weights() {
   local dir what
   dir=$(twins)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * dequantize= of a checkpoint: the input's first line is config.json, each other one a tensor, "NAME
- * DTYPE AxB" or "NAME DTYPE AxB=TEXT" with bytes that it begins with. Whatever is found is read.
+ * DTYPE AxB" or "NAME DTYPE AxB=TEXT" with bytes that it begins with; or it is an archive of torch.save,
+ * with tensor subclasses. Whatever is found is read.
  *
  * Fuzzes: ckpt/dequantise read/dequant read/derived codec/blocks_decode
  */
@@ -9,7 +10,12 @@
 #include "st_lines.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-CUSTOM_MUTATOR(parts_of_json, NULL)
+
+static size_t parts_of_either(const uint8_t *p, size_t n, struct part *v)
+{
+	return n && *p == 'P' ? parts_of_zip(p, n, v) : parts_of_json(p, n, v);
+}
+CUSTOM_MUTATOR(parts_of_either, mend_zip)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -18,11 +24,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t first = eol ? (size_t)(eol - data) : size;
 	struct ckpt *c = NULL;
 	struct ckpt_err e = { 0 };
+	char path[sizeof(scratch) + 8];
 
 	scratch_make();
-	scratch_put("config.json", data, first);
-	(void)st_put_lines(eol ? eol + 1 : data + size, data + size, "model.safetensors");
-	if (!ckpt_open(scratch, words, NULL, &c, &e))
+	(void)snprintf(path, sizeof(path), "%s", scratch);
+	if (size && *data == 'P') {
+		scratch_put("f.pt", data, size);
+		(void)snprintf(path, sizeof(path), "%s/f.pt", scratch);
+	} else {
+		scratch_put("config.json", data, first);
+		(void)st_put_lines(eol ? eol + 1 : data + size, data + size, "model.safetensors");
+	}
+	if (!ckpt_open(path, words, NULL, &c, &e))
 		read_tensors(c);
 	else
 		require(e.code && e.msg[0]);

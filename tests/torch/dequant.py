@@ -55,17 +55,20 @@ class Case:
 
     def save(self):
         self.plain()
-        for i, tensors in enumerate(self.files):
-            save_file(tensors, os.path.join(self.dir, f"ckpt/model-{i + 1:05}-of-00002.safetensors"))
-        index = {name: f"model-{i + 1:05}-of-00002.safetensors" for i, f in enumerate(self.files) for name in f}
-        with open(os.path.join(self.dir, "ckpt/model.safetensors.index.json"), "w") as f:
-            json.dump({"metadata": {}, "weight_map": index}, f)
+        self.write()
         for word, dtype in DTYPES.items():
             at = os.path.join(self.dir, "expected", word)
             os.makedirs(at)
             for name, weight in self.weights.items():
                 with open(os.path.join(at, name), "wb") as f:
                     f.write(weight(dtype).contiguous().view(torch.uint8).numpy().tobytes())
+
+    def write(self):
+        for i, tensors in enumerate(self.files):
+            save_file(tensors, os.path.join(self.dir, f"ckpt/model-{i + 1:05}-of-00002.safetensors"))
+        index = {name: f"model-{i + 1:05}-of-00002.safetensors" for i, f in enumerate(self.files) for name in f}
+        with open(os.path.join(self.dir, "ckpt/model.safetensors.index.json"), "w") as f:
+            json.dump({"metadata": {}, "weight_map": index}, f)
 
 
 def blocks(scales, rows, columns, m, n):

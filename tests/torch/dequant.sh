@@ -2,7 +2,8 @@
 # tests/torch/dequant.sh [SEED]
 #
 # Quantised checkpoints of random codes, with -o dequantize=bf16, fp16 and fp32: every weight has the bits that
-# torch, transformers or compressed-tensors compute (dequant.py), of GGUF files libggml (dequant_gguf.py). Tensors are read in one piece, and hf/ is read
+# torch, transformers or compressed-tensors compute (dequant.py), of GGUF files libggml (dequant_gguf.py),
+# and of tensor subclasses what the formulas of torchao and Transformer Engine give (dequant_subclasses.py). Tensors are read in one piece, and hf/ is read
 # through a mount. SEED (random when empty) decides. Must be root, for the chroot (scripts/chroot.sh).
 set -euo pipefail
 
@@ -19,6 +20,10 @@ if ! in_chroot python3 /mnt/tests/dequant.py make "$seed" /mnt/out/made >"$tmp/l
 fi
 if ! in_chroot python3 /mnt/tests/dequant_gguf.py "$seed" /mnt/out/made >"$tmp/log" 2>&1; then
   fail "dequant_gguf.py"
+  tail -n 20 "$tmp/log" | sed 's/^/  /'
+fi
+if ! in_chroot python3 /mnt/tests/dequant_subclasses.py "$seed" /mnt/out/made >"$tmp/log" 2>&1; then
+  fail "dequant_subclasses.py"
   tail -n 20 "$tmp/log" | sed 's/^/  /'
 fi
 for case in "$tmp"/made/*; do

@@ -22,6 +22,8 @@ from torch.distributed._shard.sharded_tensor.metadata import ShardedTensorMetada
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from safetensors.torch import save_file
+
 from save_files import as_json
 
 
@@ -70,7 +72,7 @@ class Case:
                                    "dtype": str(t.dtype)[6:], "shape": list(t.shape)})
         elif isinstance(t, Float8Tensor):
             self.object(name, {"__class__": "transformer_engine.Float8Tensor", "dtype": str(t.dtype)[6:],
-                               "shape": list(t.shape)})
+                               "shape": list(t.shape), "fp8_dtype": "float8_e4m3fn"})
             self.tensor(f"{name}._data", t.qdata)
             self.tensor(f"{name}._scale_inv", t.scale)
         elif isinstance(t, Wrapper):
@@ -260,6 +262,41 @@ def wrapped_in_dcp(out):
     case.tensor("model.taken.scale", state["taken.scale"])
     case.tensor("model.taken.scale@2", state["taken"].scale)
     case.done()
+
+
+def libraries_in_dcp(out):
+    """Subclasses that have values; weights/ has these in bfloat16."""
+    import dequant_subclasses as made  # here: quantisers' packages are not needed for the rest
+    case = Case(out, "dcp_subclasses")
+    shape, block = (48, 96), (1, 32)
+    codes, scale = made.codes(*shape), made.floats(48, 3)
+    int8 = {"qdata": codes.view(torch.int8), "scale": scale, "block_size": list(block), "zero_point": None}
+    state8 = {"codes": codes + 1, "scale": made.floats(18), "qmap": made.floats(256), "signed": True, "block_size": 256}
+    cls, make = made.ENGINE["float8"]
+    args = [codes.clamp(max=119), made.EnumSince(7), made.floats(1), torch.bfloat16, torch.Size(shape)]
+    state = {"a.weight": made.Int8Tensor(shape, torch.bfloat16, int8), "a.norm": torch.randn(96).bfloat16(),
+             "b.weight": cls(shape, torch.bfloat16, {"args": args, "function": make}),
+             "exp_avg": made.State8(shape, torch.float32, state8)}
+    dcp.save(state, checkpoint_id=case.path, no_dist=True)
+    where = ("torchao.quantization.Int8Tensor", "torchao.optim.subclass_8bit.OptimState8bit")
+    case.tensor("a.norm", state["a.norm"])
+    for name, attrs, of in (("a.weight", int8, where[0]), ("exp_avg", state8, where[1])):
+        for k, v in attrs.items():
+            if isinstance(v, torch.Tensor):
+                case.tensor(f"{name}.{k}", v)
+        case.object(name, {"__class__": of, "dtype": str(state[name].dtype)[6:], "shape": list(shape)}
+                    | {k: v for k, v in attrs.items() if not isinstance(v, torch.Tensor)})
+    case.object("b.weight", {"__class__": "transformer_engine.Float8Tensor", "dtype": "bfloat16", "shape": list(shape),
+                             "fp8_dtype": "float8_e4m3fn"})
+    case.tensor("b.weight._data", args[0])
+    case.tensor("b.weight._scale_inv", args[2])
+    case.done()
+    weights = {"a.weight": made.affine(int8["qdata"], scale, None, block)(torch.bfloat16), "a.norm": state["a.norm"],
+               "b.weight": (args[0].view(torch.float8_e4m3fn).float() * args[2]).bfloat16(),
+               "exp_avg": (state8["qmap"][state8["codes"].int()].view(18, -1) * state8["scale"].view(-1, 1))
+               .view(shape).bfloat16()}
+    os.makedirs(f"{case.dir}/weights")
+    save_file(weights, f"{case.dir}/weights/model.safetensors")
 
 
 # ---- what torch 1.12 wrote as torch.distributed._shard.checkpoint
@@ -502,6 +539,7 @@ def main():
     case.done()
     in_dcp(out)
     wrapped_in_dcp(out)
+    libraries_in_dcp(out)
     ancient_dcp(out)
     modules(out)
     scripts(out)
