@@ -216,14 +216,22 @@ static int bind_layout(struct view *v, struct ckpt_err *e)
 /*
  * Names of codes and of their scales, as quantisers write them: the fp8 of DeepSeek, of
  * compressed-tensors and of Transformer Engine; packed integers; GPTQ and AWQ; the MXFP4 of
- * GPT-OSS.
+ * GPT-OSS; torchao's.
  */
 static const struct {
 	const char *scales, *codes;
 } quantised[] = {
-	{ "_scale_inv", "" },	     { "_scale", "" },	       { "_scale", "_packed" },
-	{ "._scale_inv", "._data" }, { "_scales", "_blocks" }, { "_scales", "" },
+	{ "_scale_inv", "" },
+	{ "_scale", "" },
+	{ "_scale", "_packed" },
+	{ "._scale_inv", "._data" },
+	{ "_scales", "_blocks" },
+	{ "_scales", "" },
 	{ ".scales", ".qweight" },
+	{ ".scale", ".qdata" },
+	{ ".scale", ".codes" },
+	{ ".scale", ".int_data" },
+	{ "._rowwise_scale_inv", "._rowwise_data" },
 };
 
 /* The tensor of codes whose scales have this name, or -1. */

@@ -360,7 +360,7 @@ END_TEST
 
 /* ---- refusals ---- */
 
-START_LOOP_TEST(what_cannot_be_averaged_is_refused_by_name, 18)
+START_LOOP_TEST(what_cannot_be_averaged_is_refused_by_name, 19)
 {
 	static const struct {
 		const char *average, *says;
@@ -383,10 +383,15 @@ START_LOOP_TEST(what_cannot_be_averaged_is_refused_by_name, 18)
 		{ "step-9:.5,odd:.5", "odd' has no tensor 'empty'" },
 		{ "shape:.5,step-9:.5", "has shape (2, 2)" },
 		{ "small:.5,step-9:.5", "float8_e4m3fn, whose codes have no average" },
+		{ "codes:.5,codes:.5", "is int8, whose codes have no average" },
 	};
 	const struct weights_tensor odd[] = {
 		{ "bf16", CKPT_DTYPE_BF16, 2, { FEW, COLUMNS }, NULL },
 		{ "f16", CKPT_DTYPE_F32, 2, { FEW, COLUMNS }, NULL },
+	};
+	const struct weights_tensor codes[] = {
+		{ "w.qdata", CKPT_DTYPE_I8, 2, { FEW, COLUMNS }, NULL },
+		{ "w.scale", CKPT_DTYPE_F32, 2, { FEW, 1 }, NULL },
 	};
 	struct weights_tensor shape[TYPES + 1];
 	struct ckpt_err e = { 0 };
@@ -405,6 +410,7 @@ START_LOOP_TEST(what_cannot_be_averaged_is_refused_by_name, 18)
 	shape[2] =
 		(struct weights_tensor){ "f32", CKPT_DTYPE_F8_E4M3FN, 2, { FEW, COLUMNS }, NULL };
 	weights_put(dir_fd, "small", shape, TYPES + 1);
+	weights_put(dir_fd, "codes", codes, 2);
 	ck_assert_int_lt(open_average(dir, of[_i].average, &c, &e), 0);
 	ck_assert_msg(strstr(e.msg, "option 'average'") && strstr(e.msg, of[_i].says), "%s", e.msg);
 	stage_release(&g);
