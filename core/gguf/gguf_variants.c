@@ -72,6 +72,8 @@ void gguf_granite_moe_put(const struct gguf_config *c, struct gguf_keys *k)
 
 /* ---- Command R ---- */
 
+enum { COHERE_NORMED = 64 }; /* layers of Command R+ */
+
 void gguf_cohere_check(struct gguf_config *c, struct config_in *r)
 {
 	struct config_in rope = gguf_rope_of(r);
@@ -83,6 +85,10 @@ void gguf_cohere_check(struct gguf_config *c, struct config_in *r)
 	config_must(r, c->a.head_dim % 2 == 0, "heads of an odd size");
 	config_must(r, !c->a.attention_bias, "'attention_bias' is true");
 	config_must(r, c->a.tied, "'tie_word_embeddings' is false");
+	/* llama.cpp tells by the layers whether queries and keys are normalised. */
+	config_must(r, c->a.qk_norm == (c->a.layers >= COHERE_NORMED),
+		    c->a.qk_norm ? "'use_qk_norm' in less than 64 layers"
+				 : "64 layers or more without 'use_qk_norm'");
 	(void)config_number_or(r, "logit_scale", 0.0625);
 	config_must(r, !strcmp(gguf_rope_type(&rope), "default"), "scaled rotary embeddings");
 	gguf_rope_check(c, r);

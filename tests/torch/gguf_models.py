@@ -215,7 +215,9 @@ def config(r, name, vocab):
             "attention_multiplier": 0.3, "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.0,
             "num_local_experts": 4, "num_experts_per_tok": 2, "attention_bias": r.random() < 0.5}),
         "cohere": (transformers.CohereConfig, {
-            "logit_scale": 0.25, "use_qk_norm": r.random() < 0.5, "pad_token_id": None}),
+            "logit_scale": 0.25, "pad_token_id": None}),
+        "cohere_plus": (transformers.CohereConfig, {
+            "logit_scale": 0.25, "use_qk_norm": True, "num_hidden_layers": 64, "pad_token_id": None}),
         "smollm3": (transformers.SmolLM3Config, {"num_hidden_layers": 5, "pad_token_id": None}),
         "olmo2": (transformers.Olmo2Config, {"pad_token_id": None}),
         "olmo3": (transformers.Olmo3Config, {
@@ -252,7 +254,7 @@ NAMES = {"llama": "llama", "smaug": "smaug", "mistral": "pieces", "mixtral": "me
          "gemma2": "gemma", "gemma3": "gemma", "phi3": "pieces", "phi4_mini": "o200k", "glm4": "glm",
          "glm4_moe": "glm", "gemma": "gemma", "granite": "smollm", "smollm3": "llama", "olmo2": "gpt2",
          "olmo3": "tekken", "gpt_oss": "o200k", "deepseek_v2": "smollm", "deepseek_v3": "deepseek3", "qwen3_next": "qwen",
-         "granite_moe": "smollm", "cohere": "smollm",
+         "granite_moe": "smollm", "cohere": "smollm", "cohere_plus": "smollm",
          "qwen35": "qwen35", "qwen35_moe": "qwen35"}
 
 

@@ -301,6 +301,7 @@ static const struct {
 	  UNSUPPORTED("a 'head_dim' that is not 'hidden_size' by the number of heads") },
 	{ COHERE ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
 	  UNSUPPORTED("scaled rotary embeddings") },
+	{ COHERE ", \"use_qk_norm\": true", UNSUPPORTED("'use_qk_norm' in less than 64 layers") },
 	{ KIND("Cohere"), "config.json has no 'layer_norm_eps'" },
 	{ GRANITE_MOE ", \"num_experts_per_tok\": 5",
 	  UNSUPPORTED("more experts at a time than there are") },
