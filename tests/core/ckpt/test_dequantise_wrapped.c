@@ -745,6 +745,27 @@ START_TEST(integer_zero_points_are_among_the_codes)
 }
 END_TEST
 
+/* A cast would round the scales and leave the codes. */
+START_TEST(a_cast_of_their_parts_is_refused)
+{
+	static const char *const saved[] = {
+		"{w: " INT8 "<6,8>{qdata: I8[6,8], scale: F32[6,1], block_size: (1,8)}}",
+		AQT_OF("U8", "F32[6]", "block_size: (1,8), zero_point_domain: " DOMAIN "(2)"),
+		"{w: " STATEF "<48>{codes: E4[48], scale: F32[2]}}",
+		"{w: " BLOCKS "((6,200), U8[6,200], F32[1,4], N, N, 7, torch.bfloat16, N, T, N)}",
+	};
+	const struct ckpt_opts as = { .dtype = "bf16", .index = ":memory:" };
+
+	for (size_t i = 0; i < ARRAY_LEN(saved); i++) {
+		struct ckpt_err e = { 0 };
+		struct ckpt *c = NULL;
+
+		ck_assert_msg(open_saved(saved[i], &as, &c, &e) != 0, "case %zu", i);
+		ck_assert_msg(strstr(e.msg, "codes") != NULL, "%s", e.msg);
+	}
+}
+END_TEST
+
 START_TEST(whatever_fails_is_an_error)
 {
 	unsigned failed = 0;
