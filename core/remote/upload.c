@@ -630,6 +630,8 @@ void uploads_undo(struct uploads *u, struct buf *left)
 			v[c.n++] = u->v[i];
 	if (v)
 		failed = for_all(&c, &e);
+	if (!v && !u->committed) /* nothing could be undone, and every object may have begun one */
+		buf_str(left, "uploads may be left: out of memory");
 	if (failed) {
 		if (left->len)
 			buf_str(left, "; ");

@@ -3,6 +3,7 @@
  * Uploads against a store in memory, which does what its script says: each call may fail before it
  * has an effect, or after it (the answer is lost). Whatever happens, all or nothing is visible.
  */
+#include "fault.h"
 #include "remote/upload.h"
 #include "suites.h"
 
@@ -80,6 +81,13 @@ static void hex(const uint8_t *md5, char *ret)
 	ret[32] = 0;
 }
 
+/* In place of an assertion of Check, which allocates: that may be made to fail. */
+static void must(bool ok)
+{
+	if (!ok)
+		abort();
+}
+
 static int do_put(void *s, const char *path, const struct upload_bytes *b, bool only_new,
 		  char etag[static UPLOAD_ETAG], struct ckpt_err *e)
 {
@@ -94,7 +102,7 @@ static int do_put(void *s, const char *path, const struct upload_bytes *b, bool 
 		return err_set(e, EEXIST, "there is one");
 	if (!x)
 		x = make(store.objects, path);
-	ck_assert_int_eq(b->read(b->arg, 0, x->bytes, b->len), 0);
+	must(!b->read(b->arg, 0, x->bytes, b->len));
 	x->bytes[b->len] = 0;
 	hex(b->md5, x->etag);
 	(void)snprintf(etag, UPLOAD_ETAG, "%s", x->etag);
@@ -118,6 +126,10 @@ static int do_begin(void *s, const char *path, char **ret_id, bool *ret_doubtful
 	if (how)
 		return broken(e);
 	*ret_id = strdup(x->id);
+	if (!*ret_id) {
+		x->there = false;
+		return err_nomem(e);
+	}
 	return 0;
 }
 
@@ -133,8 +145,8 @@ static int do_part(void *s, const char *path, const char *id, unsigned number,
 		return broken(e);
 	if (!x)
 		return err_set(e, ENOENT, "no such upload");
-	ck_assert_uint_le(number, PARTS);
-	ck_assert_int_eq(b->read(b->arg, 0, x->part[number], b->len), 0);
+	must(number <= PARTS);
+	must(!b->read(b->arg, 0, x->part[number], b->len));
 	x->part[number][b->len] = 0;
 	hex(b->md5, etag);
 	return how ? broken(e) : 0;
@@ -162,7 +174,7 @@ static int do_complete(void *s, const char *path, const char *id, const struct u
 	x->bytes[0] = 0;
 	md5_init(&c);
 	for (size_t i = 0; i < n; i++) {
-		ck_assert_ptr_nonnull(parts[i].etag);
+		must(parts[i].etag);
 		md5_update(&c, MD5_DIGEST_SIZE, parts[i].md5);
 		(void)strncat(x->bytes, u->part[i + 1], BYTES);
 	}
@@ -514,6 +526,158 @@ START_LOOP_TEST(while_the_commit_point_may_be_visible_the_rest_stays, ARRAY_LEN(
 		ck_assert_ptr_nonnull(strstr(store.log, "look .metadata\nlook .metadata\n"
 							"remove .metadata\nremove "));
 	uploads_free(u);
+}
+END_TEST
+
+/* ---- what is asked for in the wrong order, and what cannot be undone ---- */
+
+START_TEST(what_comes_last_must_have_been_written)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+
+	reset();
+	u = begin(true, 4);
+	ck_assert_int_eq(give(u, 2, "b", 1, true, "bb", &e), 0); /* numbers may have gaps */
+	ck_assert_int_eq(give(u, 2, "c", 2, true, "c", &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "'b' and 'c' have one number");
+	ck_assert_int_eq(uploads_name(u, UPLOADS_COMES_LAST, "none", &e), 0);
+	ck_assert_int_eq(uploads_commit(u, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "'none' was not written");
+	uploads_undo(u, &left);
+	ck_assert_uint_eq(left.len, 0);
+	ck_assert_uint_eq(count(store.objects), 0);
+	uploads_free(u);
+	uploads_free(NULL);
+}
+END_TEST
+
+START_TEST(after_a_commit_or_a_stop_there_is_no_other)
+{
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+
+	reset();
+	u = begin(true, 4);
+	ck_assert_msg(!write_all(u, &e), "%s", e.msg);
+	ck_assert_int_eq(uploads_commit(u, &e), -ECANCELED);
+	uploads_free(u);
+	check_all_there();
+	reset();
+	u = begin(true, 4);
+	uploads_stop(u);
+	ck_assert_int_eq(write_all(u, &e), -ECANCELED);
+	ck_assert_int_eq(uploads_commit(u, &e), -ECANCELED);
+	ck_assert_str_eq(e.msg, "stopped");
+	ck_assert_str_eq(store.log, "");
+	uploads_free(u);
+}
+END_TEST
+
+/* _i: the removal before or behind the others; whether it has had its effect. */
+START_LOOP_TEST(an_old_object_that_cannot_be_removed_ends_the_commit, 4)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+
+	reset();
+	(void)make(store.objects, "old");
+	u = begin(false, 4);
+	ck_assert_int_eq(
+		uploads_name(u, _i % 2 ? UPLOADS_REMOVED_FIRST : UPLOADS_REMOVED, "old", &e), 0);
+	store.how = _i / 2 ? "a." : "b.";
+	/* begin a, two parts, begin c, part; then: the removal, or complete a, put b, complete c */
+	store.fails = _i % 2 ? 6 : 9;
+	ck_assert_int_eq(write_all(u, &e), -EIO);
+	ck_assert_str_eq(e.msg, "remove 'old': a call fails");
+	uploads_undo(u, &left);
+	/* The answer may have been lost. */
+	ck_assert_str_eq(left.data, "the checkpoint that was there before is gone");
+	ck_assert_uint_eq(count(store.objects), _i / 2 ? 0 : 1);
+	ck_assert_uint_eq(count(store.uploads), 0);
+	uploads_free(u);
+}
+END_TEST
+
+START_TEST(of_many_that_are_left_three_are_named)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+	char path[8];
+
+	reset();
+	u = begin(true, 1);
+	for (unsigned i = 0; i < 5; i++) {
+		(void)snprintf(path, sizeof(path), "f%u", i);
+		ck_assert_int_eq(give(u, i, path, 1, false, "xx", &e), 0);
+	}
+	store.fails = store.calls + 1;
+	store.how = "b";
+	uploads_undo(u, &left);
+	ck_assert_str_eq(left.data,
+			 "5 uploads could not be removed (a call fails): 'f0' upload u1, "
+			 "'f1' upload u2, 'f2' upload u3, ...");
+	uploads_free(u);
+}
+END_TEST
+
+START_TEST(without_memory_it_says_that_uploads_may_be_left)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+
+	reset();
+	u = begin(true, 1);
+	ck_assert_int_eq(give(u, 0, "a", 1, false, "xx", &e), 0);
+	fault_on(FAULT_ALLOC, 1, 1);
+	uploads_undo(u, &left);
+	fault_off();
+	ck_assert_str_eq(left.data, "uploads may be left: out of memory");
+	ck_assert_uint_eq(count(store.uploads), 1);
+	uploads_free(u);
+}
+END_TEST
+
+/* Whatever allocation fails, and whatever thread cannot be started. */
+static const int fault_kinds[] = { FAULT_ALLOC, FAULT_THREAD };
+
+START_LOOP_TEST(what_fails_here_leaves_all_or_nothing, ARRAY_LEN(fault_kinds))
+{
+	const struct uploads_options o = { .only_new = true, .held = 4 };
+
+	FAULT_LOOP(fault_kinds[_i])
+	{
+		struct buf left = BUF_INIT(1024);
+		struct ckpt_err e = { 0 };
+		struct uploads *u = NULL;
+		int64_t live;
+		int rc;
+
+		reset();
+		live = fault_live();
+		rc = uploads_new(&ops, NULL, &o, &u, &e);
+		if (!rc) {
+			rc = write_all(u, &e);
+			uploads_undo(u, &left);
+		}
+		fault_off();
+		if (rc) {
+			ck_assert_msg(rc == -e.code && *e.msg, "%s: %d: %s", fault_name(), rc,
+				      e.msg);
+			ck_assert_uint_eq(count(store.objects), 0);
+		} else
+			check_all_there();
+		if (!left.len)
+			ck_assert_uint_eq(count(store.uploads), 0);
+		buf_release(&left);
+		uploads_free(u);
+		ck_assert_msg(fault_live() == live, "%s leaves %lld bytes", fault_name(),
+			      (long long)(fault_live() - live));
+	}
 }
 END_TEST
 
