@@ -169,10 +169,12 @@ $(BUILD)/ckptfs: $(call obj,$(FS)) $(BUILD)/libcore.a $(BUILD)/fs.list
 $(BUILD)/ckptfs-fetch: $(call obj,$(FETCH)) $(BUILD)/libcore.a $(BUILD)/fetch.list
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $(objects) $(FETCH_LIBS)
 
-# The same, with directories of this machine in place of stores.
+# The same, with directories of this machine in place of stores, and calls that fail on command.
+DIR_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,main malloc calloc realloc strdup mmap pthread_create fstat fstatat fstatvfs \
+	fstatfs ftruncate posix_fallocate mkdir mkdirat asprintf __asprintf_chk memfd_create eventfd socketpair pipe2 dup2 fork pread pwrite fdopendir open openat)
 $(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/remote/%.c,depot fetch_main sched server upload writes)) \
   $(BUILD)/libcore.a
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -Wl,--wrap=pwrite -o $@ $(objects) $(CORE_LIBS)
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) $(DIR_WRAP) -o $@ $(objects) $(CORE_LIBS)
 
 # Where libckpt looks for it.
 $(BUILD)/core/source/remote_link.o: private CPPFLAGS_ += -DCKPTFS_LIBEXECDIR='"$(LIBEXECDIR)"'

@@ -12,24 +12,161 @@
  *	DIR_STORE_FREE=FILE	store_free waits until there is that file
  *	DIR_STORE_FULL=WHERE	nothing can be written to files on "disk", or neither there nor in
  *				"memory"
+ *	DIR_STORE_FAULT=N	call N of the program and of what it starts fails: an allocation, a
+ *				system call, a thread; the log says "fault NAME"
  *
- * The first line of the log is "pid PID".
+ * The first line of the log is "pid PID". s3:// can be written to: an object's ETag is known as long
+ * as the process lives that wrote it.
  */
 #include "remote/store.h"
 
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "remote/upload.h"
 #include "remote/wire.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <nettle/base16.h>
+#include <nettle/md5.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-/* By the linker's --wrap, for blocks. */
+/* ---- calls that fail: by the linker's --wrap ---- */
+
+static _Atomic uint64_t *calls; /* of all processes */
+static uint64_t fault;		/* 0: none */
+
+static void read_fault(void)
+{
+	const char *n = getenv("DIR_STORE_FAULT");
+	void *p = n ? mmap(NULL, sizeof(*calls), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			   -1, 0)
+		    : MAP_FAILED;
+
+	if (p == MAP_FAILED)
+		return;
+	calls = p;
+	fault = strtoull(n, NULL, 10);
+}
+
+int __real_main(int argc, char **argv);
+int __wrap_main(int argc, char **argv);
+
+/* What comes before is not the program's: counters of coverage, for example. */
+int __wrap_main(int argc, char **argv)
+{
+	read_fault();
+	return __real_main(argc, argv);
+}
+
+static bool fails(const char *name, int code)
+{
+	const char *log;
+	char line[64];
+	int fd, n;
+
+	if (!fault || atomic_fetch_add(calls, 1) + 1 != fault)
+		return false;
+	log = getenv("DIR_STORE_LOG");
+	fd = log ? (int)syscall(SYS_openat, AT_FDCWD, log,
+				O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600)
+		 : -1;
+	n = snprintf(line, sizeof(line), "fault %s\n", name);
+	if (fd >= 0) {
+		(void)!write(fd, line, (size_t)n);
+		(void)close(fd);
+	}
+	errno = code;
+	return true;
+}
+
+#define FAILING(type, bad, code, name, params, args) \
+	type __real_##name params; \
+	type __wrap_##name params; \
+	type __wrap_##name params \
+	{ \
+		return fails(#name, code) ? bad : __real_##name args; \
+	}
+FAILING(void *, NULL, ENOMEM, malloc, (size_t n), (n))
+FAILING(void *, NULL, ENOMEM, calloc, (size_t n, size_t size), (n, size))
+FAILING(void *, NULL, ENOMEM, realloc, (void *p, size_t n), (p, n))
+FAILING(char *, NULL, ENOMEM, strdup, (const char *t), (t))
+FAILING(void *, MAP_FAILED, ENOMEM, mmap,
+	(void *p, size_t n, int prot, int flags, int fd, off_t off), (p, n, prot, flags, fd, off))
+FAILING(int, EAGAIN, EAGAIN, pthread_create,
+	(pthread_t * ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg),
+	(ret, attr, fn, arg))
+FAILING(int, -1, EIO, fstat, (int fd, struct stat *st), (fd, st))
+FAILING(int, -1, EIO, fstatat, (int fd, const char *path, struct stat *st, int flags),
+	(fd, path, st, flags))
+FAILING(int, -1, EIO, fstatvfs, (int fd, struct statvfs *st), (fd, st))
+FAILING(int, -1, ENOSPC, ftruncate, (int fd, off_t n), (fd, n))
+FAILING(int, -1, ENOSPC, mkdirat, (int fd, const char *path, mode_t mode), (fd, path, mode))
+FAILING(int, -1, EMFILE, memfd_create, (const char *name, unsigned flags), (name, flags))
+FAILING(int, -1, EMFILE, eventfd, (unsigned n, int flags), (n, flags))
+FAILING(int, -1, EMFILE, socketpair, (int domain, int type, int protocol, int fds[2]),
+	(domain, type, protocol, fds))
+FAILING(int, -1, EMFILE, pipe2, (int fds[2], int flags), (fds, flags))
+FAILING(int, -1, EMFILE, dup2, (int from, int to), (from, to))
+FAILING(pid_t, -1, EAGAIN, fork, (void), ())
+FAILING(ssize_t, -1, EIO, pread, (int fd, void *p, size_t n, off_t at), (fd, p, n, at))
+FAILING(DIR *, NULL, EMFILE, fdopendir, (int fd), (fd))
+
+FAILING(int, -1, ENOSPC, mkdir, (const char *path, mode_t mode), (path, mode))
+FAILING(int, ENOSPC, ENOSPC, posix_fallocate, (int fd, off_t at, off_t n), (fd, at, n))
+FAILING(int, -1, EIO, fstatfs, (int fd, struct statfs *st), (fd, st))
+
+int __wrap_asprintf(char **ret, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+#define PRINTING(name, params) \
+	int __wrap_##name params \
+	{ \
+		va_list ap; \
+		int n; \
+\
+		va_start(ap, fmt); \
+		n = fails(#name, ENOMEM) ? -1 : vasprintf(ret, fmt, ap); \
+		va_end(ap); \
+		return n; \
+	}
+PRINTING(asprintf, (char **ret, const char *fmt, ...))
+PRINTING(__asprintf_chk, (char **ret, int flag, const char *fmt, ...))
+
+static mode_t mode_of(int flags, va_list ap)
+{
+	return flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0;
+}
+
+#define OPENING(name, params, args) \
+	int __real_##name params; \
+	int __wrap_##name params; \
+	int __wrap_##name params \
+	{ \
+		mode_t mode; \
+		va_list ap; \
+\
+		va_start(ap, flags); \
+		mode = mode_of(flags, ap); \
+		va_end(ap); \
+		return fails(#name, EMFILE) ? -1 : __real_##name args; \
+	}
+OPENING(open, (const char *path, int flags, ...), (path, flags, mode))
+OPENING(openat, (int dir, const char *path, int flags, ...), (dir, path, flags, mode))
+
 ssize_t __real_pwrite(int fd, const void *p, size_t n, off_t at);
 ssize_t __wrap_pwrite(int fd, const void *p, size_t n, off_t at);
 
@@ -39,6 +176,8 @@ ssize_t __wrap_pwrite(int fd, const void *p, size_t n, off_t at)
 	char link[64], path[256];
 	ssize_t len;
 
+	if (fails("pwrite", ENOSPC))
+		return -1;
 	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	len = where ? readlink(link, path, sizeof(path)) : -1;
 	if (!where || (!strcmp(where, "disk") && len > 7 && !strncmp(path, "/memfd:", 7)))
@@ -46,6 +185,8 @@ ssize_t __wrap_pwrite(int fd, const void *p, size_t n, off_t at)
 	errno = ENOSPC;
 	return -1;
 }
+
+/* ---- the network ---- */
 
 struct net {
 	_Atomic uint64_t requests, bytes;
@@ -317,9 +458,12 @@ int store_get(struct store *s, const char *path, const struct place_seen *seen, 
 	if (!g)
 		return err_nomem(e);
 	*g = (struct get){ s, *seen, strdup(path), off, len, *sink };
-	rc = pthread_create(&t, NULL, run, g);
-	if (rc)
+	rc = g->path ? pthread_create(&t, NULL, run, g) : ENOMEM;
+	if (rc) {
+		free(g->path);
+		free(g);
 		return err_sys(e, rc, "start a thread");
+	}
 	(void)pthread_detach(t);
 	*ret = g;
 	return 0;
@@ -331,8 +475,282 @@ void get_cancel(struct net *n, struct get *g)
 	(void)g;
 }
 
+/* ---- writing ---- */
+
+enum { PARTS_MAX = 16, MADE_MAX = 256 };
+
+struct part {
+	char *p;
+	size_t n;
+};
+
+/* An upload, or the ETag of an object that was made here. */
+struct made {
+	char *path;
+	unsigned id; /* 0: an object */
+	struct part parts[PARTS_MAX];
+	char etag[64];
+};
+
+static struct {
+	pthread_mutex_t lock;
+	struct made v[MADE_MAX];
+	unsigned ids;
+} made = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* Under the lock. */
+static struct made *find_made(const char *path, unsigned id)
+{
+	for (size_t i = 0; i < MADE_MAX; i++)
+		if (made.v[i].path && made.v[i].id == id && !strcmp(made.v[i].path, path))
+			return &made.v[i];
+	return NULL;
+}
+
+static struct made *new_made(const char *path, unsigned id)
+{
+	for (size_t i = 0; i < MADE_MAX; i++)
+		if (!made.v[i].path) {
+			made.v[i] = (struct made){ .path = strdup(path), .id = id };
+			return made.v[i].path ? &made.v[i] : NULL;
+		}
+	return NULL;
+}
+
+static void drop_made(struct made *x)
+{
+	for (size_t i = 0; x && i < PARTS_MAX; i++)
+		free(x->parts[i].p);
+	if (x)
+		free(x->path);
+	if (x)
+		*x = (struct made){ 0 };
+}
+
+static int no_request(const char *what, struct ckpt_err *e)
+{
+	return err_set(e, EIO, "%s fails", what);
+}
+
+/* Makes the file of the parts; its directories too. */
+static int make_file(const struct store *s, const char *path, const struct part *parts, size_t n,
+		     struct ckpt_err *e)
+{
+	char whole[4096], other[4200];
+	uint64_t at = 0;
+	int rc = path_of(s, path, whole);
+
+	(void)mkdir(s->dir, 0700);
+	for (char *c = whole + strlen(s->dir) + 1; !rc && (c = strchr(c, '/')); c++) {
+		*c = 0;
+		(void)mkdir(whole, 0700);
+		*c = '/';
+	}
+	(void)snprintf(other, sizeof(other), "%s.new", whole);
+	autoclose int fd = rc ? -1 : open(other, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	if (fd < 0)
+		return err_sys(e, errno, "make '%s'", path);
+	for (size_t i = 0; !rc && i < n; i++) {
+		rc = io_pwrite(fd, parts[i].p, parts[i].n, at);
+		at += parts[i].n;
+	}
+	if (rc || rename(other, whole)) {
+		(void)unlink(other);
+		return err_sys(e, rc ? -rc : errno, "make '%s'", path);
+	}
+	return 0;
+}
+
+static int take_bytes(const struct upload_bytes *b, struct part *ret, struct ckpt_err *e)
+{
+	int rc;
+
+	*ret = (struct part){ malloc(b->len + 1), b->len };
+	if (!ret->p)
+		return err_nomem(e);
+	rc = b->read(b->arg, 0, ret->p, b->len);
+	return rc ? err_sys(e, -rc, "read") : 0;
+}
+
+static void hex_of(const uint8_t *md5, char *ret)
+{
+	base16_encode_update(ret, MD5_DIGEST_SIZE, md5);
+	ret[2 * MD5_DIGEST_SIZE] = 0;
+}
+
+static bool is_there(const struct store *s, const char *path, uint64_t *ret_size)
+{
+	char whole[4096];
+	struct stat st;
+
+	if (path_of(s, path, whole) || stat(whole, &st) || !S_ISREG(st.st_mode))
+		return false;
+	*ret_size = (uint64_t)st.st_size;
+	return true;
+}
+
+static int dir_put(void *store, const char *path, const struct upload_bytes *b, bool only_new,
+		   char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+{
+	const struct store *s = store;
+	bool lost = request(s->net, "put", path, 0, b->len);
+	struct part all;
+	uint64_t size;
+	int rc = take_bytes(b, &all, e);
+	SCOPED_LOCK(&made.lock);
+	struct made *x;
+
+	if (!rc && only_new && is_there(s, path, &size))
+		rc = err_set(e, EEXIST, "there is one");
+	if (!rc)
+		rc = make_file(s, path, &all, 1, e);
+	free(all.p);
+	if (rc)
+		return rc;
+	hex_of(b->md5, etag);
+	drop_made(find_made(path, 0));
+	x = new_made(path, 0);
+	if (x)
+		(void)snprintf(x->etag, sizeof(x->etag), "%s", etag);
+	return lost ? no_request("put", e) : 0;
+}
+
+static int dir_begin(void *store, const char *path, char **ret_id, bool *ret_doubtful,
+		     const atomic_bool *cancel, struct ckpt_err *e)
+{
+	const struct store *s = store;
+	bool lost = request(s->net, "begin", path, 0, 0);
+	SCOPED_LOCK(&made.lock);
+	const struct made *x = new_made(path, ++made.ids);
+
+	(void)cancel;
+	*ret_doubtful = false;
+	if (lost)
+		return no_request("begin", e);
+	*ret_id = NULL;
+	return x && asprintf(ret_id, "%u", x->id) > 0 ? 0 : err_nomem(e);
+}
+
+static unsigned id_of(const char *id)
+{
+	return (unsigned)strtoul(id, NULL, 10);
+}
+
+static int dir_part(void *store, const char *path, const char *id, unsigned n,
+		    const struct upload_bytes *b, char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+{
+	const struct store *s = store;
+	bool lost = request(s->net, "part", path, n, b->len);
+	struct part one;
+	int rc = take_bytes(b, &one, e);
+	SCOPED_LOCK(&made.lock);
+	struct made *x = find_made(path, id_of(id));
+
+	if (rc || !x || n > PARTS_MAX) {
+		free(one.p);
+		return rc ? rc : err_set(e, ENOENT, "no such upload");
+	}
+	free(x->parts[n - 1].p);
+	x->parts[n - 1] = one;
+	hex_of(b->md5, etag);
+	return lost ? no_request("part", e) : 0;
+}
+
+static int dir_complete(void *store, const char *path, const char *id,
+			const struct upload_done *parts, size_t n, bool only_new,
+			char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+{
+	const struct store *s = store;
+	bool lost = request(s->net, "complete", path, 0, n);
+	uint8_t all[MD5_DIGEST_SIZE];
+	char one[2 * MD5_DIGEST_SIZE + 1];
+	SCOPED_LOCK(&made.lock);
+	struct made *u = find_made(path, id_of(id)), *x;
+	struct md5_ctx c;
+	uint64_t size;
+	int rc;
+
+	if (!u)
+		return err_set(e, ENOENT, "no such upload");
+	if (only_new && is_there(s, path, &size))
+		return err_set(e, EEXIST, "there is one");
+	rc = make_file(s, path, u->parts, n, e);
+	if (rc)
+		return rc;
+	md5_init(&c);
+	for (size_t i = 0; i < n; i++)
+		md5_update(&c, MD5_DIGEST_SIZE, parts[i].md5);
+	md5_digest(&c, sizeof(all), all);
+	hex_of(all, one);
+	(void)snprintf(etag, UPLOAD_ETAG, "%s-%zu", one, n);
+	drop_made(u);
+	drop_made(find_made(path, 0));
+	x = new_made(path, 0);
+	if (x)
+		(void)snprintf(x->etag, sizeof(x->etag), "%s-%zu", one, n);
+	return lost ? no_request("complete", e) : 0;
+}
+
+static int dir_abort(void *store, const char *path, const char *id, struct ckpt_err *e)
+{
+	const struct store *s = store;
+	bool lost = request(s->net, "abort", path, 0, 0);
+	SCOPED_LOCK(&made.lock);
+
+	drop_made(find_made(path, id_of(id)));
+	return lost ? no_request("abort", e) : 0;
+}
+
+static int dir_sweep(void *store, const char *path, const char *keep, struct ckpt_err *e)
+{
+	const struct store *s = store;
+	bool lost = request(s->net, "sweep", path, 0, 0);
+	SCOPED_LOCK(&made.lock);
+
+	for (unsigned id = 1; id <= made.ids; id++)
+		if (!keep || id_of(keep) != id)
+			drop_made(find_made(path, id));
+	return lost ? no_request("sweep", e) : 0;
+}
+
+static int dir_look(void *store, const char *path, char etag[static UPLOAD_ETAG],
+		    uint64_t *ret_size, struct ckpt_err *e)
+{
+	const struct store *s = store;
+	bool lost = request(s->net, "see", path, 0, 0);
+	SCOPED_LOCK(&made.lock);
+	const struct made *x = find_made(path, 0);
+
+	if (lost)
+		return no_request("see", e);
+	(void)snprintf(etag, UPLOAD_ETAG, "%s", x ? x->etag : "another");
+	return is_there(s, path, ret_size);
+}
+
+static int dir_remove(void *store, const char *path, struct ckpt_err *e)
+{
+	const struct store *s = store;
+	bool lost = request(s->net, "remove", path, 0, 0);
+	char whole[4096];
+	SCOPED_LOCK(&made.lock);
+
+	if (!path_of(s, path, whole))
+		(void)unlink(whole);
+	drop_made(find_made(path, 0));
+	return lost ? no_request("remove", e) : 0;
+}
+
 const struct upload_ops *store_uploads(const struct store *s)
 {
-	(void)s;
-	return NULL;
+	static const struct upload_ops ops = { .put = dir_put,
+					       .begin = dir_begin,
+					       .part = dir_part,
+					       .complete = dir_complete,
+					       .abort = dir_abort,
+					       .sweep = dir_sweep,
+					       .look = dir_look,
+					       .remove = dir_remove };
+
+	return strncmp(s->address, "s3", 2) ? NULL : &ops;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/err.h"
 #include "blob_util.h"
 #include "remote/wire.h"
 #include "suites.h"
@@ -8,6 +10,8 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 static int pair[2], control;
@@ -58,8 +62,9 @@ START_TEST(what_is_no_message_is_refused)
 		    { WIRE_PING, 0, sizeof(struct wire_head) + 1 },
 		    { WIRE_PING, 0, sizeof(struct wire_head) - 1 },
 		    { WIRE_PING, UINT32_MAX, sizeof(struct wire_head) },
-		    { WIRE_PING, 0, 1 } };
-	char room[sizeof(struct wire_head) + 1] = { 0 };
+		    { WIRE_PING, 0, 1 },
+		    { WIRE_PING, 1, sizeof(struct wire_head) + 2 } };
+	char room[sizeof(struct wire_head) + 2] = { 0 };
 	int rc;
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -75,6 +80,60 @@ START_TEST(what_is_no_message_is_refused)
 	autofree struct wire_msg *m = receive(&rc);
 
 	ck_assert_int_eq(rc, 0);
+}
+END_TEST
+
+START_TEST(a_message_that_is_too_long_is_neither_sent_nor_taken)
+{
+	static char much[sizeof(struct wire_head) + WIRE_TEXT_MAX + 1];
+	struct wire_head h = { .kind = WIRE_PING, .text = WIRE_TEXT_MAX + 1 };
+	int fds[2], rc;
+
+	ck_assert_int_eq(wire_send(pair[0], &h, much, WIRE_TEXT_MAX + 1, -1), -EMSGSIZE);
+	ck_assert_int_eq(wire_send(pair[0], &h, much, WIRE_TEXT_MAX, -1), 0);
+	autofree struct wire_msg *m = receive(&rc);
+
+	ck_assert_int_eq(rc, 1);
+	ck_assert_uint_eq(m->head.text, WIRE_TEXT_MAX);
+	memcpy(much, &(struct wire_head){ .kind = WIRE_PING, .text = WIRE_TEXT_MAX + 1 },
+	       sizeof(h));
+	REQUIRE(send(pair[0], much, sizeof(much), 0) == (ssize_t)sizeof(much));
+	autofree struct wire_msg *n = receive(&rc);
+
+	ck_assert(n && rc == -EPROTO);
+	/* Where there is no other side, and where there is no socket. */
+	(void)close(pair[1]);
+	ck_assert_int_eq(wire_send(pair[0], &h, NULL, 0, -1), -EPIPE);
+	REQUIRE(!pipe2(fds, O_CLOEXEC));
+	ck_assert_int_eq(wire_send(fds[1], &h, NULL, 0, -1), -ENOTSOCK);
+	ck_assert_int_eq(wire_receive(fds[0], m), -ENOTSOCK);
+}
+END_TEST
+
+/* A descriptor of what is no message is not left open. */
+START_TEST(a_descriptor_is_taken_only_with_a_message)
+{
+	struct wire_head h = { .kind = WIRE_KINDS };
+	struct rlimit lim;
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), next, rc;
+
+	next = dup(fd);
+	(void)close(next);
+	ck_assert_int_eq(wire_send(pair[0], &h, NULL, 0, fd), 0);
+	autofree struct wire_msg *m = receive(&rc);
+
+	ck_assert_int_eq(rc, -EPROTO);
+	ck_assert_int_eq(m->fd, -1);
+	ck_assert_int_eq(dup(fd), next);
+	/* No room for it: the rest is there. */
+	h = (struct wire_head){ .kind = WIRE_PING };
+	ck_assert_int_eq(wire_send(pair[0], &h, "a", 2, fd), 0);
+	REQUIRE(!getrlimit(RLIMIT_NOFILE, &lim));
+	lim.rlim_cur = (rlim_t)next + 1;
+	REQUIRE(!setrlimit(RLIMIT_NOFILE, &lim));
+	ck_assert_int_eq(wire_receive(pair[1], m), -EMFILE);
+	ck_assert_int_eq(m->fd, -1);
+	ck_assert_str_eq(m->text, "a");
 }
 END_TEST
 
@@ -94,6 +153,8 @@ START_TEST(identities_keep_their_bounds)
 	h.seen.kind = 200;
 	ck_assert(!wire_get_seen(&h, &got));
 	h.seen.kind = 0;
+	h.seen.size = WIRE_SIZE_MAX;
+	ck_assert(wire_get_seen(&h, &got));
 	h.seen.size = WIRE_SIZE_MAX + 1;
 	ck_assert(!wire_get_seen(&h, &got));
 }
@@ -126,6 +187,7 @@ START_TEST(maps_hold_every_block)
 	ck_assert(!map_layout(1, 0, &v));
 	ck_assert(!map_layout(1, WIRE_BLOCK + 1, &v));
 	ck_assert(!map_layout(WIRE_SIZE_MAX, WIRE_BLOCK / 2, &v));
+	ck_assert(!map_layout(1, WIRE_SIZE_MAX + WIRE_BLOCK, &v));
 }
 END_TEST
 
@@ -223,6 +285,260 @@ START_LOOP_TEST(a_fetcher_survives_whatever_it_is_told, 6)
 			(void)close(m->fd);
 		if (m->head.id == 4711)
 			break;
+	}
+}
+END_TEST
+
+/* ---- a client that asks for what is not possible ---- */
+
+/* The answer to a message; *ret_text its text. */
+static struct wire_head ask(const struct wire_head *h, const void *text, size_t len, int fd,
+			    char ret_text[static 512])
+{
+	struct wire_head copy = *h;
+	int rc;
+
+	copy.id = 77;
+	ck_assert_int_eq(wire_send(pair[0], &copy, text, len, fd), 0);
+	for (;;) {
+		autofree struct wire_msg *m = receive(&rc);
+
+		ck_assert_int_eq(rc, 1);
+		if (m->fd >= 0)
+			(void)close(m->fd);
+		if (m->head.kind != WIRE_ANSWER || m->head.id != 77)
+			continue;
+		(void)snprintf(ret_text, 512, "%s", m->text);
+		return m->head;
+	}
+}
+
+enum with { NOTHING, A_FILE, A_PIPE };
+
+#define SIZED(bytes) .seen = { .size = (bytes), .kind = PLACE_FILE, .id_len = 16 }
+
+/* Place 0 is open, of which "x" is a file of 3 blocks, and session 0 has begun. */
+static const struct {
+	struct wire_head head;
+	const char *text;
+	enum with with;
+	int code; /* of the answer */
+	const char *says;
+} impossible[] = {
+	{ { .kind = WIRE_HELLO, .n = { WIRE_VERSION } },
+	  "none",
+	  NOTHING,
+	  EPROTO,
+	  "of another version" },
+	{ { .kind = WIRE_HELLO, .n = { WIRE_VERSION + 1 } },
+	  "none",
+	  NOTHING,
+	  EPROTO,
+	  "another ver" },
+	{ { .kind = WIRE_LOOK, .n = { 1 } }, "x", NOTHING, EINVAL, "a place that is not open" },
+	{ { .kind = WIRE_LOOK, .n = { UINT64_MAX } },
+	  "x",
+	  NOTHING,
+	  EINVAL,
+	  "a place that is not open" },
+	{ { .kind = WIRE_LOOK }, "../x", NOTHING, ERR_CORRUPT, "" },
+	{ { .kind = WIRE_LOOK }, "/x", NOTHING, ERR_CORRUPT, "" },
+	{ { .kind = WIRE_LIST, .n = { 1 } }, ".", NOTHING, EINVAL, "a place that is not open" },
+	{ { .kind = WIRE_LIST }, "a/../b", NOTHING, ERR_CORRUPT, "" },
+	{ { .kind = WIRE_FILE, .n = { 1 }, SIZED(9) },
+	  "x",
+	  NOTHING,
+	  EINVAL,
+	  "a file that is not poss" },
+	{ { .kind = WIRE_FILE, .seen = { .id_len = 64 } },
+	  "x",
+	  NOTHING,
+	  EINVAL,
+	  "a file that is not" },
+	{ { .kind = WIRE_FILE, .seen = { .kind = 9 } },
+	  "x",
+	  NOTHING,
+	  EINVAL,
+	  "a file that is not" },
+	{ { .kind = WIRE_FILE, SIZED(WIRE_SIZE_MAX + 1) },
+	  "x",
+	  NOTHING,
+	  EINVAL,
+	  "a file that is not" },
+	{ { .kind = WIRE_FILE, SIZED(9) }, "../x", NOTHING, ERR_CORRUPT, "" },
+	{ { .kind = WIRE_READ, .n = { 9, 0, 10 } }, "", NOTHING, EINVAL, "" },
+	{ { .kind = WIRE_READ, .n = { 0, 0, WIRE_READ_MAX + 1 } }, "", NOTHING, EINVAL, "" },
+	{ { .kind = WIRE_READ, .n = { 0, 3 * WIRE_BLOCK, 1 } }, "", NOTHING, EINVAL, "" },
+	{ { .kind = WIRE_READ, .n = { 0, 0, 0 } }, "", NOTHING, EINVAL, "" },
+	{ { .kind = WIRE_READ, .n = { 0, UINT64_MAX, 2 } }, "", NOTHING, EINVAL, "" },
+	{ { .kind = WIRE_BEGIN, .n = { 1 } }, "", NOTHING, EINVAL, "a place that is not open" },
+	{ { .kind = WIRE_PART, .n = { 1, 0, 1, 5, 1 } },
+	  "a",
+	  A_FILE,
+	  EINVAL,
+	  "a session that is over" },
+	{ { .kind = WIRE_PART, .n = { 0, 0, 1, 5, 1 } },
+	  "a",
+	  NOTHING,
+	  EINVAL,
+	  "a part that is not" },
+	{ { .kind = WIRE_PART, .n = { 0, 0, 1, 0, 1 } },
+	  "a",
+	  A_PIPE,
+	  EINVAL,
+	  "a part that is not" },
+	{ { .kind = WIRE_PART, .n = { 0, 0, 1, 11, 1 } },
+	  "a",
+	  A_FILE,
+	  EINVAL,
+	  "a part that is not" },
+	{ { .kind = WIRE_PART, .n = { 0, 0, 1, WIRE_PART_MAX + 1, 1 } },
+	  "a",
+	  A_FILE,
+	  EINVAL,
+	  "a part" },
+	{ { .kind = WIRE_PART, .n = { 0, 0, 10001, 5, 1 } },
+	  "a",
+	  A_FILE,
+	  EINVAL,
+	  "a part that is not" },
+	{ { .kind = WIRE_PART, .n = { 0, 0, 0, 5, 1 } }, "a", A_FILE, EINVAL, "" },
+	{ { .kind = WIRE_PART, .n = { 0, 0, 1, 5, 1 } },
+	  "a/../b",
+	  A_FILE,
+	  EINVAL,
+	  "a part that is not" },
+	{ { .kind = WIRE_PART, .n = { 0, 0, 1, 5, 1 } }, "", A_FILE, EINVAL, "a part that is not" },
+	{ { .kind = WIRE_NAME, .n = { 0, 3 } },
+	  "a",
+	  NOTHING,
+	  EINVAL,
+	  "names that are not possible" },
+	{ { .kind = WIRE_NAME, .n = { 0, 0 } }, "../a", NOTHING, ERR_CORRUPT, "" },
+	{ { .kind = WIRE_NAME, .n = { 5, 0 } }, "a", NOTHING, EINVAL, "a session that is over" },
+	{ { .kind = WIRE_COMMIT, .n = { 5 } }, "", NOTHING, EINVAL, "a session that is over" },
+	{ { .kind = WIRE_END, .n = { 5 } }, "", NOTHING, EINVAL, "a session that is over" },
+};
+
+START_TEST(what_is_not_possible_is_answered_with_an_error)
+{
+	const struct wire_head hello = { .kind = WIRE_HELLO, .n = { WIRE_VERSION } },
+			       open_place = { .kind = WIRE_OPEN },
+			       open_other = { .kind = WIRE_OPEN }, look = { .kind = WIRE_LOOK },
+			       begin = { .kind = WIRE_BEGIN }, end = { .kind = WIRE_END };
+	static uint8_t bytes[3 * WIRE_BLOCK];
+	char text[512], path[4300];
+	int pipes[2], file, b;
+	struct wire_head h, found;
+
+	start_fetcher();
+	(void)snprintf(path, sizeof(path), "%s/b", getenv("DIR_STORE"));
+	REQUIRE(!mkdir(path, 0700) && !pipe2(pipes, O_CLOEXEC));
+	b = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_file(b, "x", bytes, sizeof(bytes));
+	put_file(b, "part", bytes, 10);
+	file = openat(b, "part", O_RDONLY | O_CLOEXEC);
+	REQUIRE(file >= 0);
+	ck_assert_uint_eq(ask(&hello, "none", 5, -1, text).n[0], 0);
+	h = ask(&open_other, "nonsense", 9, -1, text);
+	ck_assert_uint_eq(h.n[0], EINVAL);
+	h = ask(&open_place, "s3://b", 7, -1, text);
+	ck_assert_uint_eq(h.n[0], 0);
+	ck_assert_uint_eq(h.n[1], 0);
+	ck_assert_str_eq(text, "s3://b");
+	found = ask(&look, "x", 2, -1, text);
+	ck_assert_uint_eq(found.n[1], 1);
+	found.kind = WIRE_FILE;
+	found.n[0] = 0;
+	h = ask(&found, "x", 2, -1, text);
+	ck_assert_msg(!h.n[0], "%s", text);
+	ck_assert_uint_eq(h.n[1], 0);
+	ck_assert_uint_eq(ask(&begin, "", 0, -1, text).n[0], 0);
+	for (size_t i = 0; i < ARRAY_LEN(impossible); i++) {
+		int fd = impossible[i].with == A_FILE	? file
+			 : impossible[i].with == A_PIPE ? pipes[0]
+							: -1;
+
+		h = ask(&impossible[i].head, impossible[i].text, strlen(impossible[i].text) + 1, fd,
+			text);
+		ck_assert_msg(h.n[0] == (uint64_t)impossible[i].code, "%zu: %d: %s", i, (int)h.n[0],
+			      text);
+		ck_assert_msg(*text && strstr(text, impossible[i].says), "%zu: %s", i, text);
+	}
+	/* What is possible still is. */
+	h = (struct wire_head){ .kind = WIRE_READ, .n = { 0, WIRE_BLOCK, WIRE_BLOCK } };
+	ck_assert_uint_eq(ask(&h, "", 0, -1, text).n[0], 0);
+	h = (struct wire_head){ .kind = WIRE_PART, .n = { 0, 0, 1, 10, 1 } };
+	ck_assert_uint_eq(ask(&h, "a", 2, file, text).n[0], 0);
+	h = ask(&end, "", 0, -1, text);
+	ck_assert_uint_eq(h.n[0], 0);
+	ck_assert_str_eq(text, "");
+	h = ask(&end, "", 0, -1, text);
+	ck_assert_uint_eq(h.n[0], EINVAL);
+	/* A number of another session, and of a place that is closed, is free again. */
+	ck_assert_uint_eq(ask(&begin, "", 0, -1, text).n[1], 0);
+	h = (struct wire_head){ .kind = WIRE_END, .n = { 0, 1 } };
+	ck_assert_uint_eq(ask(&h, "", 0, -1, text).n[0], 0);
+	h = (struct wire_head){ .kind = WIRE_CLOSE };
+	ck_assert_int_eq(wire_send(pair[0], &h, NULL, 0, -1), 0);
+	h = ask(&look, "x", 2, -1, text);
+	ck_assert_uint_eq(h.n[0], EINVAL);
+	ck_assert_str_eq(text, "a place that is not open");
+}
+END_TEST
+
+/* Before anything else it says hello. */
+START_TEST(who_does_not_say_hello_is_left)
+{
+	const struct wire_head ping = { .kind = WIRE_PING, .id = 1 };
+	struct wire_head copy = ping;
+	int rc;
+
+	start_fetcher();
+	ck_assert_int_eq(wire_send(pair[0], &copy, NULL, 0, -1), 0);
+	autofree struct wire_msg *m = receive(&rc);
+
+	ck_assert(m && rc == 0);
+}
+END_TEST
+
+/* What is begun when the other side goes is undone. */
+START_LOOP_TEST(a_session_that_is_left_behind_is_undone, 2)
+{
+	const struct wire_head hello = { .kind = WIRE_HELLO, .n = { WIRE_VERSION } },
+			       open_place = { .kind = WIRE_OPEN }, begin = { .kind = WIRE_BEGIN };
+	struct wire_head part = { .kind = WIRE_PART, .n = { 0, 0, 1, 10, 0 } };
+	uint64_t end = clock_ns() + 10 * CLOCK_SECOND;
+	static const uint8_t bytes[10];
+	char text[512], path[4300], log[4300], line[256];
+	bool aborted = false;
+	int b, file;
+
+	(void)close(new_dir(path));
+	(void)snprintf(log, sizeof(log), "%.4096s/log", path);
+	REQUIRE(!setenv("DIR_STORE_LOG", log, 1));
+	start_fetcher();
+	(void)snprintf(path, sizeof(path), "%s/b", getenv("DIR_STORE"));
+	REQUIRE(!mkdir(path, 0700));
+	b = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_file(b, "part", bytes, 10);
+	file = openat(b, "part", O_RDONLY | O_CLOEXEC);
+	ck_assert_uint_eq(ask(&hello, "none", 5, -1, text).n[0], 0);
+	ck_assert_uint_eq(ask(&open_place, "s3://b", 7, -1, text).n[0], 0);
+	ck_assert_uint_eq(ask(&begin, "", 0, -1, text).n[0], 0);
+	if (_i)
+		ck_assert_uint_eq(ask(&begin, "", 0, -1, text).n[1], 1);
+	ck_assert_uint_eq(ask(&part, "a", 2, file, text).n[0], 0);
+	(void)close(pair[0]);
+	(void)close(control);
+	while (!aborted) {
+		FILE *f = fopen(log, "re");
+
+		REQUIRE(f && clock_ns() < end);
+		while (fgets(line, sizeof(line), f))
+			aborted |= !strncmp(line, "abort a ", 8);
+		(void)fclose(f);
+		(void)usleep(1000);
 	}
 }
 END_TEST

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Objects through a real fetcher, whose store is a directory: see tests/fetch/dir_store.c. */
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "blob_util.h"
 #include "ckpt/ckpt_internal.h"
@@ -11,6 +12,7 @@
 #include "source/files.h"
 #include "source/lender.h"
 #include "source/source.h"
+#include "source/writing.h"
 #include "suites.h"
 #include <ckptfs/ckpt.h>
 
@@ -1058,6 +1060,500 @@ START_LONG_TEST(readers_get_the_right_bytes_while_fetchers_are_killed)
 }
 END_TEST
 
+/* ---- writing ---- */
+
+static bool stored(const char *name, uint64_t *ret_size)
+{
+	char path[8192];
+	struct stat st;
+
+	(void)snprintf(path, sizeof(path), "%s/b/%s", store, name);
+	if (stat(path, &st))
+		return false;
+	*ret_size = (uint64_t)st.st_size;
+	return true;
+}
+
+static bool stored_right(const char *name, uint64_t size)
+{
+	char path[8192];
+	uint64_t there = 0;
+	bool ok;
+
+	if (!stored(name, &there) || there != size)
+		return false;
+	autofree uint8_t *p = malloc(size + 1);
+
+	(void)snprintf(path, sizeof(path), "%s/b/%s", store, name);
+	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	REQUIRE(p && fd >= 0 && pread(fd, p, size, 0) == (ssize_t)size);
+	ok = true;
+	for (uint64_t i = 0; ok && i < size; i++)
+		ok = p[i] == byte_at(i);
+	return ok;
+}
+
+static int read_known(void *arg, uint64_t off, void *to, size_t n, struct ckpt_err *e)
+{
+	const int *rc = arg;
+
+	for (size_t i = 0; i < n; i++)
+		((uint8_t *)to)[i] = byte_at(off + i);
+	return rc && *rc ? err_set(e, *rc, "the source fails") : 0;
+}
+
+/* A file by writing_add, in pieces. */
+static int write_file(struct writing *w, const char *name, uint64_t size, struct ckpt_err *e)
+{
+	autofree uint8_t *p = malloc(MIB);
+	struct writing_file *f = NULL;
+	int rc = writing_file(w, name, &f, e);
+
+	REQUIRE(p);
+	for (uint64_t at = 0, n; !rc && at < size; at += n) {
+		n = min_u64(MIB, size - at);
+		(void)read_known(NULL, at, p, n, e);
+		rc = writing_add(f, p, n, e);
+	}
+	if (rc)
+		writing_drop(f);
+	return rc ? rc : writing_finish(f, e);
+}
+
+/* The same in parts, the last first. */
+static int write_parts(struct writing *w, const char *name, uint64_t size, struct ckpt_err *e)
+{
+	uint64_t each = writing_part_size(size);
+	unsigned n = (unsigned)((size + each - 1) / each);
+	uint32_t number = writing_number(w);
+	int rc = 0;
+
+	for (unsigned i = n ? n : 1; !rc && i; i--)
+		rc = writing_part(w, number, name, size, i, read_known, NULL, e);
+	return rc;
+}
+
+#define LARGE (9 * MIB + 11)
+
+/* Files of several sizes, of which one is the commit point, in place of those that are named. */
+static int write_checkpoint(struct writing *w, struct ckpt_err *e)
+{
+	int rc = write_file(w, "large", LARGE, e);
+
+	if (!rc)
+		rc = write_parts(w, "dir/parts", LARGE - 7, e);
+	if (!rc)
+		rc = write_file(w, "small", 12345, e);
+	if (!rc)
+		rc = write_file(w, "empty", 0, e);
+	if (!rc)
+		rc = write_parts(w, "none", 0, e);
+	if (!rc)
+		rc = write_file(w, "last", 77, e);
+	if (!rc)
+		rc = writing_name(w, WRITING_LAST, "last", e);
+	if (!rc)
+		rc = writing_name(w, WRITING_REMOVED_FIRST, "last.old", e);
+	if (!rc)
+		rc = writing_name(w, WRITING_REMOVED, "old", e);
+	return rc ? rc : writing_commit(w, e);
+}
+
+static bool checkpoint_is_right(void)
+{
+	return stored_right("large", LARGE) && stored_right("dir/parts", LARGE - 7) &&
+	       stored_right("small", 12345) && stored_right("empty", 0) &&
+	       stored_right("none", 0) && stored_right("last", 77);
+}
+
+/* How many of its files are there. */
+static unsigned stored_files(void)
+{
+	static const char *const names[] = {
+		"large", "dir/parts", "small", "empty", "none", "last"
+	};
+	uint64_t ignored;
+	unsigned n = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		n += stored(names[i], &ignored);
+	return n;
+}
+
+static struct writing *writing_at(const char *address, bool only_new)
+{
+	const struct place_options how = { .cache_dir = "none" };
+	struct ckpt_err e = { 0 };
+	struct writing *w;
+
+	ck_assert_msg(!writing_open(address, &how, &w, &e), "%s", e.msg);
+	ck_assert_msg(!writing_begin(w, only_new, &e), "%s", e.msg);
+	return w;
+}
+
+START_TEST(what_is_written_appears_whole_in_place_of_what_was_there)
+{
+	struct ckpt_err e = { 0 };
+	uint64_t size;
+	char left[512];
+	struct writing *w;
+
+	put_object("last.old", 5);
+	put_object("old", 5);
+	w = writing_at("s3://b/", true);
+	ck_assert_str_eq(writing_address(w), "s3://b");
+	ck_assert_ptr_nonnull(writing_place(w));
+	ck_assert_msg(!write_checkpoint(w, &e), "%s", e.msg);
+	writing_close(w, left, sizeof(left));
+	ck_assert_str_eq(left, "");
+	ck_assert(checkpoint_is_right());
+	ck_assert(!stored("last.old", &size) && !stored("old", &size));
+	writing_close(NULL, left, sizeof(left));
+}
+END_TEST
+
+START_TEST(what_is_not_committed_leaves_nothing)
+{
+	struct ckpt_err e = { 0 };
+	uint64_t ignored;
+	char left[512];
+	struct writing *w = writing_at("s3://b", true);
+	struct writing_file *f;
+
+	ck_assert_msg(!write_file(w, "large", LARGE, &e), "%s", e.msg);
+	ck_assert_msg(!writing_flush(w, &e), "%s", e.msg);
+	ck_assert_msg(!writing_file(w, "dropped", &f, &e), "%s", e.msg);
+	ck_assert_msg(!writing_add(f, "x", 1, &e), "%s", e.msg);
+	writing_drop(f);
+	writing_drop(NULL);
+	writing_close(w, left, sizeof(left));
+	ck_assert_str_eq(left, "");
+	ck_assert_uint_eq(stored_files(), 0);
+	ck_assert_uint_eq(logged("abort large", &ignored), 1);
+}
+END_TEST
+
+START_TEST(what_somebody_else_has_made_stays_unless_it_may_be_replaced)
+{
+	struct ckpt_err e = { 0 };
+	uint64_t size;
+	char left[512];
+	struct writing *w;
+
+	put_object("small", 5);
+	w = writing_at("s3://b", true);
+	ck_assert_int_eq(write_checkpoint(w, &e), -EEXIST);
+	ck_assert_msg(strstr(e.msg, "'small' has been made meanwhile by somebody else") != NULL,
+		      "%s", e.msg);
+	writing_close(w, left, sizeof(left));
+	ck_assert_str_eq(left, "the checkpoint that was there before is gone"); /* last.old */
+	ck_assert(stored("small", &size) && size == 5);
+	ck_assert_uint_eq(stored_files(), 1);
+	w = writing_at("s3://b", false);
+	ck_assert_msg(!write_checkpoint(w, &e), "%s", e.msg);
+	writing_close(w, left, sizeof(left));
+	ck_assert(checkpoint_is_right());
+}
+END_TEST
+
+static bool is_stopped(void *arg)
+{
+	return atomic_load((atomic_bool *)arg);
+}
+
+START_TEST(who_stops_waits_for_nothing)
+{
+	atomic_bool stopped = false;
+	struct ckpt_err e = { 0 };
+	char left[512];
+	struct writing *w;
+
+	REQUIRE(!setenv("DIR_STORE_DELAY", "300", 1));
+	w = writing_at("s3://b", true);
+	writing_stop(w, is_stopped, &stopped);
+	ck_assert_msg(!write_file(w, "large", LARGE, &e), "%s", e.msg);
+	stopped = true;
+	ck_assert_int_eq(writing_flush(w, &e), -ECANCELED);
+	ck_assert_int_eq(writing_commit(w, &e), -ECANCELED);
+	writing_close(w, left, sizeof(left));
+	ck_assert_uint_eq(stored_files(), 0);
+}
+END_TEST
+
+START_TEST(a_commit_that_is_not_waited_for_is_said_to_be_finished)
+{
+	uint64_t end = clock_ns() + 10 * CLOCK_SECOND;
+	atomic_bool stopped = false;
+	struct ckpt_err e = { 0 };
+	char left[512];
+	struct writing *w;
+
+	REQUIRE(!setenv("DIR_STORE_DELAY", "300", 1));
+	w = writing_at("s3://b", true);
+	ck_assert_msg(!write_file(w, "small", 100, &e), "%s", e.msg);
+	ck_assert_msg(!writing_flush(w, &e), "%s", e.msg);
+	writing_stop(w, is_stopped, &stopped);
+	stopped = true;
+	ck_assert_int_eq(writing_commit(w, &e), -ECANCELED);
+	writing_close(w, left, sizeof(left));
+	ck_assert_str_eq(left,
+			 "its last step had begun, and is finished: look whether it is there");
+	while (!stored_right("small", 100)) {
+		ck_assert_uint_lt(clock_ns(), end);
+		(void)usleep(1000);
+	}
+}
+END_TEST
+
+static const struct {
+	const char *address;
+	int rc;
+	const char *says;
+} not_written[] = {
+	{ "file:///x", -ENOTSUP, "file:// is for reading: write to the directory's path" },
+	{ "FILE:///x", -ENOTSUP, "file:// is for reading" },
+	{ "https://b/x", -ENOTSUP, "'https://b/x': ckptfs writes to s3:// and gs:// only" },
+	{ "hf://b/x", -ENOTSUP, "ckptfs writes to s3:// and gs:// only" },
+	{ "https://me:secret@b/x", -ENOTSUP, "ckptfs writes to s3:// and gs:// only" },
+	{ "GS://b", -ENOTSUP, NULL }, /* by the store */
+};
+
+START_LOOP_TEST(only_object_stores_are_written_to, ARRAY_LEN(not_written))
+{
+	const struct place_options how = { .cache_dir = "none" };
+	struct ckpt_err e = { 0 };
+	struct writing *w = NULL;
+	char left[512];
+	int rc = writing_open(not_written[_i].address, &how, &w, &e);
+
+	ck_assert_int_eq(rc, not_written[_i].says ? not_written[_i].rc : 0);
+	if (!rc) {
+		ck_assert_int_eq(writing_begin(w, true, &e), not_written[_i].rc);
+		writing_close(w, left, sizeof(left));
+		ck_assert_str_eq(left, "");
+	} else
+		ck_assert_msg(strstr(e.msg, not_written[_i].says) && !strstr(e.msg, "secret"), "%s",
+			      e.msg);
+}
+END_TEST
+
+START_TEST(parts_and_names_have_bounds)
+{
+	static char name[40000];
+	struct ckpt_err e = { 0 };
+	uint64_t ignored;
+	int rc = ENODATA;
+	char left[512];
+	struct writing *w = writing_at("s3://b", true);
+
+	ck_assert_int_eq(writing_part(w, 0, "a", 100, 0, read_known, NULL, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "'a': a part 0 that is not possible");
+	ck_assert_int_eq(writing_part(w, 0, "a", 100, 2, read_known, NULL, &e), -EINVAL);
+	ck_assert_int_eq(writing_part(w, 0, "a", 0, 2, read_known, NULL, &e), -EINVAL);
+	ck_assert_int_eq(writing_part(w, 0, "a", 100, 1, read_known, &rc, &e), -ENODATA);
+	ck_assert_str_eq(e.msg, "the source fails");
+	ck_assert_uint_eq(writing_part_size(1), WRITING_PART);
+	ck_assert_uint_eq(writing_part_size(WRITING_PART * 10000 - 1), WRITING_PART);
+	ck_assert_uint_eq(writing_part_size(WRITING_PART * 10000), 2 * WRITING_PART);
+	memset(name, 'n', sizeof(name) - 1);
+	ck_assert_int_eq(writing_name(w, WRITING_REMOVED, name, &e), -ENAMETOOLONG);
+	/* Many are sent in several messages. */
+	for (int i = 0; i < 1000; i++) {
+		(void)snprintf(name, sizeof(name), "%080d", i);
+		ck_assert_msg(!writing_name(w, WRITING_REMOVED, name, &e), "%s", e.msg);
+	}
+	ck_assert_msg(!write_file(w, "small", 5, &e), "%s", e.msg);
+	ck_assert_msg(!writing_commit(w, &e), "%s", e.msg);
+	ck_assert_uint_eq(logged("remove 0", &ignored), 1000);
+	writing_close(w, left, sizeof(left));
+	ck_assert(stored_right("small", 5));
+}
+END_TEST
+
+START_TEST(a_name_that_leads_elsewhere_is_refused_by_the_fetcher)
+{
+	static const char *const names[] = { "../x", "/x", "a//b", "" };
+	struct ckpt_err e = { 0 };
+	char left[512];
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		struct writing *w = writing_at("s3://b", true);
+		int rc = write_file(w, names[i], 5, &e);
+
+		if (!rc)
+			rc = writing_flush(w, &e);
+		ck_assert_msg(rc == -EINVAL, "%d: %s", rc, e.msg);
+		ck_assert_str_eq(e.msg, "a part that is not possible");
+		/* It stays so. */
+		ck_assert_int_eq(write_file(w, "small", 5, &e), -EINVAL);
+		writing_close(w, left, sizeof(left));
+	}
+	struct writing *w = writing_at("s3://b", true);
+
+	ck_assert_msg(!writing_name(w, WRITING_REMOVED, "../x", &e), "%s", e.msg);
+	ck_assert_int_lt(writing_commit(w, &e), 0);
+	writing_close(w, left, sizeof(left));
+	ck_assert_uint_eq(stored_files(), 0);
+}
+END_TEST
+
+/* Each request fails once, after it has had its effect. */
+START_FEW_TEST(a_request_that_fails_shows_all_or_nothing, 30, 6)
+{
+	struct ckpt_err e = { 0 };
+	uint64_t ignored;
+	char left[512], n[16];
+	struct writing *w;
+	int rc;
+
+	(void)snprintf(n, sizeof(n), "%d", _i + 1);
+	put_object("last.old", 5);
+	REQUIRE(!setenv("DIR_STORE_FAIL", n, 1));
+	w = writing_at("s3://b", true);
+	rc = write_checkpoint(w, &e);
+	writing_close(w, left, sizeof(left));
+	if (!rc)
+		ck_assert_msg(checkpoint_is_right(), "%s", left);
+	else if (stored("last", &ignored))
+		ck_assert_msg(strstr(left, "may be complete and visible") != NULL, "%s", left);
+	else if (!*left)
+		ck_assert_uint_eq(stored_files(), 0);
+	if (rc)
+		ck_assert_str_ne(e.msg, "");
+}
+END_TEST
+
+START_TEST(a_session_ends_with_its_fetcher)
+{
+	struct ckpt_err e = { 0 };
+	char left[512];
+	struct writing *w = writing_at("s3://b", true);
+
+	ck_assert_msg(!write_file(w, "large", LARGE, &e), "%s", e.msg);
+	ck_assert_msg(!writing_flush(w, &e), "%s", e.msg);
+	REQUIRE(!kill(fetcher(0), SIGKILL));
+	ck_assert_int_eq(write_checkpoint(w, &e), -EIO);
+	ck_assert_msg(strstr(e.msg, "ckptfs-fetch, which reads object stores, has ended") != NULL,
+		      "%s", e.msg);
+	writing_close(w, left, sizeof(left));
+	ck_assert_msg(!strncmp(left, "uploads may be left: ", 21), "%s", left);
+	ck_assert_uint_eq(stored_files(), 0);
+}
+END_TEST
+
+/* ---- calls that fail, here and there ---- */
+
+/* Opens, lists, looks, reads and writes; 0, or the first error. */
+static int do_everything(const struct place_options *how, uint64_t round, struct ckpt_err *e)
+{
+	char address[64], path[64];
+	autofree uint8_t *buf = malloc(3 * MIB);
+	struct place *p = NULL;
+	struct source *s = NULL;
+	struct writing *w = NULL;
+	const char *file;
+	char *root = NULL, left[512];
+	int64_t n = 0;
+	int rc = buf ? place_open("s3://b", how, &p, &root, &file, e) : err_nomem(e);
+
+	if (!rc)
+		rc = place_file(p, "x", &s, e);
+	if (!rc)
+		(void)source_want(s, 0, 2 * MIB);
+	if (!rc && (n = source_read(s, buf, 2 * MIB + 77, MIB - 100, e)) < 0)
+		rc = (int)n;
+	if (!rc && (n != 2 * MIB + 77 || !right(buf, MIB - 100, 2 * MIB + 77)))
+		rc = err_set(e, EILSEQ, "other bytes");
+	if (!rc) {
+		const uint8_t *at = source_map(s, MIB, MIB);
+
+		if (at && !right(at, MIB, MIB))
+			rc = err_set(e, EILSEQ, "other bytes in a map");
+	}
+	source_free(s);
+	place_free(p);
+	free(root);
+	/* Each time elsewhere: a fetcher whose other side is gone may still be at work. */
+	(void)snprintf(address, sizeof(address), "s3://b/%llu", (unsigned long long)round);
+	if (!rc)
+		rc = writing_open(address, how, &w, e);
+	if (!rc)
+		rc = writing_begin(w, false, e);
+	if (!rc)
+		rc = write_file(w, "a", 9 * MIB, e);
+	if (!rc)
+		rc = write_file(w, "last", 77, e);
+	if (!rc)
+		rc = writing_name(w, WRITING_LAST, "last", e);
+	if (!rc)
+		rc = writing_commit(w, e);
+	if (w)
+		writing_close(w, left, sizeof(left));
+	(void)snprintf(path, sizeof(path), "%llu/a", (unsigned long long)round);
+	if (!rc && !stored_right(path, 9 * MIB))
+		rc = err_set(e, EILSEQ, "other bytes were stored");
+	(void)snprintf(path, sizeof(path), "%llu/last", (unsigned long long)round);
+	if (!rc && !stored_right(path, 77))
+		rc = err_set(e, EILSEQ, "other bytes were stored");
+	return rc;
+}
+
+/* With a cache, and in memory. */
+START_FEW_TEST(whatever_fails_in_the_fetcher_is_a_clean_error_or_nothing, 2, 1)
+{
+	struct ckpt_err e = { 0 };
+	uint64_t ignored, n = 1;
+	unsigned failed = 0;
+
+	put_object("x", 4 * MIB);
+	for (;; n = fault_some(n)) {
+		const struct place_options how = { .cache_dir = _i ? "none" : cache, .retry_s = 5 };
+		char text[24];
+		int rc;
+
+		(void)snprintf(cache, sizeof(cache), "%.4000s/cache-%llu", dir,
+			       (unsigned long long)n);
+		(void)snprintf(text, sizeof(text), "%llu", (unsigned long long)n);
+		REQUIRE(!setenv("DIR_STORE_FAULT", text, 1));
+		forget_log();
+		e = (struct ckpt_err){ 0 };
+		rc = do_everything(&how, n, &e);
+		ck_assert_msg(!rc || (rc == -e.code && *e.msg && rc != -EILSEQ), "call %s: %d: %s",
+			      text, rc, e.msg);
+		failed += rc != 0;
+		if (!logged("fault ", &ignored))
+			break;
+	}
+	ck_assert_uint_gt(n, 100);
+	ck_assert_uint_gt(failed, 0);
+}
+END_TEST
+
+START_LONG_TEST(whatever_fails_here_when_all_is_done_is_a_clean_error)
+{
+	const struct place_options how = { .cache_dir = "none", .retry_s = 5 };
+	unsigned failed = 0;
+
+	put_object("x", 4 * MIB);
+	/* Not FAULT_WRITE: what is written to an event does not fail. */
+	FAULT_LOOP_SOME((enum fault_kind)(FAULT_ALLOC | FAULT_OPEN | FAULT_MAP | FAULT_THREAD |
+					  FAULT_READ | FAULT_STAT),
+			1)
+	{
+		struct ckpt_err e = { 0 };
+		int rc;
+
+		rc = do_everything(&how, fault_n, &e);
+		fault_off();
+		failed += rc != 0;
+		ck_assert_msg(!rc || (rc == -e.code && *e.msg && rc != -EILSEQ), "%s: %d: %s",
+			      fault_name(), rc, e.msg);
+	}
+	ck_assert_uint_gt(failed, 0);
+}
+END_TEST
+
 /* ---- no memory, and another side that lies ---- */
 
 START_TEST(whatever_fails_here_is_a_clean_error)
@@ -1124,4 +1620,4 @@ START_FEW_TEST(a_fetcher_that_lies_does_no_harm_but_to_itself, 8, 2)
 }
 END_TEST
 
-SUITE(remote, .setup = setup, .seconds = 60)
+SUITE(remote, .setup = setup, .seconds = 400)
