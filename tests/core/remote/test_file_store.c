@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files behind a descriptor of their directory: the bytes of the version that was seen, or an error. */
 #include "blob_util.h"
+#include "fault.h"
 #include "remote_util.h"
 #include "rng.h"
 #include "suites.h"
@@ -184,6 +185,90 @@ START_TEST(a_listing_says_the_same_as_a_look)
 	ck_assert_int_eq(store_look(store, "none", &s, &e), 0);
 	ck_assert_int_eq(store_look(store, "fifo", &s, &e), 0);
 	ck_assert_int_eq(store_look(store, "../x", &s, &e), -EINVAL);
+}
+END_TEST
+
+static int add_name(void *arg, const char *name, const struct place_seen *s, struct ckpt_err *e)
+{
+	(void)s;
+	buf_printf(arg, "%s\n", name);
+	return ((struct buf *)arg)->err ? err_nomem(e) : 0;
+}
+
+START_TEST(names_that_lead_nowhere_are_not_listed)
+{
+	struct buf b = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+	struct place_seen s;
+
+	REQUIRE(!symlinkat("nowhere", dir, "broken") && !mkdirat(dir, "empty", 0700));
+	ck_assert_msg(!store_list(store, ".", add_name, &b, &e), "%s", e.msg);
+	ck_assert_ptr_null(strstr(b.data, "broken"));
+	ck_assert_ptr_nonnull(strstr(b.data, "empty"));
+	buf_restart(&b);
+	ck_assert_msg(!store_list(store, "empty", add_name, &b, &e), "%s", e.msg);
+	ck_assert_uint_eq(b.len, 0);
+	/* As in other stores, no name begins so. */
+	ck_assert_int_eq(store_list(store, "none", add_name, &b, &e), 0);
+	ck_assert_int_eq(store_list(store, "a", add_name, &b, &e), 0);
+	ck_assert_int_eq(store_look(store, "none", &s, &e), 0);
+	ck_assert_int_eq(store_look(store, "a/b", &s, &e), 0);
+	buf_release(&b);
+}
+END_TEST
+
+static int do_everything(struct ckpt_err *e)
+{
+	struct place_seen now = { 0 };
+	struct store *s = NULL;
+	struct buf b = BUF_INIT(4096);
+	struct net *n = NULL;
+	struct reader r;
+	int rc = net_new(NULL, &n, e);
+
+	if (!rc)
+		rc = store_open(n, "file:///somewhere/else", &(struct store_options){ .dir = dir },
+				&s, e);
+	if (!rc)
+		rc = store_list(s, ".", add_name, &b, e);
+	if (!rc && strcmp(b.data, "a\n") != 0)
+		rc = err_set(e, EILSEQ, "another listing");
+	if (!rc && (rc = store_look(s, "a", &now, e)) == 1)
+		rc = now.size == SIZE ? 0 : err_set(e, EILSEQ, "another size");
+	if (!rc) {
+		rc = read_range_of(&r, s, "a", &now, 3, 4000, e);
+		if (!rc && (r.n != 4000 || memcmp(r.p, bytes + 3, 4000) != 0))
+			rc = err_set(e, EILSEQ, "other bytes");
+	}
+	buf_release(&b);
+	store_free(s);
+	net_free(n);
+	return rc;
+}
+
+static const int fault_kinds[] = { FAULT_ALLOC, FAULT_OPEN, FAULT_READ, FAULT_STAT, FAULT_THREAD };
+
+START_LOOP_TEST(whatever_fails_is_a_clean_error_and_leaves_nothing, ARRAY_LEN(fault_kinds))
+{
+	struct ckpt_err e = { 0 };
+	unsigned failed = 0;
+
+	ck_assert_msg(!do_everything(&e), "%s", e.msg);
+	FAULT_LOOP(fault_kinds[_i])
+	{
+		int64_t live = fault_live();
+		int rc;
+
+		e = (struct ckpt_err){ 0 };
+		rc = do_everything(&e);
+		fault_off();
+		failed += rc != 0;
+		ck_assert_msg(!rc || (rc == -e.code && *e.msg && rc != -EILSEQ), "%d: %s, %s", rc,
+			      e.msg, fault_name());
+		ck_assert_msg(fault_live() == live, "%s leaves %lld bytes: %s", fault_name(),
+			      (long long)(fault_live() - live), e.msg);
+	}
+	ck_assert_uint_gt(failed, 0);
 }
 END_TEST
 

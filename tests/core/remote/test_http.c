@@ -6,7 +6,9 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/clock.h"
+#include "remote/moved.h"
 #include "remote/store_internal.h"
+#include "remote/url.h"
 
 /* ---- heads of answers ---- */
 
@@ -318,6 +320,136 @@ START_TEST(addresses_are_short_printable_and_of_a_known_kind)
 	ck_assert_str_eq(e.msg, "an address of 4096 bytes is not supported");
 	ck_assert_ptr_null(s);
 	store_free(NULL);
+}
+END_TEST
+
+/* ---- addresses ---- */
+
+static const struct {
+	const char *text;
+	bool plus;
+	const char *is;
+} encoded[] = {
+	{ "", true, "" },
+	{ "a%41%5a%2f%2F", false, "aAZ//" },
+	{ "%C3%a4", false, "\xc3\xa4" },
+	{ "a+b", true, "a b" },
+	{ "a+b", false, "a+b" },
+	{ "%2B", true, "+" },
+	{ "100%", false, "100%" },
+	{ "%4", false, "%4" },
+	{ "%4g", false, "%4g" },
+	{ "%g4", false, "%g4" },
+	{ "%@4%4@%:4%4/%`4%4{", false, "%@4%4@%:4%4/%`4%4{" },
+	{ "%%41", false, "%A" },
+	{ "%2541", false, "%41" },
+};
+
+START_TEST(what_is_encoded_is_decoded_once)
+{
+	for (size_t i = 0; i < ARRAY_LEN(encoded); i++) {
+		struct buf b = BUF_INIT(256);
+
+		buf_str(&b, "");
+		url_decode(&b, encoded[i].text, strlen(encoded[i].text), encoded[i].plus);
+		ck_assert_str_eq(b.data, encoded[i].is);
+		buf_release(&b);
+	}
+}
+END_TEST
+
+START_TEST(every_byte_survives_encoding)
+{
+	struct buf to = BUF_INIT(1024), back = BUF_INIT(1024);
+	char all[256];
+
+	for (int i = 0; i < 256; i++)
+		all[i] = (char)i;
+	for (int slashes = 0; slashes < 2; slashes++) {
+		buf_restart(&to);
+		buf_restart(&back);
+		url_encode(&to, all, sizeof(all), slashes);
+		ck_assert_uint_eq(strspn(to.data,
+					 "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw"
+					 "xyz0123456789-._~%/"),
+				  to.len);
+		ck_assert_int_eq(strchr(to.data, '/') != NULL, slashes);
+		url_decode(&back, to.data, to.len, true);
+		ck_assert_uint_eq(back.len, sizeof(all));
+		ck_assert_mem_eq(back.data, all, sizeof(all));
+	}
+	buf_release(&to);
+	buf_release(&back);
+}
+END_TEST
+
+static const struct {
+	const char *url, *host, *path, *says; /* says: NULL: good */
+} urls[] = {
+	{ "http://Host", "host", "/", NULL },
+	{ "HTTPS://h:443/a/../b%2f", "h", "/a/../b%2f", NULL },
+	{ "http://h:443/", "h:443", "/", NULL },
+	{ "http://h:80/x", "h", "/x", NULL },
+	{ "http://[::1]:90/x", "[::1]:90", "/x", NULL },
+	{ "ftp://h/x", NULL, NULL, "is not an address of http or https" },
+	{ "file:///x", NULL, NULL, "is not an address" },
+	{ "http://", NULL, NULL, "is not an address" },
+	{ "nonsense", NULL, NULL, "is not an address" },
+	{ "http://h/x?y", NULL, NULL, "an address with '?' is not supported" },
+	{ "http://h/x#y", NULL, NULL, "an address with '#' is not supported" },
+	{ "http://u@h/", NULL, NULL, "a user or password in an address is not supported" },
+	{ "http://u:p@h/", NULL, NULL, "a user or password in an address is not supported" },
+};
+
+START_TEST(addresses_of_servers_have_neither_users_nor_queries)
+{
+	for (size_t i = 0; i < ARRAY_LEN(urls); i++) {
+		struct ckpt_err e = { 0 };
+		struct url u = { 0 };
+		int rc = url_parse(urls[i].url, &u, &e);
+
+		ck_assert_msg(rc == (urls[i].says ? -EINVAL : 0), "%s: %s", urls[i].url, e.msg);
+		if (rc)
+			ck_assert_msg(strstr(e.msg, urls[i].says) != NULL, "%s", e.msg);
+		ck_assert_pstr_eq(u.host, urls[i].host);
+		ck_assert_pstr_eq(u.path, urls[i].path);
+		url_release(&u);
+	}
+}
+END_TEST
+
+/* Redirects of so many files are kept; then the oldest goes. */
+START_TEST(redirects_are_bounded_in_number)
+{
+	enum { N = 4097 };
+	struct moved_table t = { 0 };
+	struct buf url = BUF_INIT(256), etag = BUF_INIT(256);
+	char path[16], to[32];
+
+	moved_init(&t);
+	for (unsigned i = 0; i < N; i++) {
+		(void)snprintf(path, sizeof(path), "f%u", i);
+		(void)snprintf(to, sizeof(to), "http://h/%u", i);
+		moved_set(&t, path, to, i % 2 ? "e" : NULL);
+	}
+	ck_assert(!moved_find(&t, "f0", &url, &etag));
+	ck_assert(moved_find(&t, "f1", &url, &etag));
+	ck_assert_str_eq(url.data, "http://h/1");
+	ck_assert_str_eq(etag.data, "e");
+	ck_assert(moved_find(&t, "f4096", &url, NULL));
+	moved_set(&t, "f1", "http://o/dir/?x", NULL);
+	ck_assert(moved_is_directory(&t, "f1"));
+	ck_assert(!moved_is_directory(&t, "f2"));
+	ck_assert(!moved_is_directory(&t, "none"));
+	moved_set(&t, "f1", NULL, NULL); /* forgets it */
+	ck_assert(!moved_find(&t, "f1", &url, NULL));
+	ck_assert(!moved_expired(&t, "f1", "http://o/dir/?x", "own"));
+	ck_assert(moved_expired(&t, "f2", "http://older", "own"));
+	ck_assert(!moved_expired(&t, "f2", "own", "own"));
+	ck_assert(!moved_expired(&t, "f2", "http://h/2", "own")); /* it is new */
+	moved_release(&t);
+	buf_release(&url);
+	buf_release(&etag);
 }
 END_TEST
 
