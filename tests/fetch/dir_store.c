@@ -144,7 +144,7 @@ int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
 		return n; \
 	}
 PRINTING(asprintf, (char **ret, const char *fmt, ...))
-PRINTING(__asprintf_chk, (char **ret, int flag, const char *fmt, ...))
+PRINTING(__asprintf_chk, (char **ret, __attribute__((unused)) int flag, const char *fmt, ...))
 
 static mode_t mode_of(int flags, va_list ap)
 {
