@@ -243,6 +243,133 @@ START_TEST(paths_that_lead_out_are_refused)
 }
 END_TEST
 
+START_TEST(paths_that_contradict_those_before_them_are_refused)
+{
+	static char longest[65536];
+	static const struct {
+		struct ocdbt_path v[2];
+		const char *says;
+	} files[] = {
+		{ { { 0, "d/a", 0 }, { 4, "b", 0 } },
+		  "a data file shares more than the path before it has" },
+		{ { { 0, "d/a", 4 }, { 0, "b", 0 } },
+		  "the base of a data file is longer than its path" },
+		{ { { 0, "p/x", 2 }, { 3, "y", 0 } },
+		  "a data file shares a path with one of another base" },
+		{ { { 0, "p/x", 0 }, { 3, "y", 2 } },
+		  "a data file shares a path with one of another base" },
+		{ { { 0, longest, 0 }, { 0, "b", 0 } },
+		  "the path of a data file has more than 65535 bytes" },
+	};
+
+	memset(longest, 'x', sizeof(longest) - 1);
+	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+		buf_restart(&in);
+		ocdbt_node(&in, 0, files[i].v, 2, leaf, 1);
+		expect_error(ERR_CORRUPT, files[i].says);
+	}
+	/* Up to where both bases end, they may. */
+	buf_restart(&in);
+	ocdbt_node(&in, 0, (const struct ocdbt_path[]){ { 0, "p/x", 2 }, { 1, "q", 1 } }, 2, leaf,
+		   1);
+	expect("", "a/.zarray={} ");
+}
+END_TEST
+
+START_TEST(keys_and_values_are_not_without_end)
+{
+	static char longest[65536], value[(1 << 20) + 2];
+	const struct ocdbt_row keys[] = { { .rest = longest, .text = "" },
+					  { .shared = 65535, .rest = "x", .text = "" } };
+	const struct ocdbt_row values[] = { { .rest = "a", .text = value } };
+	const struct ocdbt_row empty[] = { { .rest = "", .text = "v" } };
+
+	memset(longest, 'x', sizeof(longest) - 1);
+	memset(value, 'x', sizeof(value) - 1);
+	ocdbt_node(&in, 0, one_file, 1, keys, 2);
+	expect_error(ERR_CORRUPT, "a key has more than 65535 bytes");
+	buf_restart(&in);
+	ocdbt_node(&in, 0, one_file, 1, values, 1);
+	expect_error(ERR_CORRUPT, "a value in it has more than 1 MiB");
+	buf_restart(&in);
+	ocdbt_node(&in, 0, one_file, 1, empty, 1);
+	expect("", "=v ");
+}
+END_TEST
+
+/* A manifest of n versions, at most 16, of these generations; the root of the last is at (file, offset). */
+static void put_versions(const uint64_t *generations, size_t n, uint64_t file, uint64_t offset,
+			 uint64_t length)
+{
+	size_t at;
+
+	buf_restart(&in);
+	at = ocdbt_begin(&in, OCDBT_MANIFEST_MAGIC, false);
+	buf_add(&in, "0123456789abcdef\0", 17);
+	buf_varint(&in, 1024);
+	buf_varint(&in, 100000000);
+	buf_add(&in, "\4", 1);
+	buf_varint(&in, 1);
+	buf_add(&in, "\0\0\0\0", 4);
+	ocdbt_paths(&in, one_file, 1);
+	buf_varint(&in, n);
+	for (size_t i = 0; i < n; i++)
+		buf_varint(&in, generations[i]);
+	for (size_t i = 0; i < n; i++)
+		buf_add(&in, "\0", 1);
+	for (size_t i = 0; i < n; i++)
+		buf_varint(&in, i + 1 < n ? 0 : file);
+	for (size_t i = 0; i < n; i++)
+		buf_varint(&in, i + 1 < n ? 0 : offset);
+	for (size_t i = 0; i < n; i++)
+		buf_varint(&in, i + 1 < n ? 0 : length);
+	for (size_t i = 0; i < 3 * n; i++)
+		buf_varint(&in, 0);
+	for (size_t i = 0; i < n; i++)
+		buf_add(&in, "\0\0\0\0\0\0\0\0", 8);
+	buf_varint(&in, 0);
+	ocdbt_end(&in, at);
+}
+
+START_TEST(the_last_of_several_versions_counts)
+{
+	static const struct {
+		uint64_t generations[3];
+		size_t n;
+		uint64_t file, offset, length;
+		const char *says; /* '?': an error */
+	} v[] = {
+		{ { 1, 2, 3 }, 3, 0, 7, 8, "3: height 0 at d/abc:0+7+8" },
+		{ { 17, 18 }, 2, 0, 7, 8, "18: height 0 at d/abc:0+7+8" },
+		{ { 1, 2 }, 2, 0, UINT64_MAX, UINT64_MAX, "2 empty" },
+		{ { 2, 2 }, 2, 0, 7, 8, "?the generations of its versions do not increase" },
+		{ { 3, 2 }, 2, 0, 7, 8, "?the generations of its versions do not increase" },
+		{ { 0 }, 1, 0, 7, 8, "?the generations of its versions do not increase" },
+		{ { 16, 17 }, 2, 0, 7, 8, "?it has more versions than its generation allows" },
+		{ { 1 }, 1, 1, 7, 8, "?it names a data file that is not in its table" },
+		{ { 1 }, 1, 0, UINT64_MAX, 8, "?it names bytes beyond 2^63" },
+		{ { 1 },
+		  1,
+		  1,
+		  UINT64_MAX,
+		  UINT64_MAX,
+		  "?a version is empty, and has a height or a file" },
+		{ { 0 }, 0, 0, 0, 0, "?it has no versions, or too many" },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		put_versions(v[i].generations, v[i].n, v[i].file, v[i].offset, v[i].length);
+		if (*v[i].says == '?') {
+			ck_assert_int_eq(show_manifest(in.data, in.len), -ERR_CORRUPT);
+			ck_assert_msg(strstr(err.msg, v[i].says + 1) != NULL, "%s", err.msg);
+		} else {
+			ck_assert_msg(!show_manifest(in.data, in.len), "%s", err.msg);
+			ck_assert_str_eq(out.data, v[i].says);
+		}
+	}
+}
+END_TEST
+
 START_TEST(keys_increase)
 {
 	static const struct ocdbt_row same[] = { { .rest = "a", .text = "" },

@@ -66,6 +66,8 @@ static const struct {
 	ROW(OP_STRING, "S'ab'\nS\"c'd\"\n\x86.", "('ab', 'c'd')"),
 	ROW(OP_STRING, "S''\nS'\\\\\\'\\n\\x7f\\1\\0123\\q'\n\x86.",
 	    "('', '\\'\\x0a\\x7f\\x01\\x0a3\\q')"),
+	ROW(OP_STRING, "S'\\x7F\\xaB\\8\\777'\nS'\\18'\n\x86.", "('\\x7f\\xab\\8\\xff', '\\x018')"),
+	ROW(OP_UNICODE, "Va\\\n.", "'a\\'"),
 	ROW(OP_UNICODE, "V\nVa\\u00e9\xe9\\U0001f600\n\x86.",
 	    "('', 'a\\xc3\\xa9\\xc3\\xa9\\xf0\\x9f\\x98\\x80')"),
 	ROW(OP_UNICODE, "V\\u005cu0041\\u000a\\udc80\\\\u0041\\n\n.",
