@@ -86,10 +86,8 @@ static bool parse_universal(const char *path, struct ds_file *f)
 		return false;
 	while (fqn > path && fqn[-1] != '/')
 		fqn--;
-	if (strncmp(path, universal_dir, strlen(universal_dir)) != 0) {
-		s = strchr(path, '/');
-		s = s ? s + 1 : path;
-	}
+	if (strncmp(path, universal_dir, strlen(universal_dir)) != 0)
+		s = strchr(path, '/') + 1;
 	if (!text_take(&s, universal_dir) || s != fqn)
 		return false;
 	f->fqn = fqn;

@@ -66,15 +66,15 @@ static bool parse_accelerate(const char *s, struct fsdp_file *f)
 
 static bool parse_dinov2(const char *s, struct fsdp_file *f)
 {
-	const char *from = s, *dot = strstr(s, ".rank_");
+	static const char word[] = ".rank_";
+	const char *dot = strstr(s, word);
 
 	if (!dot || dot == s)
 		return false;
-	s = dot;
-	f->stem = (size_t)(dot - from);
+	f->stem = (size_t)(dot - s);
 	f->kind = FSDP_MODEL;
-	return text_take(&s, ".rank_") && text_take_number(&s, MAX_DIGITS, &f->rank) &&
-	       !strcmp(s, ".pth");
+	s = dot + strlen(word);
+	return text_take_number(&s, MAX_DIGITS, &f->rank) && !strcmp(s, ".pth");
 }
 
 enum fsdp_kind fsdp_file_parse(const char *path, struct fsdp_file *ret)
@@ -252,7 +252,7 @@ static int check_ranks(const struct fsdp_file *v, size_t n, struct ckpt_err *e)
 	}
 	if (v->world && found < v->world && missing == UINT32_MAX)
 		missing = found;
-	if (v->world && found && v[found - 1].rank >= v->world)
+	if (v->world && v[found - 1].rank >= v->world)
 		return err_set(e, ERR_CORRUPT, "'%.150s' is of a rank that %u ranks do not have",
 			       v[found - 1].base, v->world);
 	if (missing == UINT32_MAX)
