@@ -94,14 +94,14 @@ static void emit_numbers(struct emit *m, const int64_t *v, unsigned n)
 /* The shape and perhaps the strides come next: (2,3), or (2,3)/(1,2). */
 static void view(struct py *p, const char *class, const char *key, int64_t count, int64_t offset)
 {
-	int64_t size[8] = { 0 }, stride[8], step = 1;
-	unsigned n = numbers(p, "()", size, 8);
+	int64_t size[16] = { 0 }, stride[16], step = 1;
+	unsigned n = numbers(p, "()", size, 16);
 
 	for (unsigned d = n; d-- > 0; step *= size[d])
 		stride[d] = step;
 	if (*p->s == '/') {
 		p->s++;
-		REQUIRE(numbers(p, "()", stride, 8) == n);
+		REQUIRE(numbers(p, "()", stride, 16) == n);
 	}
 	emit_global(&p->m, "torch._utils", "_rebuild_tensor_v2");
 	emit_bytes(&p->m, "((", 2);
@@ -158,10 +158,10 @@ static void global(struct py *p)
 	(void)snprintf(name, sizeof(name), "%.*s", (int)(n - dot), p->s + dot);
 	p->s += n;
 	emit_global(&p->m, module, name);
-	if (*p->s != '(')
-		return;
-	values(p, ')', false);
-	emit_bytes(&p->m, "tR", 2);
+	while (*p->s == '(') {
+		values(p, ')', false);
+		emit_bytes(&p->m, "tR", 2);
+	}
 }
 
 /* #1=X is X, and #1 the same object again. */
@@ -187,9 +187,20 @@ static void string(struct py *p)
 	size_t n = strcspn(++p->s, quote);
 	char *text = strndup(p->s, n);
 
+	char *nul;
+
 	REQUIRE(text);
 	p->s += n + 1;
-	emit_str(&p->m, text);
+	nul = strstr(text, "\\0");
+	if (nul) { /* as emit_str cannot have it */
+		memmove(nul + 1, nul + 2, strlen(nul + 2) + 1);
+		*nul = 0;
+		emit_op(&p->m, 'X');
+		emit_bytes(&p->m, &(uint32_t){ (uint32_t)n - 1 }, 4);
+		emit_bytes(&p->m, text, n - 1);
+	} else {
+		emit_str(&p->m, text);
+	}
 	free(text);
 }
 

@@ -5,13 +5,13 @@
  *
  *	{'a': [1, (2,)], 'b': N}	dicts, lists, tuples, integers, None
  *	1.5, T, F			a float, True, False
- *	'text', "text", %00ff		texts, bytes in hexadecimal
+ *	'text', "text", %00ff		texts, in which \0 may be a NUL; bytes in hexadecimal
  *	t2+5(2,3)			a float32 tensor of that shape on storage 2, from element 5 on
  *	h2+5(2,3)			of float16
  *	t0+0(2,3)/(1,2)			with these strides
  *	I[0,1,2,3](2,2)			an int64 tensor of these elements; J: int32
  *	torch.float32			a global
- *	torch.Size((2,3))		what a global is called with
+ *	torch.Size((2,3))		what a global is called with; a second call may follow
  *	X!{'a': 1}			X, a state given to it
  *	&X				what has this persistent id
  *	#1=X, #1			X, and later the same object again

@@ -613,6 +613,11 @@ START_TEST(odd_model_states)
 		  "?its view reaches outside its storage" },
 		{ "{'module': {'a': t0+0(2)}, 'frozen_param_shapes': [1]}",
 		  "?param_shapes is not in DeepSpeed's form" },
+		{ "{'module': {'a': t0+0(2), 'b\\0c': 5}, 'd\\0e': 6}", "a[2] 0 1\n" },
+		{ "{'module': {'a': t0+0(2)}, 'frozen_param_shapes': {'f': (2,), 'gg': (1,), 'h': "
+		  "(1,)},"
+		  " 'frozen_param_fragments': {5: 6, 'g': 7, 'i': 8, 'h': t1+3(1), 'f': t1+0(2)}}",
+		  "a[2] 0 1\nf[2] 100 101\nh[1] 103\n" },
 		{ "{'param_shapes': [5]}", "?param_shapes is not in DeepSpeed's form" },
 		{ "{'param_shapes': ({'a': 5},)}",
 		  "?its names and shapes are not in DeepSpeed's form" },
@@ -737,6 +742,19 @@ START_TEST(odd_optimizer_states)
 }
 END_TEST
 
+START_TEST(optimizer_states_without_names_are_not_shown)
+{
+	put(MODEL, "{'module': {'a': h0+0(2)}, 'universal_checkpoint_info': 5}", 0);
+	put("mp_rank_01_model_states.pt",
+	    "{'module': {'a': h0+0(2)}, 'universal_checkpoint_info': 5}", 0);
+	put_rank(OPTIM(0), "[t0+0(2)]", "{}", "[1]", 0);
+	expect("",
+	       "mp_rank_00/a[2] float16\nmp_rank_01/a[2] float16\nobject optimizer.loss_scaler\n"
+	       "! not everything is shown: the optimizer states have 1 groups, the model states 0:"
+	       " they are of two saves");
+}
+END_TEST
+
 START_TEST(columns_that_ranks_do_not_share_are_not_shown)
 {
 	put(MODEL, "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (2,)}]}", 0);
@@ -774,7 +792,7 @@ START_TEST(groups_of_old_versions_are_told_apart_by_their_sizes)
 		  "optimizer.state.b.fp32[4] 100 101 102 103\n" },
 	};
 
-	put(MODEL, "{'module': {}, 'param_shapes': {'a': (3,), 'b': (4,)}}", 0);
+	put(MODEL, "{'module': {}, 'param_shapes': {'a': (3,), 'z': (0,), 'b': (4,)}}", 0);
 	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
 		put(OPTIM(0), v[i].text, 0);
 		if (*v[i].want == '?')
@@ -836,6 +854,16 @@ START_TEST(experts_without_numbers_are_not_named)
 		       word);
 	put(MODEL, text, 0);
 	saved_expect_begin(dir, "deepspeed", "g[2] 0 1\nobject optimizer.loss_scaler\n! ");
+	for (unsigned i = 0; i < 2; i++) {
+		(void)snprintf(text, sizeof(text),
+			       "{'module': {'g': t0+0(2)}, 'param_shapes': [{'g': (2,)}, {%s%s.w': "
+			       "(1,)}]}",
+			       word, i ? "1234567890" : "x");
+		put(MODEL, text, 0);
+		saved_expect_begin(dir, "deepspeed",
+				   i ? "g[2] 0 1\nm.deepspeed_moe.experts.deepspeed_experts."
+				     : "g[2] 0 1\nobject optimizer.loss_scaler\n! ");
+	}
 	/* Two modules, with one expert and with two for each rank. */
 	(void)snprintf(
 		text, sizeof(text),

@@ -366,6 +366,13 @@ START_TEST(dtensors_that_cannot_be_shown_are_listed)
 				  "I[0](1,1)") ", 'placements': (" SHARD(0) ", " SHARD(0) ")}"),
 		  "two axes of the mesh split one dimension, and torch before 2.5 does not record "
 		  "which did first" },
+		{ DTENSOR("t0+0(2)", "(2,)",
+			  SPEC(MESH("I[0](1,1,1,1,1,1,1,1,1)"), "(" SHARD(0) ",)")),
+		  "its mesh has 9 axes" },
+		{ "torch._utils._rebuild_qtensor(&('storage', torch.QInt8Storage, '0', 'cpu', 8), "
+		  "0,"
+		  " (2,), (1,), 5, F, N)",
+		  "a quantised tensor" },
 		{ ODD_ORDER("(5,)"), "its shard_order is not known" },
 		{ ODD_ORDER("((0,),)"), "its shard_order is not known" },
 		{ ODD_ORDER("((0,5),)"), "its shard_order is not known" },
@@ -439,6 +446,9 @@ START_TEST(dtensors_that_contradict_themselves_are_refused)
 		  "rank 0's part is torch.Size([2, 1]), and torch.Size([2]) follows" },
 		{ DTENSOR("h0+0(2)", "(2,)", SPEC(ONE, "(" SHARD(0) ",)")),
 		  "rank 0's part is float16, the tensor float32" },
+		{ "t0+0(4611686018427387905)/(0)", "'w': a tensor of more than 2^62 elements" },
+		{ "t0+0(4611686018427387905,4611686018427387905)/(0,0)",
+		  "'w': a tensor of more than 2^62 elements" },
 		{ DTENSOR("t0+39(2)", "(2,)", SPEC(ONE, "(" SHARD(0) ",)")),
 		  "its view reaches outside its storage" },
 	};
@@ -684,6 +694,31 @@ START_TEST(pieces_of_flat_parameters_are_each_ranks_own)
 }
 END_TEST
 
+/* The flat parameter may be a DTensor, or have no part in this rank. */
+START_TEST(odd_flat_parameters_have_no_pieces)
+{
+	static const char *const flat[] = { DTENSOR("t0+0(2)", "(2,)",
+						    SPEC(PAIR, "(" REPLICATE ",)")),
+					    SHARDED("(0,)", "([], N, N)"), NULL };
+	char *text;
+
+	for (size_t i = 0; flat[i]; i++) {
+		for (unsigned rank = 0; rank < 2; rank++) {
+			REQUIRE(asprintf(&text,
+					 "{'_flat_param': %s, 'a': t0+0(1), 'b': t1+0(1), 'c\\0d': "
+					 "t0+0(1)}",
+					 flat[i]) > 0);
+			put("model", 2, rank, text, 0);
+			free(text);
+		}
+		saved_expect_begin(
+			dir, "fsdp",
+			i ? "_flat_param[0]\na[1] 0\nb[1] 100\n" FLAT
+			  : "_flat_param[2] 0 1\nb[1] 100\nrank_0/a[1] 0\nrank_1/a[1] 0\n" FLAT);
+	}
+}
+END_TEST
+
 /* The first parameter is replicated, the second one has a shard in each rank. */
 static void put_optimizer(const char *zero, const char *one)
 {
@@ -770,6 +805,28 @@ START_TEST(numbered_states_that_do_not_fit_keep_their_numbers)
 		put("optim", 2, 1, v[i].state, 5000);
 		saved_expect_begin(dir, "fsdp", v[i].want);
 	}
+}
+END_TEST
+
+/* What cannot be shown has no shape to compare. */
+START_TEST(states_or_parameters_that_cannot_be_shown_fit_nothing)
+{
+#define RAGGED ODD_PLACEMENT(PLACEMENT("Ragged()"))
+	put("model", 1, 0, "{'a': " DTENSOR("t0+0(2)", "(2,)", SPEC(ONE, "(" SHARD(0) ",)")) "}",
+	    0);
+	put("optim", 1, 0,
+	    "{'state': {0: {'m': " RAGGED "}}"
+	    ", 'param_groups': [{'params': [0]}]}",
+	    0);
+	expect_error("object 'optimizer.state.0.m': a placement of class 'Ragged'");
+	put("optim", 1, 0,
+	    "{'state': {0: {'m': " RAGGED ", 'n': " DTENSOR(
+		    "t0+0(2)", "(2,)",
+		    SPEC(ONE, "(" SHARD(0) ",)")) "}}, 'param_groups': [{'params': [0]}]}",
+	    0);
+	expect_error("object 'optimizer.state.a.m': a placement of class 'Ragged'");
+	put("model", 1, 0, "{'a': " RAGGED "}", 0);
+	expect_error("object 'a': a placement of class 'Ragged' (and 1 more are incomplete)");
 }
 END_TEST
 

@@ -628,7 +628,7 @@ START_TEST(odd_values_that_describe_a_checkpoint)
 	static const struct {
 		const char *text, *want; /* after a '?': an error */
 	} v[] = {
-		{ "{'model': {'x': t0+0(1)}}", "x[1] 0\n" },
+		{ "{'model': {'x': t0+0(1), 'y\\0z': t0+1(1)}}", "x[1] 0\n" },
 		{ "{'model': {'x': t0+0(1)}, 'checkpoint_version': N, 'iteration': -1}",
 		  "x[1] 0\nobject iteration\n" },
 		{ "{'model': {'x': t0+0(1)}, 'checkpoint_version': 3.0, 'iteration': 'x'}",

@@ -1056,6 +1056,31 @@ static const struct {
 	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k', 2, 4))\", 0, "
 		 "(2,), (1,), F, N)",
 	  "w/1 float32 [2] 8 raw 00000040\n" },
+	{ PARAMETER "builtins.getattr(te.Float8Tensor, '_make_in_reduce_ex')(t0+0(2), "
+		    "torch.float8_e4m3fn), T, N)",
+	  "w._data/7 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\", \"dtype\": "
+	  "\"float8_e4m3fn\"}\n" },
+	{ PARAMETER "builtins.getattr(te.Float8Tensor, '_make_in_reduce_ex')(5), T, N)",
+	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\"}\n" },
+	{ PARAMETER "builtins.getattr(5, '_make_in_reduce_ex')(t0+0(2)), T, N)",
+	  "w/1 data.pkl: '?' is not a dense tensor\n" },
+	{ PARAMETER "builtins.getattr(te.Float8Tensor, 'x')(t0+0(2)), T, N)",
+	  "w/1 data.pkl: '?' is not a dense tensor\n" },
+	{ PARAMETER "builtins.getattr(te.Float8Tensor)(t0+0(2)), T, N)",
+	  "w/1 data.pkl: '?' is not a dense tensor\n" },
+	{ PARAMETER "m.f(te.Float8Tensor, '_make_in_reduce_ex')(t0+0(2)), T, N)",
+	  "w/1 data.pkl: '?' is not a dense tensor\n" },
+	{ V2 "0, (2,), (1,), F, N, {'conj': 5, 'neg': F})", "w/1 float32 [2] 8 raw 00000000\n" },
+	{ V2 "0, (2,), (1,), F, N, {'conj': F})", "w/1 float32 [2] 8 raw 00000000\n" },
+	{ FROM_TYPE "torch._utils._rebuild_tensor_v2, 5, (" FLOATS ", 0, (2,), (1,), F, N))",
+	  "w/1 float32 [2] 8 raw 00000000\n" },
+	{ FROM_TYPE
+	  "torch._tensor._rebuild_from_type_v2, torch.T.Y, (" WRAPPER_FN
+	  ", torch.T.X, (torch.T.X, torch.float32, (2,)), {'a': t0+0(2)}), {'b': t0+1(1)})",
+	  "w.a/3 float32 [2] 8 raw 00000000\n"
+	  "w.b/3 float32 [1] 4 raw 0000803f\n"
+	  "w/1 {\"__class__\": \"torch.T.Y\", \"dtype\": \"float32\", \"shape\": [2]}\n" },
 };
 
 static const struct {
@@ -1121,6 +1146,29 @@ static const struct {
 	  "m.1/1 float32 [1] 4 raw 0000803f\n" },
 	{ "{'m': torch.jit._pickle.restore_type_tag()}",
 	  "m/1 {\"__class__\": \"torch.jit._pickle.restore_type_tag\"}\n" },
+	{ "{(T, %00ff, N, 1.5): 1, (T, %00ff, N, 1.5): 2, 'a': t0+0(1)}",
+	  "a/1 float32 [1] 4 raw 00000000\n"
+	  "[true, {\"__class__\": \"builtins.bytes\", \"hex\": \"00ff\"}, null, 1.5]/65 2\n" },
+	{ SPARSE_CALL COO ", (I[0,1](1,2), t0+0(2), (3,)))",
+	  "indices/7 int64 [1,2] 16 raw 00000000\n"
+	  "values/6 float32 [2] 8 raw 00000000\n"
+	  "/0 {\"__class__\": \"torch.Tensor\", \"layout\": \"torch.sparse_coo\", \"shape\": "
+	  "[3]}\n" },
+	{ PARAMETER FLOAT8 "t0+0(2), torch.float8_e4m3fn), T, N)",
+	  "_data/5 float32 [2] 8 raw 00000000\n"
+	  "/0 {\"__class__\": \"transformer_engine.Float8Tensor\", \"dtype\": "
+	  "\"float8_e4m3fn\"}\n" },
+	{ DTENSOR
+	  "(torch.D.DTensor, torch.float32, (2,)), {'_local_tensor': t0+0(2), '_spec': I[0](1)})",
+	  "/0 float32 [2] 8 raw 00000000\n" },
+	{ "> {'n': " NESTED_CALL "t0+0(3), I[2,1](2,1), I[1,1](2,1), I[0,2](2))}",
+	  "n.0/3 float32 [2] 8 raw:be 00000000\n"
+	  "n.1/3 float32 [1] 4 raw:be 40000000\n"
+	  "n/1 {\"__class__\": \"torch.Tensor\", \"nested\": 2}\n" },
+	{ "t0+0(2)", "/0 float32 [2] 8 raw 00000000\n" },
+	{ "[t0+0(2), " SPARSE_CALL "5)]",
+	  "0/1 float32 [2] 8 raw 00000000\n"
+	  "1/1 a sparse tensor that is not written as torch writes it\n" },
 };
 
 /* The value of a tensor, and what is wrong with it. */
@@ -1283,6 +1331,18 @@ static const struct {
 	  "data.pkl: a storage is not written as torch writes it" },
 	{ TENSOR
 	  "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40\", 0, (2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k' 2, 4))\", 0, "
+		 "(2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k', 2 4))\", 0, "
+		 "(2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k', 2, x))\", 0, "
+		 "(2,), (1,), F, N)",
+	  "data.pkl: a storage is not written as torch writes it" },
+	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k', 2, 4x))\", 0, "
+		 "(2,), (1,), F, N)",
 	  "data.pkl: a storage is not written as torch writes it" },
 };
 
