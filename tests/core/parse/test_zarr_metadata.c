@@ -346,6 +346,13 @@ static const struct {
 	  "{\"name\":\"regular\",\"configuration\":{\"chunk_shape\":[2,6]}},"
 	  "\"chunk_key_encoding\":\"novel\"," F4 "\"codecs\":[" BYTES "]}",
 	  "the chunk key encoding 'novel'", CKPT_DTYPE_F32 },
+	{ V3(F4 "\"codecs\":[{\"name\":\"transpose\",\"configuration\":{\"order\":\"C\"}}," BYTES
+		"]"),
+	  "", CKPT_DTYPE_F32 },
+	{ V3(F4 "\"codecs\":[" SHARD("[2,3]", BYTES, ",\"index_location\":\"end\"") "]"), "",
+	  CKPT_DTYPE_F32 },
+	{ V3(F4 "\"codecs\":[" SHARD("[2,3]", BYTES, ",\"index_location\":\"start\"") "]"), "",
+	  CKPT_DTYPE_F32 },
 	{ V3("\"data_type\":5,\"codecs\":[" BYTES "]"), "the data type '(not a name)'",
 	  CKPT_DTYPE_NONE },
 	{ V3("\"data_type\":{\"name\":\"float32\",\"configuration\":{}},\"codecs\":[" BYTES "]"),
@@ -407,6 +414,7 @@ static const struct {
 	{ "int64", "-9223372036854775808", "0000000000000080" },
 	{ "uint64", "9007199254740993", "0100000000002000" },
 	{ "int4", "-8", "f8" },
+	{ "int2", "-2", "fe" },
 	{ "int32", "-2", "feffffff" },
 	{ "bool", "true", "01" },
 	{ "bool", "0", "00" },
@@ -474,6 +482,33 @@ START_LOOP_TEST(keys_are_cells, ARRAY_LEN(keys))
 	if (want)
 		ck_assert(cell[0] == (uint64_t)keys[_i].cell[0] &&
 			  cell[1] == (uint64_t)keys[_i].cell[1]);
+}
+END_TEST
+
+/* Neither NumPy nor JAX has these, so that no zarr array does. */
+START_TEST(types_of_torch_alone_are_none_of_zarrs)
+{
+	static const enum ckpt_dtype none[] = {
+		CKPT_DTYPE_C32,	    CKPT_DTYPE_BC32,   CKPT_DTYPE_F4_E2M1FN_X2, CKPT_DTYPE_QI8,
+		CKPT_DTYPE_QU8,	    CKPT_DTYPE_QI32,   CKPT_DTYPE_QU4X2,	CKPT_DTYPE_QU2X4,
+		CKPT_DTYPE_BITS8,   CKPT_DTYPE_BITS16, CKPT_DTYPE_BITS1X8,	CKPT_DTYPE_BITS2X4,
+		CKPT_DTYPE_BITS4X2,
+	};
+
+	for (enum ckpt_dtype t = CKPT_DTYPE_NONE + 1; t < CKPT_DTYPE_COUNT; t++) {
+		const char *name = dtype_info(t)->name;
+		struct zarr_array a;
+		char text[600];
+		bool has = true;
+
+		for (size_t i = 0; i < ARRAY_LEN(none); i++)
+			has &= none[i] != t;
+		(void)snprintf(text, sizeof(text),
+			       V3("\"data_type\":\"%s\",\"codecs\":[" BYTES "]"), name);
+		parse_good(text, &a);
+		ck_assert_msg(a.dtype == (has ? t : CKPT_DTYPE_NONE), "%s", name);
+		ck_assert_msg(!*a.unsupported == has, "%s: %s", name, a.unsupported);
+	}
 }
 END_TEST
 

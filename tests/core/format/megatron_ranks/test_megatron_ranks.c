@@ -411,6 +411,8 @@ START_TEST(slices_of_odd_shapes_are_shown_apart)
 		  "'_rebuild_sparse_tensor' is not a dense tensor" },
 		{ "'a.attention.query_key_value.weight': t0+0(6,1)", NULL,
 		  "a.attention.query_key_value.weight[12,1] 0 1 2 3 4 5 0 1 2 3 4 5\n" OBJECTS },
+		{ "", "'a.final_norm.weight': t0+0(1), 'odd': t0+1(1)",
+		  "a.final_norm.weight[1] 0\nodd[1] 1\n" OBJECTS },
 		{ "'a.mixer.norm.weight': t0+0(1)", NULL, "a.mixer.norm.weight[1] 0\n" OBJECTS },
 		{ "'layers.x.norm.weight': t0+0(1), 'xlayers.0.norm.weight': t0+1(1), "
 		  "'layers.0norm.weight': t0+2(1)",
@@ -426,6 +428,19 @@ START_TEST(slices_of_odd_shapes_are_shown_apart)
 	put_pair("'a.linear_qkv.weight': t0+0(4611686018427387904,0)",
 		 "'a.linear_qkv.weight': t0+0(4611686018427387904,0)", "");
 	expect_error("'a.linear_qkv.weight': its sizes are more than 2^62");
+	put_pair("'a.norm.weight': t0+0(1)", "'a.norm.weight': t0+0(1,1)", "");
+	expect_error("has torch.Size([1]), 'mp_rank_01/model_optim_rng.pt' has torch.Size([1, 1])");
+	put_pair("'m.router.weight': t1+0(2,1), 'm.experts.weight1': t0+0(0,4611686018427387904),"
+		 " 'm.experts.weight2': t0+0(4611686018427387904,0)",
+		 "'m.router.weight': t1+0(2,1), 'm.experts.weight1': t0+0(0,4611686018427387904),"
+		 " 'm.experts.weight2': t0+0(4611686018427387904,0)",
+		 "");
+	expect_error("its sizes are more than 2^62");
+	put_pair("'a.key_value.weight': t0+0(6,1)", "'a.key_value.weight': t0+0(6,1)", "");
+	put_model("00", "'a.key_value.weight': t0+0(6,1)", "", 1, 0);
+	put_model("01", "'a.key_value.weight': t0+0(6,1)", "", 1, 0);
+	saved_expect_begin(dir, "megatron-legacy",
+			   "mp_rank_00/a.key_value.weight[6,1] 0 1 2 3 4 5\n");
 	put_pair("'x': t0+0(1)", "'x': t0+1(1)", "'tensor_model_parallel_size': 'x'");
 	saved_expect_begin(dir, "megatron-legacy", "mp_rank_00/x[1] 0\nmp_rank_01/x[1] 1\n");
 }
@@ -502,6 +517,9 @@ START_TEST(experts_of_grouped_mlps_need_all_of_the_shapes)
 		put_model("00", model, v[i].args, 3, 0);
 		saved_expect_begin(dir, "megatron-legacy", v[i].want);
 	}
+	put_model("00", "'m.experts.weight1': t0+0(1,4), 'm.router.weight': t0+0()", "", 3, 0);
+	saved_expect_begin(dir, "megatron-legacy",
+			   "m.router.weight[] 0\nmp_rank_00/m.experts.weight1[");
 }
 END_TEST
 
@@ -571,11 +589,45 @@ START_TEST(experts_may_have_a_tensor_parallelism_of_their_own)
 		dir, "megatron-legacy",
 		"layers.0.mlp.linear_fc2.weight[2,2] 4 4 5 5\n"
 		"mp_rank_00/layers.0.mlp.experts.local_experts.0.linear_fc2.weight[2,1] 0 1\n");
+	put_model("01", "'layers.0.mlp.linear_fc2.weight': t0+4(2,1)", args, 3, 0);
+	expect("layers.0.mlp.experts.local_experts.0.linear_fc2.weight[2,1] 0 1\n"
+	       "layers.0.mlp.linear_fc2.weight[2,2] 4 4 5 5\n" OBJECTS);
 	(void)snprintf(args, sizeof(args), "%s", "'expert_tensor_parallel_size': 2");
 	put_model("00", model, args, 3, 0);
 	put_model("01", model, args, 3, 0);
 	expect("layers.0.mlp.experts.local_experts.0.linear_fc2.weight[2,2] 0 0 1 1\n"
 	       "layers.0.mlp.linear_fc2.weight[2,2] 4 4 5 5\n" OBJECTS);
+}
+END_TEST
+
+/* A tensor that several stages have is the first one's. */
+START_TEST(tensors_of_several_stages_are_the_first_ones)
+{
+	static const char model[] =
+		"'m.router.weight': t1+0(2,1), 'm.experts.weight1': t0+0(1,4), "
+		"'m.experts.weight2': t0+8(4,1),"
+		" 'output_layer.weight': t0+0(), 'layers.0.norm.weight': t0+0(1)";
+
+	put_model("00_000", model, "'num_layers': 1", 3, 0);
+	put_model("00_001", model, "'num_layers': 1", 3, 0);
+	expect("layers.0.norm.weight[1] 0\nlayers.1.norm.weight[1] 0\n"
+	       "m.experts.weight1[2,1,2] 0 1 2 3\nm.experts.weight2[2,2,1] 8 9 10 11\n"
+	       "m.router.weight[2,1] 100 101\nmp_rank_00_000/output_layer.weight[] 0\n" OBJECTS
+	       "! not everything is shown: how the ranks' slices of 'output_layer.weight' are "
+	       "joined: "
+	       "its shape is not that of such a tensor, so they are shown as mp_rank_00_000/NAME");
+}
+END_TEST
+
+START_TEST(a_copy_that_differs_is_named)
+{
+	put_model("00", "'a.norm.weight': t0+0(1)", "", 3, 0);
+	put_model("01", "'a.norm.weight': t0+0(1)", "", 3, 0);
+	put_model("02", "'a.norm.weight': t0+1(1)", "", 3, 0);
+	expect("a.norm.weight[1] 0\n" OBJECTS
+	       "! not everything is shown: 'a.norm.weight' of other ranks: "
+	       "'mp_rank_02/model_optim_rng.pt' has other values than "
+	       "'mp_rank_00/model_optim_rng.pt', whose are shown");
 }
 END_TEST
 

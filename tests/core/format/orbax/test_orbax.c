@@ -974,6 +974,9 @@ START_TEST(shards_of_a_flax_model_are_one)
 	EXPECT_NAMES("/other.msgpack", "c ");
 	put_msgpack("flax_model.msgpack", "{'d': @uint8(2)}");
 	EXPECT_NAMES("", "d ");
+	put_text("checkpoint_3", "x"); /* of something else */
+	put_text("checkpoint_4", "x");
+	EXPECT_NAMES("", "d ");
 	put_text("flax_model.msgpack", "[5]");
 	EXPECT_SAYS("",
 		    "it is named like a Flax checkpoint (msgpack), and does not begin like one");
