@@ -97,7 +97,7 @@ static void view(struct py *p, const char *class, const char *key, int64_t count
 	int64_t size[16] = { 0 }, stride[16], step = 1;
 	unsigned n = numbers(p, "()", size, 16);
 
-	for (unsigned d = n; d-- > 0; step *= size[d])
+	for (unsigned d = n; d-- > 0; step = (int64_t)((uint64_t)step * (uint64_t)size[d]))
 		stride[d] = step;
 	if (*p->s == '/') {
 		p->s++;
