@@ -22,6 +22,7 @@
 #include "tensor/vtensor.h"
 #include <ckptfs/ckpt.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -571,6 +572,250 @@ START_FEW_TEST(whatever_fails_is_an_error, 2, 1)
 		ckpt_close(c);
 	}
 	ck_assert_uint_gt(failed, 3);
+}
+END_TEST
+
+/* ---- each form, read whole ---- */
+
+#define INT8 \
+	"{\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":8,\"group_size\":32,\"symmetric\":" \
+	"false}}}}"
+#define GPTQ8  "{\"quant_method\":\"gptq\",\"bits\":8,\"group_size\":32}"
+#define NESTED "{\"shape\":[3,50],\"blocksize\":64,\"nested_blocksize\":2,\"nested_offset\":0.5}"
+/* Behind a bar: the state of w. */
+#define STATE(text) "|" text
+
+static void put_stated(const char *config, const char *tensors)
+{
+	const char *bar = strchr(tensors, '|');
+	char text[500];
+
+	(void)snprintf(text, sizeof(text), "%.*s", (int)strcspn(tensors, "|"), tensors);
+	if (bar)
+		(void)snprintf(text + strlen(text), sizeof(text) - strlen(text), "; w%s U8 %zu=%s",
+			       NF4, strlen(bar + 1), bar + 1);
+	put_checkpoint(config, text);
+}
+
+/* The formula's value of an element; more are in values[] above. */
+static float row_at(uint8_t *const *in, uint64_t i, uint64_t j)
+{
+	return e4m3_value(in[0][i * 4 + j]) * f32_at(in[1], i);
+}
+
+static float nvfp4_at(uint8_t *const *in, uint64_t i, uint64_t j)
+{
+	static const float e2m1[] = { 0, 0.5F, 1, 1.5F, 2, 3, 4, 6 };
+	unsigned code = nibble_at(in[0], i * 32 + j);
+	float scale = e4m3_value(in[1][i * 2 + j / 16]) * f32_at(in[2], 0);
+
+	return (code & 8 ? -e2m1[code & 7] : e2m1[code & 7]) * scale;
+}
+
+/* The zero points of column n are in row n / 4 of words, group by group. */
+static float int8_at(uint8_t *const *in, uint64_t i, uint64_t j)
+{
+	unsigned code = in[0][i * 64 + j], zero = in[2][(i / 4 * 2 + j / 32) * 4 + i % 4];
+
+	return ((float)code - (float)zero) * f32_at(in[1], i * 2 + j / 32);
+}
+
+static const struct {
+	const char *config, *tensors, *inputs[3];
+	float (*at)(uint8_t *const *in, uint64_t i,
+		    uint64_t j); /* NULL: only that it is the same each time */
+	uint64_t m, n;
+	const char *error; /* of reading; NULL: none */
+} whole[] = {
+	{ FP8,
+	  "a.weight F8_E4M3 3x4; a.weight_scale F32 3",
+	  { "a.weight", "a.weight_scale" },
+	  row_at,
+	  3,
+	  4,
+	  NULL },
+	{ NULL,
+	  "a.weight U8 3x16; a.weight_scale F8_E4M3 3x2; a.weight_scale_2 F32 -",
+	  { "a.weight", "a.weight_scale", "a.weight_scale_2" },
+	  nvfp4_at,
+	  3,
+	  32,
+	  NULL },
+	{ INT8,
+	  "a.weight_packed I32 4x16; a.weight_scale F32 4x2; a.weight_zero_point I32 1x2",
+	  { "a.weight_packed", "a.weight_scale", "a.weight_zero_point" },
+	  int8_at,
+	  4,
+	  64,
+	  NULL },
+	{ GPTQ,
+	  "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2; a.g_idx I32 64",
+	  { NULL },
+	  NULL,
+	  16,
+	  64,
+	  " groups" },
+	{ GPTQ8,
+	  "a.qweight I32 16x16; a.scales F16 2x16; a.qzeros I32 2x4",
+	  { NULL },
+	  NULL,
+	  16,
+	  64,
+	  NULL },
+	{ NULL, "p_blocks U8 2x3x4x16; p_scales U8 2x3x4", { NULL }, NULL, 2, 128 * 3, NULL },
+	{ NULL,
+	  "w U8 75x1; w.absmax U8 3; w.quant_map F32 16; w.nested_absmax F32 2; "
+	  "w.nested_quant_map F32 256" STATE(NESTED),
+	  { NULL },
+	  NULL,
+	  3,
+	  50,
+	  NULL },
+	{ NULL,
+	  "w U8 75x1; w.absmax F32 3; w.quant_map F32 16" STATE(
+		  "{\"shape\":[3,50],\"blocksize\":64}"),
+	  { NULL },
+	  NULL,
+	  3,
+	  50,
+	  NULL },
+	{ FP8, "a.weight F8_E4M3 2x3x64; a.weight_scale F32 2x1x1", { NULL }, NULL, 2, 192, NULL },
+	{ FP8, "a.weight F8_E4M3 3x64; a.weight_scale U8 3x2", { NULL }, NULL, 3, 64, NULL },
+	{ AWQ,
+	  "a.qweight I32 64x2; a.scales F16 2x16; a.qzeros I32 2x2",
+	  { NULL },
+	  NULL,
+	  16,
+	  64,
+	  NULL },
+	{ INT4,
+	  "a.weight_packed I32 3x8; a.weight_scale BF16 3x2; a.weight_zero_point I32 1x2",
+	  { NULL },
+	  NULL,
+	  3,
+	  64,
+	  NULL },
+};
+
+/* The first tensor's elements to ret. */
+static int read_first(struct ckpt *c, float *ret, size_t len, uint64_t off, struct ckpt_err *e)
+{
+	struct ckpt_file *f = NULL;
+	struct ckpt_tensor t;
+	char path[100];
+	int64_t got;
+
+	ckpt_tensor(c, 0, &t);
+	(void)snprintf(path, sizeof(path), "tensors/%s", t.fqn);
+	got = ckpt_file_open_path(c, path, &f, e);
+	if (!got)
+		got = ckpt_file_read(f, ret, len, off, e);
+	ckpt_file_close(f);
+	return got < 0 ? (int)got : (size_t)got == len ? 0 : -EPIPE;
+}
+
+START_LOOP_TEST(a_form_is_read_whole_or_not_at_all, ARRAY_LEN(whole))
+{
+	size_t n = 4 * whole[_i].m * whole[_i].n;
+	autofree float *want = malloc(n), *have = malloc(n);
+	uint8_t *in[3] = { NULL };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	int rc;
+
+	REQUIRE(want && have);
+	put_stated(whole[_i].config, whole[_i].tensors);
+	ck_assert_msg(!open_typed(dir, &as_fp32, &c, &e), "%s", e.msg);
+	rc = read_first(c, want, n, 0, &e);
+	ckpt_close(c);
+	if (whole[_i].error) {
+		ck_assert_int_lt(rc, 0);
+		ck_assert_msg(strstr(e.msg, whole[_i].error) != NULL, "%s", e.msg);
+		return;
+	}
+	ck_assert_msg(!rc, "%s", e.msg);
+	if (whole[_i].at) {
+		read_inputs(in, whole[_i].inputs);
+		for (uint64_t i = 0; i < whole[_i].m; i++)
+			for (uint64_t j = 0; j < whole[_i].n; j++) {
+				float x = whole[_i].at(in, i, j), got = want[i * whole[_i].n + j];
+
+				/* 0x7f of float8 is NaN, and so is what is made with it. */
+				if (got == got)
+					ck_assert_msg(!memcmp(&x, &got, 4),
+						      "(%llu, %llu): %a, not %a",
+						      (unsigned long long)i, (unsigned long long)j,
+						      (double)got, (double)x);
+			}
+		for (int i = 0; i < 3; i++)
+			free(in[i]);
+	}
+	fault_sqlite();
+	FAULT_LOOP_SOME(FAULT_ALLOC | FAULT_READ | FAULT_OPEN, 1)
+	{
+		uint64_t off = 4 * (fault_n % (n / 4)),
+			 len = fault_n % 3 ? n - off : min_u64(n - off, 40);
+
+		c = NULL;
+		e = (struct ckpt_err){ 0 };
+		rc = open_typed(dir, &as_fp32, &c, &e);
+		if (!rc)
+			rc = read_first(c, have, len, off, &e);
+		(void)fault_off();
+		ck_assert_int_eq(e.code, -rc);
+		if (!rc)
+			ck_assert(!memcmp(have, (uint8_t *)want + off, len));
+		else
+			ck_assert(fault_hit() && e.msg[0]);
+		ckpt_close(c);
+	}
+}
+END_TEST
+
+/* ---- a state in bytes ---- */
+
+static const struct {
+	const char *tensors, *want;
+} states[] = {
+	{ "w U8 75x1; w.absmax F32 3; w.quant_map F32 16; w" NF4 " F32 4",
+	  "that is not a short text in bytes" },
+	{ "w U8 75x1; w.absmax F32 3; w.quant_map F32 16; w" NF4 " U8 100000",
+	  "that is not a short text in bytes" },
+	{ "w U8 75x1; w.absmax U8 3; w.quant_map F32 16" STATE(
+		  "{\"shape\":[3,50],\"blocksize\":64,\"nested_blocksize\":0}"),
+	  "its 'nested_blocksize' is not a number of scales" },
+	{ "w U8 75x1; w.absmax U8 3; w.quant_map F32 16" STATE(
+		  "{\"shape\":[3,50],\"blocksize\":64,\"nested_blocksize\":\"2\"}"),
+	  "its 'nested_blocksize' is not a number of scales" },
+	{ "w U8 75x1; w.absmax U8 3; w.quant_map F32 16" STATE(
+		  "{\"shape\":[3,50],\"blocksize\":64,\"nested_blocksize\":2}"),
+	  "its 'nested_offset' is not a number" },
+	{ "w U8 75x1; w.absmax F32 3; w.quant_map F32 16" STATE("{\"blocksize\":64}"),
+	  "it has no 'shape' of a weight" },
+	{ "w U8 75x1; w.absmax F32 3; w.quant_map F32 16" STATE("{\"shape\":[3,50]}"),
+	  "it has no 'blocksize'" },
+	{ "w I8 75x1; w.absmax F32 3; w.quant_map F32 16" STATE(
+		  "{\"shape\":[3,50],\"blocksize\":64}"),
+	  "two in each uint8" },
+	{ "w U8 3x25; w.absmax F32 3; w.quant_map F32 16" STATE(
+		  "{\"shape\":[3,50],\"blocksize\":64}"),
+	  "two in each uint8" },
+	{ "w U8 75x1; w.absmax F32 3x1; w.quant_map F32 16" STATE(
+		  "{\"shape\":[3,50],\"blocksize\":64}"),
+	  "'w.absmax' has shape (3, 1)" },
+	{ "w U8 75x1; w.absmax F32 3; w.quant_map F32 15" STATE(
+		  "{\"shape\":[3,50],\"blocksize\":64}"),
+	  "'w.quant_map' has shape (15,)" },
+};
+
+START_LOOP_TEST(a_state_says_what_a_weight_is, ARRAY_LEN(states))
+{
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+
+	put_stated(NULL, states[_i].tensors);
+	ck_assert_int_lt(open_typed(dir, &as_fp32, &c, &e), 0);
+	ck_assert_msg(strstr(e.msg, states[_i].want) != NULL, "%s", e.msg);
 }
 END_TEST
 
