@@ -157,6 +157,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(diff) \
 	X(dtype) \
 	X(err) \
+	X(experts) \
 	X(export) \
 	X(faults) \
 	X(fetch) \
@@ -233,6 +234,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(recipe_invert) \
 	X(remote) \
 	X(rename) \
+	X(reshard) \
 	X(run) \
 	X(safetensors) \
 	X(safetensors_dir) \
