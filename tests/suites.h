@@ -234,6 +234,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(recipe_invert) \
 	X(remote) \
 	X(rename) \
+	X(report) \
 	X(reshard) \
 	X(run) \
 	X(safetensors) \
