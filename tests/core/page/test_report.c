@@ -122,15 +122,23 @@ START_LOOP_TEST(a_page_is_whole, ARRAY_LEN(rows))
 }
 END_TEST
 
+/* Of a run, whose checkpoints are opened for each page, not every call. */
+static uint64_t stride;
+
+static uint64_t next_call(uint64_t n)
+{
+	return stride ? n + stride : fault_some(n);
+}
+
 START_LOOP_TEST(a_page_without_memory_is_an_error, ARRAY_LEN(rows))
 {
 	struct ckpt *c;
 	struct ckpt_report r = { .path = "a", .stat = rows[_i].stat, .jobs = 1 };
 
-	if (rows[_i].kind == RUN && rows[_i].stat) /* takes a minute: see the suite faults */
-		return;
+	if (rows[_i].kind == RUN)
+		stride = rows[_i].stat ? 97 : 23;
 	c = open_kind(rows[_i].kind);
-	FAULT_LOOP_SOME(FAULT_ALLOC, 1)
+	FAULT_LOOP_BY(next_call, FAULT_ALLOC, 1)
 	{
 		struct ckpt_err e = { 0 };
 		char *page = NULL;
