@@ -127,6 +127,7 @@ comma := ,
 # What tests/fault.c can make fail.
 WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free strdup strndup \
 	posix_memalign asprintf __asprintf_chk ZSTD_createDCtx ZSTD_createCCtx XXH3_createState inflateInit2_ regcomp \
+	seccomp_init seccomp_rule_add seccomp_load \
 	open __open_2 openat fopen opendir fdopendir memfd_create syscall close \
 	read __read_chk pread write pwrite ftruncate fallocate futimens fsync \
 	mkdir mkdirat symlinkat rename renameat renameat2 unlink unlinkat \

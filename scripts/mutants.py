@@ -50,7 +50,6 @@ GROUPS = {
 }
 # Suites on mounts for what the unit suites do not contain.
 MOUNTS = {"fs/mount/sandbox": ["sandbox", "security"], "fs/": ["mount", "commands", "tree", "bytes"]}
-SLOW = 6  # most of those that need mounts
 SECONDS = 60  # most for a suite, which takes seconds
 
 Mutant = collections.namedtuple("Mutant", "file line start end new what")
@@ -520,8 +519,6 @@ def sample(args):
     left, chosen = args.n, []
     for k, group in enumerate(sorted(pools, key=lambda g: len(pools[g]))):
         share = left // (len(pools) - k)
-        if group == "sandbox":
-            share = min(share, SLOW)
         chosen += [(group, m) for m in pools[group][:share]]
         left -= min(share, len(pools[group]))
     return sorted(chosen, key=lambda c: c[1].file.startswith("fs/"))  # what takes longest last

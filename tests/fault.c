@@ -11,6 +11,7 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <regex.h>
+#include <seccomp.h>
 #include <sqlite3.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -243,6 +244,11 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 FAILING_CALLS(DECLARE_FAILING)
 CHANGING_CALLS(DECLARE_CHANGING)
 OTHER_CALLS(DECLARE)
+int __real_seccomp_load(scmp_filter_ctx f);
+int __wrap_seccomp_load(scmp_filter_ctx f);
+scmp_filter_ctx __real_seccomp_init(uint32_t action);
+scmp_filter_ctx __wrap_seccomp_init(uint32_t action);
+int __wrap_seccomp_rule_add(scmp_filter_ctx f, uint32_t action, int call, unsigned n, ...);
 int __wrap_asprintf(char **ret, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -319,6 +325,30 @@ int __wrap_posix_memalign(void **ret, size_t align, size_t n)
 	if (!rc)
 		(void)counted(*ret);
 	return rc;
+}
+
+scmp_filter_ctx __wrap_seccomp_init(uint32_t action)
+{
+	return fails(FAULT_ALLOC, "seccomp_init") ? no_memory() : __real_seccomp_init(action);
+}
+
+int __wrap_seccomp_rule_add(scmp_filter_ctx f, uint32_t action, int call, unsigned n, ...)
+{
+	struct scmp_arg_cmp args[6];
+	va_list ap;
+
+	if (fails(FAULT_ALLOC, "seccomp_rule_add"))
+		return -ENOMEM;
+	va_start(ap, n);
+	for (unsigned i = 0; i < n && i < sizeof(args) / sizeof(args[0]); i++)
+		args[i] = va_arg(ap, struct scmp_arg_cmp);
+	va_end(ap);
+	return seccomp_rule_add_array(f, action, call, n, args);
+}
+
+int __wrap_seccomp_load(scmp_filter_ctx f)
+{
+	return fails(FAULT_ALLOC, "seccomp_load") ? -ENOMEM : __real_seccomp_load(f);
 }
 
 char *__wrap_realpath(const char *path, char *out)

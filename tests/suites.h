@@ -210,6 +210,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(object_form) \
 	X(object_json) \
 	X(ocdbt) \
+	X(ops) \
 	X(orbax) \
 	X(overlay_sparse) \
 	X(pagemap) \

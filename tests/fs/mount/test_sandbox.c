@@ -491,6 +491,37 @@ START_FEW_TEST(what_a_kernel_lacks_is_said, SANITIZED ? 0 : ARRAY_LEN(lacks), AR
 }
 END_TEST
 
+/* Out of memory, wherever that happens, there is no filter at all. */
+static int filter_without_memory(const void *arg)
+{
+	struct ckpt_err e = { 0 };
+	int rc = -ENOMEM;
+	unsigned n;
+
+	(void)arg;
+	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	for (n = 1; rc; n++) {
+		e = (struct ckpt_err){ 0 };
+		fault_on(FAULT_ALLOC, n, 1);
+		rc = sandbox_filter_calls(true, true, &e);
+		(void)fault_off();
+		if (!rc)
+			break;
+		if (rc != -ENOMEM || e.code != ENOMEM || prctl(PR_GET_SECCOMP) ||
+		    strcmp(e.msg, n == 1 ? "out of memory" : "seccomp: Cannot allocate memory") !=
+			    0)
+			return BAD;
+	}
+	return n > 200 ? 0 : 1;
+}
+
+START_TEST(without_memory_there_is_no_filter)
+{
+	if (!SANITIZED)
+		ck_assert_int_eq(outcome(filter_without_memory, NULL), 0);
+}
+END_TEST
+
 /* ---- paths ---- */
 
 static int version(void)
