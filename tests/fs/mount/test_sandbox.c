@@ -588,6 +588,8 @@ static const struct path_row {
 	{ RUN, "read/x", NULL, EACCES, 1 },
 	{ READ, "one", NULL, 0, 1 },
 	{ WRITE, "one", NULL, EACCES, 1 },
+	{ CUT, "one", NULL, EACCES, 3 },
+	{ CUT, "else/x", NULL, EACCES, 3 },
 	{ READ, "else/x", NULL, EACCES, 1 },
 	{ READ, "other", NULL, EACCES, 1 },
 	{ WRITE, "other", NULL, EACCES, 1 },
@@ -642,7 +644,7 @@ static int try_path(const void *arg)
 	case RENAME:
 		return errno_of(renameat(at, p->path, at, p->to));
 	case CUT:
-		return errno_of(openat(at, p->path, O_RDWR | O_TRUNC));
+		return errno_of(openat(at, p->path, O_RDONLY | O_TRUNC)); /* not for writing */
 	case MAKE_DIR:
 		return errno_of(mkdirat(at, p->path, 0700));
 	case REMOVE_DIR:
