@@ -291,6 +291,21 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 	return rc;
 }
 
+static void rest(struct engine *eng, size_t fds)
+{
+	blockcache_clear(fetch_blocks(eng->fetch));
+	files_trim(eng->files, fds);
+	if (eng->assets.files)
+		files_trim(eng->assets.files, fds);
+}
+
+void engine_rest(struct engine *eng, size_t fds)
+{
+	rest(eng, fds);
+	for (size_t i = 0; i < eng->others.n; i++)
+		rest(eng->others.v[i]->engine, fds);
+}
+
 void engine_free(struct engine *eng)
 {
 	size_t n = 0;

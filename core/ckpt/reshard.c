@@ -437,7 +437,7 @@ static int make_parts(struct writing *w, struct ckpt_save_planner *planner,
 		rc = reshard_planner(w->s, &plain_planner, planner, e);
 	if (!rc)
 		rc = open_writer(w->s, &opts, &plain_writer, e);
-	return rc ? rc : reshard_gate(&w->turns, &plain_writer, writer, e);
+	return rc ? rc : reshard_gate(w->s->c, &w->turns, &plain_writer, writer, e);
 }
 
 static int write_rank(void *arg, struct ckpt_comm *comm, struct ckpt_err *e)

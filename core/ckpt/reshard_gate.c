@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A storage writer that limits how many ranks write at the same time: each uses buffers, and a
- * thousand ranks would use a thousand times as many.
+ * thousand ranks would use a thousand times as many. It closes the source's files when all is written.
  */
 #include "base/err.h"
+#include "ckpt/ckpt_internal.h"
 #include "ckpt/reshard_internal.h"
 
 #include <semaphore.h>
 #include <stdlib.h>
 
 struct gate {
+	struct ckpt *source;
 	sem_t *open;
 	struct ckpt_storage_writer inner;
 };
@@ -57,7 +59,12 @@ static int write_data(void *self, const struct ckpt_save_plan *plan,
 static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_write_results *all,
 		  size_t n, struct ckpt_err *e)
 {
-	return ckpt_storage_writer_finish(&((struct gate *)self)->inner, md, all, n, e);
+	struct gate *g = self;
+
+	/* All has been read. The source may be what is replaced, and on NFS the directory of a file
+	 * that is open cannot be removed. */
+	engine_rest(g->source->engine, 0);
+	return ckpt_storage_writer_finish(&g->inner, md, all, n, e);
 }
 
 static void free_gate(void *self)
@@ -68,8 +75,8 @@ static void free_gate(void *self)
 	free(g);
 }
 
-int reshard_gate(sem_t *open, struct ckpt_storage_writer *inner, struct ckpt_storage_writer *ret,
-		 struct ckpt_err *e)
+int reshard_gate(struct ckpt *source, sem_t *open, struct ckpt_storage_writer *inner,
+		 struct ckpt_storage_writer *ret, struct ckpt_err *e)
 {
 	static const struct ckpt_storage_writer_ops ops = { validate,	    reset,
 							    set_up,	    prepare_local,
@@ -81,7 +88,7 @@ int reshard_gate(sem_t *open, struct ckpt_storage_writer *inner, struct ckpt_sto
 		ckpt_storage_writer_free(inner);
 		return err_set(e, ENOMEM, "storage writer: out of memory");
 	}
-	*g = (struct gate){ open, *inner };
+	*g = (struct gate){ source, open, *inner };
 	*inner = (struct ckpt_storage_writer){ 0 };
 	*ret = (struct ckpt_storage_writer){ .ops = &ops, .self = g };
 	return 0;

@@ -70,9 +70,9 @@ int reshard_planner(struct resharding *s, struct ckpt_save_planner *inner,
 
 /*
  * A writer that forwards to `inner`, which it takes over. The shared semaphore limits how many
- * writers write data at the same time.
+ * writers write data at the same time. Before `inner` finishes, the files of the source are closed.
  */
-int reshard_gate(sem_t *open, struct ckpt_storage_writer *inner, struct ckpt_storage_writer *ret,
-		 struct ckpt_err *e);
+int reshard_gate(struct ckpt *source, sem_t *open, struct ckpt_storage_writer *inner,
+		 struct ckpt_storage_writer *ret, struct ckpt_err *e);
 
 #endif

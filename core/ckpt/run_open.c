@@ -11,7 +11,6 @@
 #include "ckpt/ckpt_internal.h"
 #include "index/catalog_query.h"
 #include "layout/layout.h"
-#include "read/fetch.h"
 #include "source/files.h"
 #include "tree/view.h"
 
@@ -333,23 +332,6 @@ int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ck
 	return rc;
 }
 
-static void rest(struct engine *eng, size_t fds)
-{
-	blockcache_clear(fetch_blocks(eng->fetch));
-	files_trim(eng->files, fds);
-	if (eng->assets.files)
-		files_trim(eng->assets.files, fds);
-}
-
-static void rest_all(const struct run_child *k, size_t fds)
-{
-	const struct engine *eng = k->ckpt->engine;
-
-	rest(k->ckpt->engine, fds);
-	for (size_t i = 0; i < eng->others.n; i++)
-		rest(eng->others.v[i]->engine, fds);
-}
-
 /* left_ns: when it was used for the last time. */
 static void end_use(struct ckpt_run *r, struct run_child *k, uint64_t left_ns, bool let_go)
 {
@@ -378,7 +360,7 @@ void run_done(struct ckpt_run *r, struct run_child *k)
 		last = k->users == 1 && k->ckpt;
 	}
 	if (last) /* the cache is only useful while files are open */
-		rest_all(k, IDLE_FDS);
+		engine_rest(k->ckpt->engine, IDLE_FDS);
 	end_use(r, k, clock_ns(), false);
 }
 
@@ -410,7 +392,7 @@ bool run_let_go(struct ckpt_run *r, uint64_t unused_ns)
 			k->users++;
 			left_ns = k->left_ns;
 		}
-		rest_all(k, 0);
+		engine_rest(k->ckpt->engine, 0);
 		end_use(r, k, left_ns, true);
 	}
 }

@@ -30,7 +30,8 @@ struct staging {
 
 /* The contents of the lock file. They are written while no DEST.partial exists, before one is made,
  * so an empty lock file does not mark a DEST.partial as ours. */
-#define MARK "A checkpoint is being saved here"
+#define MARK	 "A checkpoint is being saved here"
+#define MAX_LATE 8 /* requests of killed saves that are waited for */
 static const char note[] = MARK
 	", or was when its process was killed. The next save to the same place removes this file, "
 	"and the directories .partial and .partial.old beside it.\n";
@@ -196,8 +197,14 @@ static int begin(struct staging *s, struct ckpt_err *e)
 		rc = site_check(p, s->over, e);
 	if (rc)
 		return rc;
-	if (mkdirat(p->parent, p->partial, 0777))
-		return err_sys(e, errno, "make '%s.partial'", p->path);
+	/* An NFS server may carry out only now what a killed save has asked for. */
+	for (int tries = 0; mkdirat(p->parent, p->partial, 0777); tries++) {
+		if (errno != EEXIST || tries == MAX_LATE)
+			return err_sys(e, errno, "make '%s.partial'", p->path);
+		rc = site_remove(p, p->partial, e);
+		if (rc)
+			return rc;
+	}
 	return open_partial(s, e);
 }
 

@@ -315,16 +315,18 @@ static int64_t remove_entries(int parent, const char *name, const char *shown, b
 static int remove_dir(int parent, const char *name, const char *shown, bool has_arrays,
 		      struct ckpt_err *e)
 {
-	for (;;) {
+	for (int64_t before = INT64_MAX;;) {
 		int64_t n = remove_entries(parent, name, shown, has_arrays, e);
 
 		if (n < 0)
 			return (int)n;
 		if (!unlinkat(parent, name, AT_REMOVEDIR))
 			return 0;
-		/* Some file systems skip entries if others are removed during the listing. */
-		if ((errno != ENOTEMPTY && errno != EEXIST) || !n)
+		/* Some file systems skip entries if others are removed during the listing. Some give
+		 * a file that is open another name, again and again: sshfs, bindfs. */
+		if ((errno != ENOTEMPTY && errno != EEXIST) || !n || n >= before)
 			return err_sys(e, errno, "remove '%s'", shown);
+		before = n;
 	}
 }
 

@@ -552,6 +552,39 @@ START_TEST(a_lock_whose_file_was_replaced_meanwhile_is_none)
 }
 END_TEST
 
+static bool came;
+
+/* At the moment of mkdirat: what a killed save asked an NFS server for is carried out only now. */
+static void partial_comes(void *arg)
+{
+	(void)arg;
+	came = !strcmp(fault_name(), "mkdirat");
+	if (came)
+		REQUIRE(!mkdirat(dir_fd, "ckpt.partial", 0777));
+}
+
+START_TEST(a_directory_that_a_killed_save_makes_late_is_removed)
+{
+	came = false;
+	for (uint64_t n = 1; !came; n++) {
+		struct staging *s = NULL;
+		struct ckpt_err e = { 0 };
+		int rc;
+
+		REQUIRE(n < 100);
+		fault_act(partial_comes, NULL);
+		fault_on(FAULT_WRITE, n, 1);
+		rc = staging_begin(dest, staging_alone, NULL, &s, &e);
+		(void)fault_off();
+		fault_act(NULL, NULL);
+		ck_assert_msg(!rc, "%s", e.msg);
+		staging_end(s);
+	}
+	must_save('a', false);
+	only_dest_is_there();
+}
+END_TEST
+
 START_TEST(what_is_not_ours_stays)
 {
 	static const char *const names[] = { "ckpt.partial", "ckpt.partial.old",
