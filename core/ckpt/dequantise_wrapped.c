@@ -264,8 +264,9 @@ static int find_int8(const struct wrapped *x)
 
 /*
  * Two codes in each byte, the first in the low bits, with scales and zero points [.., groups, rows],
- * as mslk's int4_row_quantize_zp and pack_int4 make them: a zero point is the value of the code 0.
- * torchao has no formula but the kernel that multiplies; this is the inverse of what was quantised.
+ * as int4_row_quantize_zp and pack_int4 make them (mslk, before it FBGEMM's gen_ai/quantize.py): codes are
+ * -8 to 7, and a zero point is the value of the code 0. torchao has no formula but the kernel that
+ * multiplies; this is the inverse of what was quantised.
  */
 static int find_int4(const struct wrapped *x)
 {
