@@ -8,6 +8,7 @@
 #include "fault.h"
 #include "opts_util.h"
 #include "rng.h"
+#include "st_util.h"
 #include "suites.h"
 #include "weights_util.h"
 #include <ckptfs/ckpt_diff.h>
@@ -456,6 +457,79 @@ START_TEST(tensors_that_are_left_out_may_differ)
 	check_type(&g, c, 0, weights);
 	ckpt_close(c);
 	stage_release(&g);
+}
+END_TEST
+
+static const struct {
+	const char *average, *first, *second; /* tensors of a-1 and a-2 */
+	const char *exclude;		      /* NULL: nothing */
+	const char *says;		      /* NULL: it can be averaged */
+} pairs[] = {
+	{ "a-1,a-2", "w F32 6; n I32 2", "w BF16 6; m I32 3", NULL, NULL },
+	{ "a-1,a-2", "w I32 6", "w F32 6", NULL, "/a-1', and float32 in" },
+	{ "a-1,a-2", "w F32 6", "w F32 6x1", NULL, "'w' has shape (6,) in" },
+	{ "a-1,a-2", "w I64 6", "w I64 6", NULL, "has no floating-point tensor" },
+	{ "a-1,a-2", "w F32 6", "w F32 6; x F32 2", NULL, "has no tensor 'x', which" },
+	{ "a-1,a-2", "w F32 6", "w F32 6; x F32 2", "x", NULL },
+	{ "a-1,a-2", "w F32 6; x F32 2", "w F32 6", "x", NULL },
+	{ "a-1,a-2", "w F32 6", "w F32 6", "*", "has no floating-point tensor" },
+	{ "a-1,a-2", "w I8 3x4; w_scale F16 3x1", "w I8 3x4; w_scale F16 3x1", NULL,
+	  "is int8, whose codes" },
+	{ "a-1,a-2", "w.weight I8 3x4; w.weight_scale F16 3x1",
+	  "w.weight I8 3x4; w.weight_scale F16 3x1", NULL, "'w.weight' of " },
+	{ "a-1,a-2", "w.weight F8_E4M3 3", "w.weight F8_E4M3 3", NULL,
+	  "is float8_e4m3fn, whose codes have no average" },
+	/* A number is all that is behind the colon. */
+	{ "a-1: 1,a-2: 1", "w F32 6", "w F32 6", NULL, "there is no such checkpoint" },
+	{ "a-1:,a-2:", "w F32 6", "w F32 6", NULL, "there is no such checkpoint" },
+	{ "a-1:1x,a-2:1x", "w F32 6", "w F32 6", NULL, "there is no such checkpoint" },
+	{ "ema:0.5x:last:2", "w F32 6", "w F32 6", NULL, "has no decay between 0 and 1" },
+	{ "ema:0:last:2", "w F32 6", "w F32 6", NULL, "has no decay between 0 and 1" },
+	{ "ema:0.5:last:2", "w F32 6", "w F32 6", NULL, NULL },
+	{ "last:", "w F32 6", "w F32 6", NULL, "must end in a number from 1 to 64" },
+	{ "last:12345678901", "w F32 6", "w F32 6", NULL, "must end in a number from 1 to 64" },
+	{ "last:3", "w F32 6", "w F32 6", NULL, "the last 3 are asked for" },
+};
+
+START_LOOP_TEST(two_are_averaged_if_they_fit, ARRAY_LEN(pairs))
+{
+	const char *const exclude[] = { pairs[_i].exclude, NULL };
+	struct ckpt_opts o = { .index = ":memory:",
+			       .average = pairs[_i].average,
+			       .exclude = pairs[_i].exclude ? exclude : NULL };
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	int rc;
+
+	REQUIRE(!mkdirat(dir_fd, "a-1", 0700) && !mkdirat(dir_fd, "a-2", 0700));
+	st_put(dir_fd, "a-1/model.safetensors", &r, pairs[_i].first);
+	st_put(dir_fd, "a-2/model.safetensors", &r, pairs[_i].second);
+	rc = open_typed(dir, &o, &c, &e);
+	if (!pairs[_i].says) {
+		ck_assert_msg(!rc, "%s", e.msg);
+		ckpt_close(c);
+		return;
+	}
+	ck_assert_int_lt(rc, 0);
+	ck_assert_msg(strstr(e.msg, "option 'average'") && strstr(e.msg, pairs[_i].says), "%s",
+		      e.msg);
+}
+END_TEST
+
+START_TEST(only_so_many_are_averaged)
+{
+	char text[65 * 4 + 1] = "";
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+
+	REQUIRE(!mkdirat(dir_fd, "a-1", 0700));
+	st_put(dir_fd, "a-1/model.safetensors", &r, "w F32 6");
+	for (int i = 0; i < 65; i++)
+		(void)strcat(text, i ? ",a-1" : "a-1");
+	ck_assert_int_eq(open_average(dir, text, &c, &e), -EINVAL);
+	ck_assert_msg(strstr(e.msg, "more than 64 checkpoints") != NULL, "%s", e.msg);
 }
 END_TEST
 

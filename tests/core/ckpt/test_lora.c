@@ -8,6 +8,7 @@
 #include "fault.h"
 #include "opts_util.h"
 #include "rng.h"
+#include "st_util.h"
 #include "suites.h"
 #include "weights_util.h"
 #include <ckptfs/ckpt_mount.h>
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { BIG = 1 << 20, DECODED = 1 << 18 };
 
@@ -480,6 +482,87 @@ START_LOOP_TEST(a_tensor_that_fits_nothing_is_refused, 10)
 	ck_assert_int_lt(open_with("lora", &c, &e), 0);
 	ck_assert_msg(strstr(e.msg, "option 'lora'") && strstr(e.msg, of[_i].says), "%s", e.msg);
 	lot_release(&l);
+}
+END_TEST
+
+#define PROJ_A "base_model.model.m.proj.lora_A.weight F32 2x7; "
+#define PROJ   PROJ_A "base_model.model.m.proj.lora_B.weight F32 5x2"
+
+static const struct {
+	const char *base, *adapter; /* tensors */
+	const char *suffix, *weights;
+	const char *says; /* NULL: it fits */
+} words[] = {
+	{ "m.proj.weight F32 5x7", PROJ, "", NULL, NULL },
+	{ "m.proj.weight F32 5x7", PROJ, ":0.5", NULL, NULL },
+	{ "m.proj.weight F32 5x7", PROJ, ":inf", NULL, "the scale is not finite" },
+	{ "m.proj.weight F32 5x7", PROJ, ":1e39", NULL,
+	  "multiplies 'm.proj.weight' by is not finite" },
+	{ "m.proj.weight F32 5x7", PROJ, ":", NULL, "lora:" },
+	{ "m.proj.weight F32 5x7", PROJ, ":2x", NULL, "lora:2x" },
+	{ "m.proj.weight F32 5x7", PROJ, ":2/..", NULL, "lora:2/.." },
+	{ "m.proj.weight F32 5x7", "", "", NULL, "has no tensors" },
+	{ "m.proj.weight I32 5x7", PROJ, "", NULL,
+	  "'m.proj.weight' is int32, and an adapter is added to float32" },
+	{ "m.proj.weight F32 35", PROJ, "", NULL, "'m.proj.weight' has shape (35,)" },
+	{ "m.proj.weight F32 6x7", PROJ, "", NULL, "they do not fit" },
+	{ "m.proj.weight F32 5x7", PROJ_A "base_model.model.m.proj.lora_B.weight F32 5x2x1", "",
+	  NULL, "they do not fit" },
+	{ "m.proj.weight F32 5x7", PROJ_A "base_model.model.m.proj.lora_B.weight I32 5x2", "", NULL,
+	  "they do not fit" },
+	{ "m.proj.weight F32 5x7", PROJ_A "base_model.model.m.proj.lora_B.weight F32 5x3", "", NULL,
+	  "they do not fit" },
+	{ "m.proj.weight F32 5x7",
+	  "base_model.model..lora_A.weight F32 2x7; base_model.model..lora_B.weight F32 5x2", "",
+	  NULL, "has no module in its name" },
+	{ "m.proj.weight F32 5x7", "base_model.model.m.token_adapter.x F32 2", "", NULL,
+	  "kind of adapter" },
+	{ "m.proj.weight F32 5x7", "base_model.model. F32 2", "", NULL,
+	  "is not below base_model.model" },
+	/* Prefixes. */
+	{ "x.m.proj.weight F32 5x7", PROJ, "", NULL, NULL },
+	{ "xm.proj.weight F32 5x7", PROJ, "", NULL,
+	  "changes 'm.proj.weight', and the checkpoint stores no tensor" },
+	{ "x.m.proj.weight F32 5x7; y.m.proj.weight F32 5x7", PROJ, "", NULL,
+	  "are there behind several prefixes: say which with weights=" },
+	{ "x.m.proj.weight F32 5x7; y.m.proj.weight F32 5x7", PROJ, "", "y", NULL },
+	{ "x.m.proj.weight F32 5x7; m.proj.weight F32 5x7", PROJ, "", NULL, NULL },
+	{ "x.m.proj.weight F32 5x7; yy.m.proj.weight F32 5x7", PROJ "; base_model.model.n F32 2",
+	  "", NULL, "', and the checkpoint stores no tensor" },
+	{ "x.m.proj.weight F32 5x7; y.m.proj.weight F32 5x7; y.n F32 2",
+	  PROJ "; base_model.model.n F32 2", "", NULL, NULL },
+	/* What is replaced. */
+	{ "xbase_layer.weight F32 2", "base_model.model.xbase_layer.weight F32 2", "", NULL, NULL },
+	{ "weight F32 2", "base_model.model.base_layer.weight F32 2", "", NULL, NULL },
+	{ "a.weight F32 2", "base_model.model.a.base_layer.weight F32 2", "", NULL, NULL },
+};
+
+START_LOOP_TEST(a_word_names_an_adapter_that_fits, ARRAY_LEN(words))
+{
+	struct ckpt_opts o = { .index = ":memory:", .weights = words[_i].weights };
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	char base[4300], lora[4300];
+	const char *const list[] = { lora, NULL };
+	int rc;
+
+	(void)snprintf(base, sizeof(base), "%s/base", dir);
+	(void)snprintf(lora, sizeof(lora), "%s/lora%s", dir, words[_i].suffix);
+	REQUIRE(!mkdirat(dir_fd, "base", 0700) && !mkdirat(dir_fd, "lora", 0700));
+	st_put(dir_fd, "base/model.safetensors", &r, words[_i].base);
+	st_put(dir_fd, "lora/adapter_model.safetensors", &r, words[_i].adapter);
+	weights_put_text(dir_fd, "lora", "adapter_config.json",
+			 "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":1}");
+	o.lora = list;
+	rc = open_typed(base, &o, &c, &e);
+	if (!words[_i].says) {
+		ck_assert_msg(!rc, "%s", e.msg);
+		ckpt_close(c);
+		return;
+	}
+	ck_assert_int_lt(rc, 0);
+	ck_assert_msg(strstr(e.msg, "option 'lora'") && strstr(e.msg, words[_i].says), "%s", e.msg);
 }
 END_TEST
 
