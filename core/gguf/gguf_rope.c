@@ -50,8 +50,6 @@ bool gguf_llama3_find(float theta, const float *v, size_t n, struct gguf_llama3 
 	float made[GGUF_MAX_ROPE];
 
 	*ret = (struct gguf_llama3){ .low = 1, .high = 4, .old = 8192 };
-	if (!n || n > GGUF_MAX_ROPE)
-		return false;
 	for (size_t i = 0; i < n; i++)
 		ret->factor = fmaxf(ret->factor, v[i]); /* what is slow is divided by all of it */
 	gguf_llama3_factors(ret, theta, made, n);

@@ -21,7 +21,8 @@ struct gguf_llama3 {
 
 /* What the frequencies of heads of 2 n elements are divided by. theta: "rope_theta" */
 void gguf_llama3_factors(const struct gguf_llama3 *s, float theta, float *v, size_t n);
-/* The settings that have these factors, if they are Llama's but for "factor". */
+/* The settings that have these factors, 1 to GGUF_MAX_ROPE of them, if they are Llama's but for
+ * "factor". */
 bool gguf_llama3_find(float theta, const float *v, size_t n, struct gguf_llama3 *ret);
 
 #endif

@@ -81,6 +81,14 @@ static const struct model {
   oss = { CONFIG("GptOss", OSS), TOP NORMS OSS_ATTENTION OSS_EXPERTS HEAD },
   gemma = { CONFIG("Gemma", GEMMA), TOP NORMS ATTENTION MLP };
 
+#define ROPE(name, members) \
+	&(const struct model) \
+	{ \
+		CONFIG(name, ", 'rope_scaling': {" members "}"), TOP NORMS ATTENTION MLP HEAD \
+	}
+#define LLAMA3 "'rope_type': 'llama3', 'original_max_position_embeddings': 8192, "
+#define YARN   "'rope_type': 'yarn', 'factor': 2, 'original_max_position_embeddings': 8"
+
 static const struct row {
 	const struct model *model;
 	const char *
@@ -155,6 +163,26 @@ static const struct row {
 	{ &gemma, "", "blk.0.attn_norm.weight float32 [8]|-; output.weight", NULL, NULL, NULL, 0 },
 	{ &gemma, "lm_head.weight F32 8x8", "token_embd.weight|-; output.weight", NULL, NULL, NULL,
 	  0 },
+	/* Rotary embeddings. */
+	{ ROPE("Llama", LLAMA3 "'low_freq_factor': 4, 'high_freq_factor': 4"), "",
+	  "!config.json: not supported: these 'llama3' rotary embeddings", NULL, NULL, NULL, 0 },
+	{ ROPE("Llama", LLAMA3 "'factor': 1e-44, 'rope_theta': 500000"), "",
+	  "!'factor' gives a frequency that does not fit a float32", NULL, NULL, NULL, 0 },
+	{ ROPE("Llama", LLAMA3 "'factor': -8"), "",
+	  "!'factor' is not a number above 0 that fits a float32", NULL, NULL, NULL, 0 },
+	{ ROPE("SmolLM3", LLAMA3 "'factor': 8"), "",
+	  "!rotary embeddings of type 'llama3' are not supported", NULL, NULL, NULL, 0 },
+	{ ROPE("Llama", YARN ", 'truncate': false"), "", "!'truncate' is false", NULL, NULL, NULL,
+	  0 },
+	{ ROPE("Llama", YARN ", 'truncate': true, 'beta_fast': 16"), "", "token_embd.weight", NULL,
+	  NULL, NULL, 0 },
+	{ ROPE("Llama", YARN ", 'mscale': 1, 'mscale_all_dim': 1"), "",
+	  "!'mscale' and 'mscale_all_dim'", NULL, NULL, NULL, 0 },
+	{ ROPE("Llama", YARN ", 'mscale': 1"), "", "token_embd.weight", NULL, NULL, NULL, 0 },
+	{ ROPE("Llama", YARN ", 'attn_factor': 2"), "", "!an 'attention_factor' of yarn", NULL,
+	  NULL, NULL, 0 },
+	{ ROPE("Llama", YARN ", 'extrapolation_factor': 2"), "",
+	  "!an 'extrapolation_factor' other than 1", NULL, NULL, NULL, 0 },
 	/* Several files. */
 	{ &llama, "",
 	  "blk.0.attn_q.weight float32 [8,8]|output_norm.weight float32 "

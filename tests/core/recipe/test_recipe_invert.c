@@ -293,8 +293,7 @@ static const struct {
 	  "R:1: 'a' would have more than 2^63 elements" },
 	{ "o = a [swap 2000000 : 2]", "o[4000000]",
 	  "R:1: 'a' would have more than 1048576 pieces" },
-	{ "o = a [swap 600000 : 2]", "o[1200000]",
-	  "R:1: 'a' would have more than 1048576 pieces" },
+	{ "o = a [swap 600000 : 2]", "o[1200000]", "R:1: 'a' would have more than 1048576 pieces" },
 	/* The hole is not one of what is lacking. */
 	{ "o = a [0..2 of 4]\nx = b [2]", "o[2]", "R:1: " UNUSED "'a'" },
 	{ "o = a [0..2 of 4]\nx = b [2] + a [4]", "o[2]", "R:2: the checkpoint has no 'x'" },
