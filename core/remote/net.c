@@ -285,7 +285,7 @@ static uint64_t fraction(const uint64_t *v, unsigned n, unsigned hundredths)
 {
 	uint64_t sorted[SAMPLES];
 
-	if (!n)
+	if (!n) /* not covered: the 2^32nd */
 		return 0;
 	n = n < SAMPLES ? n : SAMPLES;
 	memcpy(sorted, v, n * sizeof(*v));
@@ -872,7 +872,7 @@ static uint64_t look_at_clock(struct net *n, uint64_t now)
 			return now;
 		}
 		next = min_u64(next, stall);
-		if (now - t->mark_ns > SLOW_S * CLOCK_SECOND) {
+		if (now - t->mark_ns > SLOW_S * CLOCK_SECOND) { /* not covered: takes so long */
 			uint64_t moved = t->bytes + t->sent - t->mark_bytes;
 
 			/* While an upload is answered nothing moves: how.stall_ms is for that. */

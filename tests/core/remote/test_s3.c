@@ -241,6 +241,22 @@ START_LOOP_TEST(a_listing_that_is_wrong_is_an_error, ARRAY_LEN(bad_lists))
 }
 END_TEST
 
+START_TEST(an_empty_bucket_is_an_empty_directory)
+{
+	static const struct reply reply = { 200, NULL, LIST("") };
+	struct buf b = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+
+	script_set(&reply, 1);
+	start(serve_script, "s3://b");
+	ck_assert_msg(!store_list(store, ".", note, &b, &e), "%s", e.msg);
+	ck_assert_uint_eq(b.len, 0);
+	ck_assert_int_eq(store_list(store, "a", note, &b, &e), -ENOENT);
+	ck_assert_str_eq(e.msg, "'s3://b/a': no object has a key that begins so");
+	stop();
+}
+END_TEST
+
 static bool list_half(struct served *r)
 {
 	static const char head[] =

@@ -692,6 +692,55 @@ START_TEST(the_fetcher_keeps_no_directory_busy)
 }
 END_TEST
 
+/* Where the cache is if nobody says so; what is relative is relative to this process. */
+static const struct {
+	const char *xdg, *home; /* "{}" stands for the test's directory */
+	const char *made;	/* below it; NULL: there is none, and it is done without */
+} defaults[] = {
+	{ "{}/xdg", "{}/home", "xdg/ckptfs/objects" },
+	{ "xdg", "{}/home", "home/.cache/ckptfs/objects" },
+	{ "", "{}/home", "home/.cache/ckptfs/objects" },
+	{ NULL, "home", "home/.cache/ckptfs/objects" },
+	{ NULL, "", NULL },
+	{ NULL, NULL, NULL },
+};
+
+static void set_below(const char *name, const char *value)
+{
+	char text[8192];
+
+	if (value)
+		(void)snprintf(text, sizeof(text), "%s%s", strncmp(value, "{}", 2) ? "" : dir,
+			       strncmp(value, "{}", 2) ? value : value + 2);
+	REQUIRE(!(value ? setenv(name, text, 1) : unsetenv(name)));
+}
+
+START_LOOP_TEST(without_a_word_the_cache_is_below_home, ARRAY_LEN(defaults))
+{
+	const struct place_options how = { .cache_size = 64 * MIB };
+	char path[8192];
+	struct place *p;
+	struct source *s;
+	struct stat st;
+
+	REQUIRE(!chdir(dir));
+	set_below("XDG_CACHE_HOME", defaults[_i].xdg);
+	set_below("HOME", defaults[_i].home);
+	put_object("x", MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, MIB);
+	source_free(s);
+	place_free(p);
+	if (defaults[_i].made) {
+		(void)snprintf(path, sizeof(path), "%s/%s", dir, defaults[_i].made);
+		ck_assert(!stat(path, &st) && S_ISDIR(st.st_mode));
+		ck_assert_uint_eq(st.st_mode & 077, 0);
+	}
+	REQUIRE(!chdir("/"));
+}
+END_TEST
+
 static const char *const full[] = { "disk", "memory" };
 
 START_LOOP_TEST(where_there_is_no_room_it_goes_on_or_says_so, 2)
