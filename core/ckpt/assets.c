@@ -429,6 +429,7 @@ static int find_all(struct finder *f, const struct assets_ask *ask, struct ckpt_
 	while ((rc = io_next_entry(d, &entry, e)) > 0) {
 		if (is_weights(entry->d_name) || entry->d_name[0] == '.' ||
 		    (ask->dequantised && is_of_codes(entry->d_name)) ||
+		    strlen(entry->d_name) >= NAME_CAP || /* FUSE has names of 1024 bytes */
 		    (entry->d_type != DT_REG && entry->d_type != DT_LNK &&
 		     entry->d_type != DT_UNKNOWN))
 			continue;

@@ -217,8 +217,8 @@ static uint64_t count_turned(const struct vtensor *v, const struct piece *p)
 	uint64_t n = 1;
 
 	for (size_t d = 0; d < v->n_dims; d++)
-		if (p->dim[d] != PIECE_FIXED && p->coeff[d] > 1)
-			n *= p->len[d]; /* a result has fewer than 2^63 elements */
+		if (p->dim[d] != PIECE_FIXED && p->coeff[d] > 1 && ckd_mul(&n, n, p->len[d]))
+			return UINT64_MAX;
 	return n;
 }
 
