@@ -200,6 +200,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(metadata_pickle) \
 	X(model_names) \
 	X(name) \
+	X(mounts) \
 	X(msgpack) \
 	X(namelist) \
 	X(normal) \

@@ -782,9 +782,15 @@ static bool rest_is_in_place(void)
 
 static int look_at_rights(const void *arg)
 {
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct v[_LINUX_CAPABILITY_U32S_3];
 	bool backing = *(const char *)arg == 'b';
 
 	/* One that a program could inherit. */
+	if (syscall(SYS_capget, &head, v))
+		return BAD;
+	v[0].inheritable |= 1 << CAP_DAC_READ_SEARCH;
+	(void)syscall(SYS_capset, &head, v);
 	(void)prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH, 0, 0);
 	sandbox_prepare(&inside);
 	if (version() >= 1 && !enter(backing))
