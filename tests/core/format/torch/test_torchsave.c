@@ -1001,19 +1001,14 @@ static const struct {
 	  "w/1 data.pkl: '_rebuild_sparse_tensor' is not a dense tensor\n" },
 	{ JAGGED_CALL "{'values': t0+0(0), 'offsets': I[0](1)})",
 	  "w/1 {\"__class__\": \"torch.Tensor\", \"nested\": 0}\n" },
-	{ FLOAT8 "t0+0(2), torch.float8_e4m3fn, t0+2(1), (2,), 5, t0+3(2), t0+5(2))",
-	  "w.0/1 float32 [2] 8 raw 00000000\n"
-	  "w.2/1 float32 [1] 4 raw 00000040\n"
-	  "w.5/1 float32 [2] 8 raw 00004040\n"
-	  "w.6/1 float32 [2] 8 raw 0000a040\n"
-	  "w.1/1 {\"__global__\": \"torch.float8_e4m3fn\"}\n"
-	  "w.3/1 [2]\n"
-	  "w.4/1 5\n" },
-	{ FLOAT8 "5)",
-	  "w/1 {\"__class__\": \"transformer_engine._make_float8_tensor_in_reduce_ex\", "
-	  "\"__args__\": [5]}\n" },
-	{ FLOAT8 ")",
-	  "w/1 {\"__class__\": \"transformer_engine._make_float8_tensor_in_reduce_ex\"}\n" },
+	{ FLOAT8 "t0+0(2), 7, t0+2(1), torch.bfloat16, (2,), t0+3(2), t0+5(2))",
+	  "w._data/7 float32 [2] 8 raw 00000000\n"
+	  "w._scale_inv/12 float32 [1] 4 raw 00000040\n"
+	  "w._transpose/12 float32 [2] 8 raw 00004040\n"
+	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\", \"dtype\": \"bfloat16\", "
+	  "\"shape\": [2], \"fp8_dtype\": \"float8_e4m3fn\"}\n" },
+	{ FLOAT8 "5)", "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\"}\n" },
+	{ FLOAT8 ")", "w/1 a tensor of Transformer Engine without its parts\n" },
 	{ "builtins.getattr(transformer_engine.Float8Tensor, '_make_in_reduce_ex')",
 	  "w/1 {\"__class__\": \"builtins.getattr\", \"__args__\": [{\"__global__\": "
 	  "\"transformer_engine.Float8Tensor\"}, \"_make_in_reduce_ex\"]}\n" },
@@ -1028,13 +1023,12 @@ static const struct {
 	  "w/1 float32 [2] 8 raw:neg 00000000\n" },
 	{ V2 "0, (2,), (1,), F, N, {'conj': T, 'neg': 5})", "w/1 float32 [2] 8 raw 00000000\n" },
 	{ V2 "0, (2,), (1,), F, N, 5)", "w/1 float32 [2] 8 raw 00000000\n" },
-	{ PARAMETER FLOAT8
-	  "t0+0(2), torch.float8_e4m3fn, t0+2(1), (2,), 5, t0+3(2), t0+5(2)), T, N)",
+	{ PARAMETER FLOAT8 "t0+0(2), 7, t0+2(1), torch.bfloat16, (2,), t0+3(2), t0+5(2), T, N)",
 	  "w._data/7 float32 [2] 8 raw 00000000\n"
 	  "w._scale_inv/12 float32 [1] 4 raw 00000040\n"
 	  "w._transpose/12 float32 [2] 8 raw 00004040\n"
-	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\", \"dtype\": \"float8_e4m3fn\", "
-	  "\"shape\": [2]}\n" },
+	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\", \"dtype\": \"bfloat16\", "
+	  "\"shape\": [2], \"fp8_dtype\": \"float8_e4m3fn\"}\n" },
 	{ PARAMETER FLOAT8 "5), T, N)",
 	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\"}\n" },
 	{ PARAMETER FLOAT8 "), T, N)",
@@ -1056,11 +1050,10 @@ static const struct {
 	{ TENSOR "&\"('storage', <class 'torch.FloatStorage'>, '0', 'cpu', 40, ('k', 2, 4))\", 0, "
 		 "(2,), (1,), F, N)",
 	  "w/1 float32 [2] 8 raw 00000040\n" },
-	{ PARAMETER "builtins.getattr(te.Float8Tensor, '_make_in_reduce_ex')(t0+0(2), "
-		    "torch.float8_e4m3fn), T, N)",
+	{ PARAMETER "builtins.getattr(te.Float8Tensor, '_make_in_reduce_ex')(t0+0(2), 7), T, N)",
 	  "w._data/7 float32 [2] 8 raw 00000000\n"
-	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\", \"dtype\": "
-	  "\"float8_e4m3fn\"}\n" },
+	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\", \"fp8_dtype\": "
+	  "\"float8_e5m2\"}\n" },
 	{ PARAMETER "builtins.getattr(te.Float8Tensor, '_make_in_reduce_ex')(5), T, N)",
 	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\"}\n" },
 	{ PARAMETER "builtins.getattr(5, '_make_in_reduce_ex')(t0+0(2)), T, N)",
@@ -1154,10 +1147,10 @@ static const struct {
 	  "values/6 float32 [2] 8 raw 00000000\n"
 	  "/0 {\"__class__\": \"torch.Tensor\", \"layout\": \"torch.sparse_coo\", \"shape\": "
 	  "[3]}\n" },
-	{ PARAMETER FLOAT8 "t0+0(2), torch.float8_e4m3fn), T, N)",
+	{ PARAMETER FLOAT8 "t0+0(2), 8), T, N)",
 	  "_data/5 float32 [2] 8 raw 00000000\n"
-	  "/0 {\"__class__\": \"transformer_engine.Float8Tensor\", \"dtype\": "
-	  "\"float8_e4m3fn\"}\n" },
+	  "/0 {\"__class__\": \"transformer_engine.Float8Tensor\", \"fp8_dtype\": "
+	  "\"float8_e5m2\"}\n" },
 	{ DTENSOR
 	  "(torch.D.DTensor, torch.float32, (2,)), {'_local_tensor': t0+0(2), '_spec': I[0](1)})",
 	  "/0 float32 [2] 8 raw 00000000\n" },
