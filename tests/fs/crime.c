@@ -27,6 +27,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438 /* Linux 5.6; glibc 2.31 does not know it */
+#endif
+
 static long do_execve(void)
 {
 	char *none[] = { NULL };

@@ -21,6 +21,7 @@ has_landlock() {
   python3 -c 'import ctypes, sys
 sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < int(sys.argv[1]))' "$1"
 }
+need_landlock() { has_landlock 1 || skip "this kernel has no Landlock"; }
 
 # Some hypervisors make a fault of it: then there is nothing to forbid.
 has_int80() {
@@ -95,6 +96,7 @@ cases_signals_to_others() { printf '%s\n' setown setown_group setown_ex setsig; 
 test_signals_to_others() {
   local victim rc=0
   need_sandbox
+  need_landlock
   setsid sleep 10000 &
   victim=$!
   wait_until leads_a_group "$victim"
@@ -156,6 +158,7 @@ test_messages_to_others() {
 test_io_uring_is_for_requests_only() {
   local rc=0 wanted="errno 19"
   need_sandbox
+  need_landlock
   serve_criminal uring_socket "" -o sandbox=on,io_uring
   # EACCES is 13.
   if [[ $(number_of m io_uring) == True ]]; then wanted="errno 13"; fi
@@ -188,6 +191,7 @@ test_later_calls_are_unknown() {
 
 test_all_threads_are_in_it() {
   need_sandbox
+  need_landlock
   mount_at m "$(big)/ckpt" -o sandbox=on,threads=8,io=direct
   for ((i = 0; i < 8; i++)); do
     cat m/tensors/w >/dev/null &
@@ -218,6 +222,7 @@ test_root_keeps_three_capabilities() {
 # What the three are for: bytes of a file of others come out of the page cache without a copy.
 test_files_of_others_are_read_by_root() {
   need_sandbox
+  need_landlock
   [[ $EUID == 0 ]] || skip "not root"
   big_copy c
   chown -R 65534:65534 c
@@ -233,7 +238,7 @@ test_files_of_others_are_read_by_root() {
 test_files_elsewhere_are_out_of_reach() {
   local crime file
   need_sandbox
-  has_landlock 1 || skip "this kernel has no Landlock"
+  need_landlock
   echo secret >secret
   while read -r crime file; do
     [[ -n $crime ]] || continue
@@ -280,7 +285,7 @@ test_forbidden_calls_kill_without_landlock() {
 test_files_elsewhere_are_out_of_reach_without_seccomp() {
   local crime world=seccomp
   need_sandbox
-  has_landlock 1 || skip "this kernel has no Landlock"
+  need_landlock
   echo secret >secret
   for crime in read_file write_file; do
     serve_criminal "$crime" "$T/secret"
@@ -397,6 +402,7 @@ cases_only_its_own_mount_is_unmounted() {
   echo off
 }
 test_only_its_own_mount_is_unmounted() {
+  [[ $1 != on ]] || need_landlock
   [[ $EUID == 0 ]] || skip "not root"
   mkdir -p a/m b/m
   mount -t tmpfs none b/m
@@ -491,6 +497,7 @@ test_without_its_helper_the_daemon_ends() {
 # No capability, and fusermount3 is setuid, which the daemon has given up.
 test_unprivileged_daemon_unmounts_at_sigterm() {
   need_sandbox
+  need_landlock
   as_user_and_root "$(big)/v.bin" <<'END'
     $as "$CKPTFS" mount c m -o sandbox=on
     pid=$(daemon_of m)

@@ -75,7 +75,7 @@ test_threads_and_cuts_do_not_matter() {
   ckptfs stat "$(big)/ckpt" | cmp - b
 }
 
-test_as_numpy_says() { /usr/bin/python3 "$HERE/stat.py" "$CKPTFS" "$T" "${TEST_SEED:-$RANDOM}"; }
+test_as_numpy_says() { /usr/bin/python3 "$HERE/stat_numbers.py" "$CKPTFS" "$T" "${TEST_SEED:-$RANDOM}"; }
 
 # Histograms are the same, too, and those of a group are the sums of its tensors'.
 test_histograms_do_not_depend_on_threads() {

@@ -770,6 +770,11 @@ static void call_file_ahead(struct side *s)
 		ckpt_file_ahead(s->open[i]);
 }
 
+static void call_let_go(struct side *s)
+{
+	REQUIRE(!ckpt_let_go(s->c, 0));
+}
+
 static void call_file_is_stale(struct side *s)
 {
 	for (size_t i = 0; i < s->n_files; i++)
@@ -1084,7 +1089,7 @@ static void call_origin(struct side *s)
 	X(verdicts) X(lookup) X(walk) \
 	X(fqn_node) X(tensor_node) X(object_node) X(stat) X(type) X(readlink) X(parent) X(name) \
 	X(enter) X(entry) X(next) X(file_open) X(model_open) X(box_open) X(model_box_open) \
-	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) \
+	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) X(let_go) \
 	X(file_is_stale) X(file_read) X(parts_new) X(parts_free) X(file_gather) X(parts_release) \
 	X(file_backing) X(tensor_backing) X(model_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(network) X(sources) X(source_bring) X(assets) \
 	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(others) X(rest) X(index_dir) X(check) \
