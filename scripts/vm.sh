@@ -103,7 +103,7 @@ for how in $([[ $kernel == uml ]] && echo uml || echo kvm tcg); do
   start "$seconds" "$how"
   if up 60 && grep -aq '^machine is up' "$dir/console"; then break; fi
   kill "$machine" 2>/dev/null
-  wait "$machine"
+  wait "$machine" 2>/dev/null
   machine=
 done
 [[ -n ${machine:-} ]] || none "Linux $version does not start here: $(tr -d '\r' <"$dir/console" | tail -n 1)"
