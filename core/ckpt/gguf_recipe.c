@@ -60,7 +60,7 @@ static void add_weight(struct buf *b, const struct arch *a, const struct arch_we
 
 	if (!w->gguf || need == ARCH_NONE || w->style == ARCH_FUSED_ROUTER)
 		return;
-	buf_str(b, w->scope == ARCH_TOP ? "" : arch_prefix(a));
+	buf_str(b, w->scope == ARCH_TOP ? arch_prefix(a, 0)->head : arch_prefix(a, 0)->most);
 	if (in_layer)
 		buf_printf(b, "%s{i}.", arch_layers(a));
 	if (brace)

@@ -247,6 +247,10 @@ static void add_faults(struct hf *h, const struct arch_report *r)
 	size_t n = 0;
 
 	view_left(v, VIEW_HF, &left);
+	if (h->arch.whole && !r->others) {
+		buf_str(b, between[n++ > 0]);
+		buf_str(b, "no tensors but those of the text model");
+	}
 	if (r->missing) {
 		buf_str(b, between[n++ > 0]);
 		add_missing(b, r);
@@ -275,24 +279,35 @@ static int judge(struct hf *h, struct ckpt_err *e)
 {
 	const struct view *v = h->eng->view;
 	const struct arch_tensors t = { view_model(v), shown_get, shown_find, v };
-	const struct arch_family *f = h->arch.family;
+	const char *class = arch_class(&h->arch);
 	struct arch_report r;
+	bool part;
 	int rc = arch_check(&h->arch, &t, &r, e);
 
 	if (rc)
 		return rc;
-	h->v->serves = arch_is_complete(&r) ? CKPT_SERVES_YES : CKPT_SERVES_NO;
-	if (arch_is_complete(&r)) {
-		buf_printf(&h->v->text, "complete for %s (config.json from %s)", f->class, h->from);
+	part = h->arch.whole && !r.others;
+	h->v->serves = arch_is_complete(&r) && !part ? CKPT_SERVES_YES : CKPT_SERVES_NO;
+	if (h->v->serves == CKPT_SERVES_YES && h->arch.whole) {
+		h->v->serves = CKPT_SERVES_UNCHECKED;
+		buf_str(&h->v->text, "not checked: the text model is complete for ");
+		buf_printf(&h->v->text, "%s (config.json from %s), and what the other ", class,
+			   h->from);
+		add_count(&h->v->text, r.others);
+		buf_str(&h->v->text, " should be is not known");
 		return 0;
 	}
-	if (r.missing || r.misshapen || r.no_weights)
-		buf_printf(&h->v->text, "not loadable as %s", f->class);
+	if (arch_is_complete(&r) && !part) {
+		buf_printf(&h->v->text, "complete for %s (config.json from %s)", class, h->from);
+		return 0;
+	}
+	if (r.missing || r.misshapen || r.no_weights || part)
+		buf_printf(&h->v->text, "not loadable as %s", class);
 	else
-		buf_printf(&h->v->text, "more than %s", f->class);
+		buf_printf(&h->v->text, "more than %s", class);
 	add_faults(h, &r);
 	if (r.missing)
-		add_recipe(h->eng, &h->arch, f->type, &h->v->text);
+		add_recipe(h->eng, &h->arch, h->arch.family->type, &h->v->text);
 	return 0;
 }
 
@@ -308,6 +323,7 @@ static int read_arch(struct hf *h, struct ckpt_err *e)
 {
 	struct assets *assets = &h->eng->assets;
 	struct config_in in = { { 0 }, e, 0 };
+	struct jval root;
 	autofree char *text = NULL;
 	struct ckpt_err why;
 	const char *type;
@@ -334,17 +350,19 @@ static int read_arch(struct hf *h, struct ckpt_err *e)
 		no_verdict(h->v, CKPT_SERVES_NO, "not loadable", why.msg);
 		return why.code == ENOMEM ? err_nomem(e) : 1;
 	}
-	in = (struct config_in){ jdoc_root(&h->json), &why, 0 };
+	root = jdoc_root(&h->json);
+	in = (struct config_in){ root, &why, 0 };
 	if (arch_read(&in, &h->arch)) {
 		no_verdict(h->v, CKPT_SERVES_UNCHECKED, "not checked", why.msg);
 		if (why.code == ENOMEM)
 			return err_nomem(e);
-		type = jval_str(jval_get(in.from, "model_type"));
+		type = jval_str(jval_get(root, "model_type"));
 		if (type)
 			add_recipe(h->eng, NULL, type, &h->v->text);
 		return 1;
 	}
-	if (config_get(&in, "quantization_config").d) {
+	if (config_get(&in, "quantization_config").d ||
+	    jval_given(jval_get(root, "quantization_config")).d) {
 		no_verdict(h->v, CKPT_SERVES_UNCHECKED, "not checked",
 			   "config.json asks for quantised weights (quantization_config)");
 		return 1;

@@ -138,21 +138,23 @@ static const struct family *family_of(enum arch_kind kind)
 
 int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, struct ckpt_err *e)
 {
-	struct config_in r = { { 0 }, e, 0 };
+	struct config_in r = { { 0 }, e, 0 }, root = r;
 	int rc;
 
 	*ret = (struct gguf_config){ 0 };
 	rc = gguf_json("config.json", text, len, &ret->json, e);
 	if (rc)
 		return rc;
-	r.from = jdoc_root(&ret->json);
+	root.from = r.from = jdoc_root(&ret->json);
 	rc = arch_read(&r, &ret->a);
 	if (rc)
 		return rc;
-	ret->arch = ret->a.family->gguf;
+	ret->text = r.from;
+	ret->arch = ret->a.gguf;
 	if (!ret->arch)
 		return err_set(e, ERR_UNSUPPORTED, "config.json: gguf/ does not know '%s'",
-			       ret->a.family->class);
+			       arch_class(&ret->a));
+	config_must(&r, !config_get(&root, "quantization_config").d, "quantised weights");
 	config_must(&r, !config_get(&r, "quantization_config").d, "quantised weights");
 	family_of(ret->a.kind)->check(ret, &r);
 	return r.rc;

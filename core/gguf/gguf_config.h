@@ -37,6 +37,7 @@ struct gguf_config {
 	struct arch a;
 	const char *arch; /* llama.cpp's name for it */
 	struct jdoc json; /* all of config.json */
+	struct jval text; /* what is the model's: all of it, or its text_config */
 	uint64_t experts_used, groups, groups_used;
 	double experts_scale;
 	bool experts_norm;

@@ -107,7 +107,8 @@ static void check_all(struct gguf_config *c, struct config_in *r)
 	const char *act = config_text(r, "hidden_activation",
 				      config_text(r, "hidden_act", "gelu_pytorch_tanh"));
 
-	c->eps = config_number(r, "rms_norm_eps");
+	c->eps = c->a.kind == KIND_GEMMA3 ? config_number_or(r, "rms_norm_eps", 1e-6)
+					  : config_number(r, "rms_norm_eps");
 	config_must(r, !strcmp(act, "gelu_pytorch_tanh"),
 		    "a 'hidden_activation' other than gelu_pytorch_tanh");
 	config_must(r, !c->a.attention_bias, "'attention_bias' is true");
@@ -138,11 +139,14 @@ void gguf_gemma1_put(const struct gguf_config *c, struct gguf_keys *k)
 
 void gguf_gemma_check(struct gguf_config *c, struct config_in *r)
 {
+	double scalar = c->a.kind == KIND_GEMMA3 ? config_number_or(r, "query_pre_attn_scalar", 256)
+						 : config_number(r, "query_pre_attn_scalar");
+
 	check_all(c, r);
 	c->window = config_count(r, "sliding_window");
 	config_must(r, has_its_layers(c, r),
 		    "another order of layers that see a window than that of the published models");
-	config_must(r, config_number(r, "query_pre_attn_scalar") == (double)scalar_of(c),
+	config_must(r, scalar == (double)scalar_of(c),
 		    "a 'query_pre_attn_scalar' other than that of the published models");
 	check_caps(c, r);
 	check_rope(c, r);
@@ -151,7 +155,7 @@ void gguf_gemma_check(struct gguf_config *c, struct config_in *r)
 void gguf_gemma_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in all = { jdoc_root(&c->json), &e, 0 }, rope = rope_of(&all, full);
+	struct config_in all = { c->text, &e, 0 }, rope = rope_of(&all, full);
 
 	gguf_u32(k, ".attention.head_count_kv", (uint32_t)c->a.kv_heads);
 	gguf_f32(k, ".attention.layer_norm_rms_epsilon", c->eps);

@@ -47,7 +47,7 @@ static bool more_bits(uint64_t layer, uint64_t layers)
 /* Is it what llama.cpp knows as a 70B? Its values are shared by 8 heads, so they are small. */
 static bool is_70b(const struct arch *a)
 {
-	const char *name = a->family->gguf;
+	const char *name = a->gguf;
 
 	if (a->layers != 80)
 		return false;

@@ -114,7 +114,7 @@ static void put_linear(const struct gguf_config *c, struct gguf_keys *k)
 {
 	const struct arch_linear *l = &c->a.linear;
 	struct ckpt_err e;
-	struct config_in all = { jdoc_root(&c->json), &e, 0 };
+	struct config_in all = { c->text, &e, 0 };
 
 	gguf_u32(k, ".ssm.conv_kernel", (uint32_t)l->kernel);
 	gguf_u32(k, ".ssm.state_size", (uint32_t)l->k_dim);
@@ -133,7 +133,7 @@ static void put_linear(const struct gguf_config *c, struct gguf_keys *k)
 void gguf_qwen_linear_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in all = { jdoc_root(&c->json), &e, 0 };
+	struct config_in all = { c->text, &e, 0 };
 	struct jval sections = sections_of(&all);
 	uint32_t n;
 

@@ -157,7 +157,7 @@ void gguf_rope_check(struct gguf_config *c, struct config_in *r)
 void gguf_rope_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in all = { jdoc_root(&c->json), &e, 0 }, r = gguf_rope_of(&all);
+	struct config_in all = { c->text, &e, 0 }, r = gguf_rope_of(&all);
 	const char *type = gguf_rope_type(&r);
 	double x;
 

@@ -40,6 +40,7 @@ static int find_special(const struct tokens *t, const struct gguf_config *c, str
 {
 	for (int i = 0; i < N_SPECIAL; i++) {
 		struct jval s = token_text(jdoc_root(&t->config), special[i].name);
+		struct jval given;
 		char name[32];
 		int64_t id;
 
@@ -56,8 +57,10 @@ static int find_special(const struct tokens *t, const struct gguf_config *c, str
 			continue;
 		}
 		(void)snprintf(name, sizeof(name), "%s_id", special[i].name);
-		if (jval_int(jval_get(jdoc_root(&c->json), name), &id) && id >= 0 &&
-		    (uint64_t)id < t->n)
+		given = jval_given(jval_get(jdoc_root(&c->json), name));
+		if (!given.d)
+			given = jval_get(c->text, name);
+		if (jval_int(given, &id) && id >= 0 && (uint64_t)id < t->n)
 			x->id[i] = id;
 	}
 	return 0;

@@ -38,14 +38,50 @@ static const struct arch_family families[] = {
 	{ "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", "qwen35moe", KIND_QWEN35_MOE, 1e4, false },
 };
 
-const struct arch_family *arch_family(struct config_in *r)
+#define LLAVA \
+	{ \
+		"vision_tower.", "multi_modal_projector." \
+	}
+
+static const struct arch_whole wholes[] = {
+	{ "Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", "gemma3_text", NULL, true,
+	  LLAVA },
+	{ "Mistral3ForConditionalGeneration", "mistral3", "mistral", "mistral", "mistral3", true,
+	  LLAVA },
+	{ "Qwen3_5ForConditionalGeneration",
+	  "qwen3_5",
+	  "qwen3_5_text",
+	  "qwen3_5_text",
+	  NULL,
+	  false,
+	  { "visual." } },
+	{ "Qwen3_5MoeForConditionalGeneration",
+	  "qwen3_5_moe",
+	  "qwen3_5_moe_text",
+	  "qwen3_5_moe_text",
+	  NULL,
+	  false,
+	  { "visual." } },
+};
+
+static const char *class_of(const struct config_in *r)
 {
-	const char *class = jval_str(jval_at(config_get(r, "architectures"), 0));
-	const char *type = config_text(r, "model_type", NULL);
+	return jval_str(jval_at(config_get(r, "architectures"), 0));
+}
+
+/* Is it the one that config.json names? A class counts more than a type. */
+static bool is_named(const char *class, const char *type, const char *its_class,
+		     const char *its_type)
+{
+	return class ? !strcmp(class, its_class) : type && !strcmp(type, its_type);
+}
+
+static const struct arch_family *family_of(struct config_in *r)
+{
+	const char *class = class_of(r), *type = config_text(r, "model_type", NULL);
 
 	for (size_t i = 0; i < ARRAY_LEN(families); i++)
-		if (class ? !strcmp(class, families[i].class)
-			  : type && !strcmp(type, families[i].type))
+		if (is_named(class, type, families[i].class, families[i].type))
 			return &families[i];
 	if (!r->rc && !class && !type)
 		r->rc = err_set(r->e, EINVAL,
@@ -54,6 +90,52 @@ const struct arch_family *arch_family(struct config_in *r)
 		r->rc = err_set(r->e, ERR_UNSUPPORTED, "config.json: %s '%.80s' is not supported",
 				class ? "architecture" : "model_type", class ? class : type);
 	return NULL;
+}
+
+static const struct arch_whole *whole_of(struct config_in *r)
+{
+	const char *class = class_of(r), *type = config_text(r, "model_type", NULL);
+
+	for (size_t i = 0; i < ARRAY_LEN(wholes); i++)
+		if (is_named(class, type, wholes[i].class, wholes[i].type))
+			return &wholes[i];
+	return NULL;
+}
+
+/* The text model of a->whole, in text_config, to which *r goes on. */
+static void enter_text(struct arch *a, struct config_in *r)
+{
+	struct jval text = config_object(r, "text_config");
+	const struct arch_family *f = families;
+	const char *type, *class;
+
+	if (!text.d) {
+		config_must_have(r, "text_config");
+		return;
+	}
+	r->from = text;
+	type = config_text(r, "model_type", a->whole->text);
+	class = class_of(r);
+	if (class && !strcmp(class, a->whole->class))
+		class = NULL;
+	while (strcmp(f->type, a->whole->family) != 0)
+		f++;
+	if (config_get(r, "text_config").d)
+		config_wrong(r, "text_config", "has a 'text_config' of its own");
+	/* Some name the class that the text model would be on its own, and the converter makes that. */
+	if (!r->rc &&
+	    (strcmp(type, a->whole->text) != 0 || (class && strcmp(class, f->class) != 0)))
+		r->rc = err_set(
+			r->e, ERR_UNSUPPORTED,
+			"config.json: a %s whose text_config is of '%.80s' is not supported",
+			a->whole->class, strcmp(type, a->whole->text) ? type : class);
+	a->family = f;
+	a->gguf = a->whole->gguf && !class ? a->whole->gguf : f->gguf;
+}
+
+const char *arch_class(const struct arch *a)
+{
+	return a->whole ? a->whole->class : a->family->class;
 }
 
 /* ---- layers ---- */
@@ -185,18 +267,25 @@ static void read_linear(struct arch *a, struct config_in *r)
 		    "a 'linear_num_value_heads' that is not a multiple of 'linear_num_key_heads'");
 }
 
+/* Published files of Gemma 3 leave out what its class has as a default, which has never changed. */
+static uint64_t count_of_class(const struct arch *a, struct config_in *r, const char *key,
+			       uint64_t gemma3)
+{
+	return a->kind == KIND_GEMMA3 ? config_count_or(r, key, gemma3) : config_count(r, key);
+}
+
 static void read_decoder(struct arch *a, struct config_in *r)
 {
 	a->layers = config_count(r, "num_hidden_layers");
-	a->positions = config_count(r, "max_position_embeddings");
+	a->positions = count_of_class(a, r, "max_position_embeddings", 131072);
 	if (a->kind == KIND_COHERE) /* published with less than it was trained on */
 		a->positions = config_count_or(r, "model_max_length", a->positions);
 	a->hidden = config_count(r, "hidden_size");
-	a->heads = config_count(r, "num_attention_heads");
+	a->heads = count_of_class(a, r, "num_attention_heads", 8);
 	a->kv_heads =
 		a->kind & (KIND_LLAMAS | KIND_PHI3 | KIND_OLMO2 | KIND_GRANITE_MOE | KIND_COHERE)
 			? config_count_or(r, "num_key_value_heads", a->heads)
-			: config_count(r, "num_key_value_heads");
+			: count_of_class(a, r, "num_key_value_heads", 4);
 	if (a->kind != KIND_QWEN35_MOE || config_get(r, "intermediate_size").d)
 		a->ffn = config_count(r, "intermediate_size");
 	a->attention_bias = config_flag(r, "attention_bias", a->kind & (KIND_GPT_OSS | KIND_GLM4));
@@ -221,7 +310,7 @@ static void read_heads(struct arch *a, struct config_in *r)
 			KIND_GPT_OSS | KIND_GLM4 | KIND_LINEAR;
 
 	if (a->kind & must) {
-		a->head_dim = config_count(r, "head_dim");
+		a->head_dim = count_of_class(a, r, "head_dim", 256);
 	} else {
 		config_must(r,
 			    config_get(r, "head_dim").d || a->kind & KIND_LATENT ||
@@ -233,14 +322,32 @@ static void read_heads(struct arch *a, struct config_in *r)
 		    "the number of heads is not a multiple of 'num_key_value_heads'");
 }
 
+static int find_model(struct arch *a, struct config_in *r)
+{
+	a->whole = whole_of(r);
+	if (a->whole) {
+		a->tied = config_flag(r, "tie_word_embeddings", a->whole->tied);
+		enter_text(a, r);
+		return r->rc;
+	}
+	a->family = family_of(r);
+	if (!a->family)
+		return r->rc;
+	a->gguf = a->family->gguf;
+	a->tied = config_flag(r, "tie_word_embeddings", a->family->tied);
+	return r->rc;
+}
+
 int arch_read(struct config_in *r, struct arch *ret)
 {
-	*ret = (struct arch){ .family = arch_family(r) };
-	if (!ret->family)
-		return r->rc;
+	int rc;
+
+	*ret = (struct arch){ 0 };
+	rc = find_model(ret, r);
+	if (rc)
+		return rc;
 	ret->kind = ret->family->kind;
-	ret->vocab = config_count(r, "vocab_size");
-	ret->tied = config_flag(r, "tie_word_embeddings", ret->family->tied);
+	ret->vocab = count_of_class(ret, r, "vocab_size", 262208);
 	if (ret->kind == KIND_GPT2)
 		read_gpt2(ret, r);
 	else

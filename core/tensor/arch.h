@@ -10,8 +10,11 @@
  * If a file of an older transformers omits a value, the default of transformers' class applies; if
  * the default has changed over time, the value is required.
  *
- * Sources: configuration_*.py and modeling_*.py of transformers 5; tests/torch/arch.sh compares
- * each family with the output of its save_pretrained.
+ * A model that also sees pictures is one of these families and a vision tower, which is not described
+ * here: the family's numbers are in text_config, and its tensors have longer names.
+ *
+ * Sources: configuration_*.py, modeling_*.py and conversion_mapping.py of transformers 5;
+ * tests/torch/arch.sh compares each family with the output of its save_pretrained.
  *
  * Threads: pure.
  */
@@ -75,11 +78,21 @@ struct arch_family {
 	double theta; /* default theta of rotary embeddings */
 	bool tied;    /* default of tie_word_embeddings */
 };
-/* The family that config.json names; NULL, with r->rc set, if it is unknown. */
-const struct arch_family *arch_family(struct config_in *r);
+
+/* A model with a text model in it. */
+struct arch_whole {
+	const char *class, *type; /* the values of architectures and model_type */
+	const char *text;	  /* model_type of its text_config, also if it has none */
+	const char *family;	  /* that of the family */
+	const char *gguf;	  /* llama.cpp's name for it; NULL: the family's */
+	bool tied;		  /* default of tie_word_embeddings, which is not in text_config */
+	const char *others[3];	  /* what its other tensors begin with, below "model." or not */
+};
 
 struct arch {
 	const struct arch_family *family;
+	const struct arch_whole *whole; /* NULL: a text model of its own */
+	const char *gguf; /* llama.cpp's name for it; NULL: gguf/ does not support it */
 	enum arch_kind kind;
 	bool tied; /* the embeddings are also the head */
 	bool attention_bias, mlp_bias, qk_norm;
@@ -101,15 +114,20 @@ struct arch {
 };
 #define ARCH_MAX_LAYERS 65536
 
-/* The caller releases *ret, also after a failure. */
+/*
+ * Leaves *r at what describes the text model: config.json, or its text_config. The caller releases
+ * *ret, also after a failure.
+ */
 int arch_read(struct config_in *r, struct arch *ret);
 void arch_release(struct arch *a);
+/* The model's class. */
+const char *arch_class(const struct arch *a);
 
 /* ---- weights ---- */
 
 enum arch_scope {
 	ARCH_ONCE,   /* below the prefix: "model." or "transformer." */
-	ARCH_TOP,    /* without a prefix: the head */
+	ARCH_TOP,    /* the head: without a prefix, or below another */
 	ARCH_LAYER,  /* below the prefix and "layers.N." */
 	ARCH_EXPERT, /* the same for each expert: {} in the name is its number */
 };
@@ -167,18 +185,31 @@ bool arch_has_experts(const struct arch *a, uint64_t layer);
 /* Returns w->n_dims numbers. */
 void arch_shape(const struct arch *a, const struct arch_weight *w, uint64_t ret[static 3]);
 
-/* The prefix, "model." or "transformer.", and the name of layers, "layers." or "h.". */
-const char *arch_prefix(const struct arch *a);
+/* What names begin with: those of most weights, and that of the head. */
+struct arch_prefix {
+	const char *most, *head;
+};
+/*
+ * The first: that of transformers. Then other ways to name the same weights, which transformers
+ * reads, too: by older releases, or without the model's own prefix. NULL: there are no more.
+ */
+const struct arch_prefix *arch_prefix(const struct arch *a, size_t i);
+/* The way by which there is a tensor for the embeddings, and for the head if there is one; else the first. */
+const struct arch_prefix *arch_find_prefix(const struct arch *a,
+					   int64_t (*find)(const void *arg, const char *name,
+							   size_t len),
+					   const void *arg);
+/* The name of layers, "layers." or "h.". */
 const char *arch_layers(const struct arch *a);
-/* The name of the weight that reveals whether the prefix is present. */
-const char *arch_embeddings(const struct arch *a);
 /*
  * Writes the name, including the numbers of a layer and an expert, to out; truncates it if too
  * long.
  */
 #define ARCH_NAME_CAP 160
-void arch_name(const struct arch *a, const struct arch_weight *w, const char *prefix,
+void arch_name(const struct arch *a, const struct arch_weight *w, const struct arch_prefix *prefix,
 	       uint64_t layer, uint64_t expert, char out[static ARCH_NAME_CAP]);
+/* Is it of another part of the model than the text model, such as the vision tower? */
+bool arch_is_other(const struct arch *a, const char *name, size_t len);
 /*
  * Is it a leftover of training that is not used in computation, such as masks and frequencies, or of
  * a layer that predicts further tokens, which neither transformers nor gguf/ has?

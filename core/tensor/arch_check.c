@@ -15,7 +15,7 @@ struct checking {
 	const struct arch *a;
 	const struct arch_tensors *t;
 	struct arch_report *r;
-	const char *prefix;
+	const struct arch_prefix *prefix;
 	uint8_t rows[ARCH_MAX_WEIGHTS], n_rows; /* the rows that apply to this model */
 	uint64_t lacks[ARCH_MAX_WEIGHTS]; /* number of missing tensors for each row of the table */
 	uint64_t seen[ARCH_MAX_WEIGHTS];  /* number of tensors for each row of the table */
@@ -65,9 +65,10 @@ static bool is_name(const struct arch_weight *w, const char *s, const char *end,
 /* The row of a tensor's name, or NOT_KNOWN. */
 static uint8_t row_of(const struct checking *c, const struct arch_tensor *t)
 {
-	const char *s = t->name, *end = s + t->len, *layers = arch_layers(c->a);
+	const char *s = t->name, *head = s, *end = s + t->len, *layers = arch_layers(c->a);
 	uint64_t layer = 0;
-	bool below = take_text(&s, end, c->prefix, strlen(c->prefix));
+	bool is_head = take_text(&head, end, c->prefix->head, strlen(c->prefix->head));
+	bool below = take_text(&s, end, c->prefix->most, strlen(c->prefix->most));
 	bool in_layer = below && take_text(&s, end, layers, strlen(layers)) &&
 			take_number(&s, end, ".", &layer);
 
@@ -76,9 +77,11 @@ static uint8_t row_of(const struct checking *c, const struct arch_tensor *t)
 	for (size_t i = 0; i < c->n_rows; i++) {
 		const struct arch_weight *w = &arch_weights[c->rows[i]];
 		bool of_layer = w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT;
-		bool here = of_layer ? in_layer : w->scope == ARCH_ONCE ? below && !in_layer : true;
+		bool here = of_layer		    ? in_layer
+			    : w->scope == ARCH_ONCE ? below && !in_layer
+						    : is_head;
 
-		if (here && is_name(w, w->scope == ARCH_TOP ? t->name : s, end, c->a->experts) &&
+		if (here && is_name(w, w->scope == ARCH_TOP ? head : s, end, c->a->experts) &&
 		    arch_needs(c->a, w, layer) != ARCH_NONE)
 			return c->rows[i];
 	}
@@ -158,7 +161,8 @@ static void name_unexpected(struct checking *c)
 
 		if (row != NOT_KNOWN && !is_other_style(c, &arch_weights[row]))
 			continue;
-		if (!c->t->get(c->t->arg, i, &t) || arch_ignores(c->a, t.name, t.len))
+		if (!c->t->get(c->t->arg, i, &t) || arch_ignores(c->a, t.name, t.len) ||
+		    arch_is_other(c->a, t.name, t.len))
 			continue;
 		if (r->unexpected < ARCH_SHOWN)
 			r->unexpected_at[r->unexpected] = i;
@@ -220,24 +224,12 @@ static void name_missing(struct checking *c)
 
 /* ---- entry points ---- */
 
-static bool has(const struct checking *c, const char *prefix, const char *name)
-{
-	char both[ARCH_NAME_CAP];
-
-	(void)stpcpy(stpcpy(both, prefix), name);
-	return c->t->find(c->t->arg, both, strlen(both)) >= 0;
-}
-
 static void begin(struct checking *c)
 {
-	const char *embeddings = arch_embeddings(c->a);
 	struct arch_tensor t;
 
-	c->prefix = arch_prefix(c->a);
-	if (!has(c, c->prefix, embeddings) && has(c, "", embeddings)) {
-		c->prefix = "";
-		c->r->bare = true;
-	}
+	c->prefix = arch_find_prefix(c->a, c->t->find, c->t->arg);
+	c->r->bare = !*c->prefix->most;
 	for (size_t i = 0; i < arch_n_weights; i++)
 		if (arch_weights[i].kinds & c->a->kind)
 			c->rows[c->n_rows++] = (uint8_t)i;
@@ -245,6 +237,10 @@ static void begin(struct checking *c)
 		bool there = c->t->get(c->t->arg, i, &t);
 		uint8_t row = c->row_of[i] = there ? row_of(c, &t) : NOT_KNOWN;
 
+		if (there && arch_is_other(c->a, t.name, t.len)) {
+			c->r->others++;
+			continue;
+		}
 		if (row == NOT_KNOWN) {
 			c->strange |= there;
 			continue;

@@ -37,6 +37,7 @@ struct arch_tensors {
 struct arch_report {
 	uint64_t needed; /* number of tensors the model needs */
 	uint64_t missing, unexpected, misshapen, no_weights;
+	uint64_t others; /* of other parts of the model, of which nothing is known */
 	char missing_names[ARCH_SHOWN][ARCH_NAME_CAP];
 	size_t unexpected_at[ARCH_SHOWN], no_weight_at; /* the first one of each */
 	size_t misshapen_at;

@@ -432,9 +432,39 @@ bool arch_adds_one(const struct arch *a, const struct arch_weight *w)
 	       strcmp(w->name, "linear_attn.norm.weight") != 0;
 }
 
-const char *arch_prefix(const struct arch *a)
+const struct arch_prefix *arch_prefix(const struct arch *a, size_t i)
 {
-	return a->kind == KIND_GPT2 ? "transformer." : "model.";
+	static const struct arch_prefix gpt2[] = { { "transformer.", "" }, { "", "" } },
+					plain[] = { { "model.", "" }, { "", "" } },
+					part[] = { { "model.language_model.", "" },
+						   { "language_model.model.", "language_model." },
+						   { "language_model.model.", "" },
+						   { "language_model.", "" } };
+
+	if (a->whole)
+		return i < ARRAY_LEN(part) ? &part[i] : NULL;
+	return i < ARRAY_LEN(plain) ? a->kind == KIND_GPT2 ? &gpt2[i] : &plain[i] : NULL;
+}
+
+const struct arch_prefix *arch_find_prefix(const struct arch *a,
+					   int64_t (*find)(const void *arg, const char *name,
+							   size_t len),
+					   const void *arg)
+{
+	const char *embeddings = a->kind == KIND_GPT2 ? "wte.weight" : "embed_tokens.weight";
+	const struct arch_prefix *p, *found = NULL;
+	char name[ARCH_NAME_CAP];
+
+	for (size_t i = 0; (p = arch_prefix(a, i)); i++) {
+		(void)stpcpy(stpcpy(name, p->most), embeddings);
+		if (find(arg, name, strlen(name)) < 0)
+			continue;
+		(void)stpcpy(stpcpy(name, p->head), "lm_head.weight");
+		if (find(arg, name, strlen(name)) >= 0)
+			return p;
+		found = found ? found : p;
+	}
+	return found ? found : arch_prefix(a, 0);
 }
 
 const char *arch_layers(const struct arch *a)
@@ -442,25 +472,19 @@ const char *arch_layers(const struct arch *a)
 	return a->kind == KIND_GPT2 ? "h." : "layers.";
 }
 
-const char *arch_embeddings(const struct arch *a)
-{
-	return a->kind == KIND_GPT2 ? "wte.weight" : "embed_tokens.weight";
-}
-
-void arch_name(const struct arch *a, const struct arch_weight *w, const char *prefix,
+void arch_name(const struct arch *a, const struct arch_weight *w, const struct arch_prefix *prefix,
 	       uint64_t layer, uint64_t expert, char out[static ARCH_NAME_CAP])
 {
 	const char *brace = w->scope == ARCH_EXPERT ? strchr(w->name, '{') : NULL;
 	char number[24] = "", in[24] = "";
 
-	if (w->scope == ARCH_TOP)
-		prefix = "";
 	if (w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT)
 		(void)snprintf(number, sizeof(number), "%s%llu.", arch_layers(a),
 			       (unsigned long long)layer);
 	if (brace)
 		(void)snprintf(in, sizeof(in), "%llu", (unsigned long long)expert);
-	(void)snprintf(out, ARCH_NAME_CAP, "%s%s%.*s%s%s", prefix, number,
+	(void)snprintf(out, ARCH_NAME_CAP, "%s%s%.*s%s%s",
+		       w->scope == ARCH_TOP ? prefix->head : prefix->most, number,
 		       (int)(brace ? brace - w->name : (long)strlen(w->name)), w->name, in,
 		       brace ? brace + strlen("{}") : "");
 }
@@ -475,6 +499,18 @@ static bool is_further(const struct arch *a, const char *name, size_t len)
 	for (s += strlen("model.layers."); s < end && *s >= '0' && *s <= '9' && layer < 1u << 31;)
 		layer = layer * 10 + (uint64_t)(*s++ - '0');
 	return s < end && *s == '.' && layer >= a->layers && layer - a->layers < a->further;
+}
+
+bool arch_is_other(const struct arch *a, const char *name, size_t len)
+{
+	static const char model[] = "model.";
+	size_t skip = bytes_begin(name, len, model) ? strlen(model) : 0;
+	bool other = false;
+
+	for (size_t i = 0; a->whole && i < ARRAY_LEN(a->whole->others); i++)
+		other |= a->whole->others[i] &&
+			 bytes_begin(name + skip, len - skip, a->whole->others[i]);
+	return other;
 }
 
 bool arch_ignores(const struct arch *a, const char *name, size_t len)

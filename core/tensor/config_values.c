@@ -26,9 +26,9 @@ struct jval config_object(struct config_in *r, const char *key)
 	return (struct jval){ 0 };
 }
 
-static void missing(struct config_in *r, const char *key)
+void config_must_have(struct config_in *r, const char *key)
 {
-	if (!r->rc)
+	if (!r->rc && !config_get(r, key).d)
 		r->rc = err_set(r->e, EINVAL, "config.json has no '%s'", key);
 }
 
@@ -63,7 +63,7 @@ uint64_t config_count(struct config_in *r, const char *key)
 	uint64_t v = config_count_or(r, key, 0);
 
 	if (!v)
-		missing(r, key);
+		config_must_have(r, key);
 	return v ? v : 1;
 }
 
@@ -100,7 +100,7 @@ double config_number(struct config_in *r, const char *key)
 	double v = config_number_or(r, key, 0);
 
 	if (v == 0)
-		missing(r, key);
+		config_must_have(r, key);
 	return v;
 }
 

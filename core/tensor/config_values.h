@@ -31,6 +31,8 @@ struct config_in {
 /* Returns no value for null. */
 struct jval config_get(const struct config_in *r, const char *key);
 struct jval config_object(struct config_in *r, const char *key);
+/* Fails if there is no value. */
+void config_must_have(struct config_in *r, const char *key);
 /* Integers from 1 to INT32_MAX; returns 1 on errors. */
 uint64_t config_count(struct config_in *r, const char *key);
 uint64_t config_count_or(struct config_in *r, const char *key, uint64_t otherwise);

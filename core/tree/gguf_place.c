@@ -26,8 +26,8 @@
 struct placing {
 	const struct view *v;
 	const struct gguf_config *c;
-	const char *prefix; /* of all names except lm_head.weight */
-	bool *used;	    /* by position in the model */
+	const struct arch_prefix *prefix;
+	bool *used; /* by position in the model */
 	struct gguf_tensors *ret;
 	struct ckpt_err *e;
 };
@@ -301,7 +301,7 @@ static int take_fused(struct placing *p, const struct arch_weight *r, uint64_t l
 	char name[ARCH_NAME_CAP];
 	int rc;
 
-	(void)snprintf(name, sizeof(name), "%slayers.%llu.mlp.experts.%s_proj", p->prefix,
+	(void)snprintf(name, sizeof(name), "%slayers.%llu.mlp.experts.%s_proj", p->prefix->most,
 		       (unsigned long long)layer, down ? "down" : "gate_up");
 	rc = take(p, name, 3, shape, &whole);
 	return rc ? rc : vtensor_slice(whole, off, len, ret, p->e);
@@ -449,7 +449,8 @@ static int check_leftovers(const struct placing *p)
 	for (size_t i = 0; i < p->v->model.names.n; i++) {
 		const struct named *n = &p->v->model.names.v[i];
 
-		if (!p->used[i] && !arch_ignores(&p->c->a, n->fqn, n->len))
+		if (!p->used[i] && !arch_ignores(&p->c->a, n->fqn, n->len) &&
+		    !arch_is_other(&p->c->a, n->fqn, n->len))
 			return err_set(p->e, ERR_UNSUPPORTED,
 				       "a GGUF of architecture '%s' has no place for '%s'",
 				       p->c->arch, FQN_TEXT(n->fqn, n->len));
@@ -563,20 +564,22 @@ static int choose_types(const struct placing *p, const struct gguf_mix *mix, enu
 	return rc;
 }
 
+static int64_t find_name(const void *arg, const char *name, size_t len)
+{
+	return namelist_find(arg, name, len);
+}
+
 int gguf_place(const struct view *v, const struct gguf_config *c, const struct gguf_mix *mix,
 	       enum ggml_type plain, struct gguf_tensors *ret, struct ckpt_err *e)
 {
 	bool *used = calloc(v->model.names.n + 1, sizeof(*used));
-	struct placing p = { v, c, arch_prefix(&c->a), used, ret, e };
+	struct placing p = { v, c, NULL, used, ret, e };
 	int rc;
 
 	*ret = (struct gguf_tensors){ 0 };
 	if (!used)
 		return err_nomem(e);
-	if (c->a.kind == KIND_GPT2) /* the first GPT-2 models were published without a prefix */
-		p.prefix = namelist_find(&v->model.names, "wte.weight", strlen("wte.weight")) < 0
-				   ? p.prefix
-				   : "";
+	p.prefix = arch_find_prefix(&c->a, find_name, &v->model.names);
 	rc = place_all(&p);
 	if (!rc)
 		rc = choose_types(&p, mix, plain);

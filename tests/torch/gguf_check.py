@@ -275,9 +275,11 @@ class Job:
         """Of every token after every token of a text."""
         # SDPA leaves out Gemma 2's soft cap of attention scores.
         plain = f"{self.model}/plain"  # of quantised weights
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        with open(f"{self.model}/hf/config.json", encoding="utf-8") as f:
+            kind = getattr(transformers, json.load(f)["architectures"][0])
+        model = kind.from_pretrained(
             plain if os.path.exists(plain) else f"{self.model}/hf", dtype=torch.float32, attn_implementation="eager").eval()
-        vocab, bound = model.config.vocab_size, BOUND[self.kind]
+        vocab, bound = model.config.get_text_config().vocab_size, BOUND[self.kind]
         if model.config.model_type.startswith("gemma"):  # ggml's GELU is a table of float16
             bound = max(bound, 0.05)
         prompt, chosen, found = tok.encode("shard 12 rank we'll page")[:20], [], {}

@@ -153,7 +153,29 @@ def tokenizer(r, kind, vocab):
     return made
 
 
+# Models that also see: class, what the text model in it is like, and sizes of the vision tower.
+SIGLIP = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "image_size": 28, "patch_size": 14}
+QWEN_VISION = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 4, "out_hidden_size": 64,
+               "num_position_embeddings": 16}
+WHOLES = {"gemma3_vision": ("Gemma3", "gemma3", SIGLIP),
+          "mistral3": ("Mistral3", "mistral", {"model_type": "pixtral", **SIGLIP}),
+          "qwen35_vision": ("Qwen3_5", "qwen35", QWEN_VISION),
+          "qwen35_moe_vision": ("Qwen3_5Moe", "qwen35_moe", QWEN_VISION)}
+
+
+def whole(r, name, vocab):
+    kind, text, vision = WHOLES[name]
+    inner = config(r, text, vocab).to_dict()
+    # Which of the two counts is the outer one.
+    return getattr(transformers, f"{kind}Config")(
+        text_config={**inner, "tie_word_embeddings": r.random() < 0.5}, vision_config=vision,
+        tie_word_embeddings=inner["tie_word_embeddings"])
+
+
 def config(r, name, vocab):
+    if name in WHOLES:
+        return whole(r, name, vocab)
     if name == "gpt2":
         return transformers.GPT2Config(vocab_size=vocab, n_embd=64, n_layer=2, n_head=4,
                                        n_positions=256, bos_token_id=0, eos_token_id=0)
@@ -255,7 +277,8 @@ NAMES = {"llama": "llama", "smaug": "smaug", "mistral": "pieces", "mixtral": "me
          "glm4_moe": "glm", "gemma": "gemma", "granite": "smollm", "smollm3": "llama", "olmo2": "gpt2",
          "olmo3": "tekken", "gpt_oss": "o200k", "deepseek_v2": "smollm", "deepseek_v3": "deepseek3", "qwen3_next": "qwen",
          "granite_moe": "smollm", "cohere": "smollm", "cohere_plus": "smollm",
-         "qwen35": "qwen35", "qwen35_moe": "qwen35"}
+         "qwen35": "qwen35", "qwen35_moe": "qwen35", "gemma3_vision": "gemma", "mistral3": "tekken",
+         "qwen35_vision": "qwen35", "qwen35_moe_vision": "qwen35"}
 
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -314,11 +337,13 @@ def make(seed, name, out):
     r = random.Random(f"{seed}/{name}")
     vocab = r.randint(700, 800)
     more = r.choice([0, 0, 5])  # rows that no token has; of Gemma 3 the converter cuts them off
-    conf = config(r, name, vocab + (more if name != "gemma3" else 0))
+    conf = config(r, name, vocab + (more if not name.startswith("gemma3") else 0))
     tok = tokenizer(r, NAMES[name], vocab - 1)
-    conf.bos_token_id, conf.eos_token_id = tok.bos_token_id, tok.eos_token_id
+    at = conf.get_text_config()
+    at.bos_token_id, at.eos_token_id = tok.bos_token_id, tok.eos_token_id
     dtype = r.choice([torch.float32, torch.bfloat16])
-    model = transformers.AutoModelForCausalLM.from_config(conf, dtype=torch.float32)
+    auto = transformers.AutoModelForImageTextToText if name in WHOLES else transformers.AutoModelForCausalLM
+    model = auto.from_config(conf, dtype=torch.float32)
     generator = torch.Generator().manual_seed(r.getrandbits(63))
     with torch.no_grad():  # norms and biases too: ones and zeros would hide mistakes
         for _, p in sorted(model.named_parameters()):
@@ -335,7 +360,7 @@ def make(seed, name, out):
     dcp.save({"model": model.state_dict()}, checkpoint_id=f"{out}/ckpt", no_dist=True)
     if name in QUANTISED:
         quantised(name, out, model, tok, generator)
-    print(f"seed {seed} {name}: {dtype}, {conf.vocab_size} tokens")
+    print(f"seed {seed} {name}: {dtype}, {at.vocab_size} tokens")
 
 
 def main():

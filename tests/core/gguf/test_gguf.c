@@ -1172,11 +1172,9 @@ struct mix_case {
 	enum ggml_type want;
 };
 
-static const struct arch_family as_llama = { .gguf = "llama" }, as_qwen2 = { .gguf = "qwen2" };
-
 #define LLAMA(n, ...) \
 	{ \
-		.family = &as_llama, .layers = (n), .heads = 8, __VA_ARGS__ \
+		.gguf = "llama", .layers = (n), .heads = 8, __VA_ARGS__ \
 	}
 #define SHARED(n)      LLAMA(n, .kv_heads = 2)
 #define ITS_OWN(n)     LLAMA(n, .kv_heads = 8)
@@ -1214,7 +1212,7 @@ static const struct mix_case mixes[] = {
 	{ "q4_k_m", SHARED(80), "blk.12.attn_v.weight", 8, 256, 0, GGML_Q6_K },
 	{ "q4_k_m", ITS_OWN(80), "blk.11.attn_v.weight", 8, 256, 0, GGML_Q4_K },
 	{ "q4_k_s",
-	  { .family = &as_qwen2, .layers = 80, .heads = 8, .kv_heads = 8 },
+	  { .gguf = "qwen2", .layers = 80, .heads = 8, .kv_heads = 8 },
 	  "blk.11.attn_v.weight",
 	  8,
 	  256,

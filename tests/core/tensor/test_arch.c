@@ -61,7 +61,8 @@ static int read_arch(const char *config, struct ckpt_err *e)
 	return arch_read(&r, &arch);
 }
 
-static void add(const struct arch_weight *w, const char *prefix, uint64_t layer, uint64_t expert)
+static void add(const struct arch_weight *w, const struct arch_prefix *prefix, uint64_t layer,
+		uint64_t expert)
 {
 	REQUIRE(set.n < MAX);
 	arch_name(&arch, w, prefix, layer, expert, set.v[set.n].name);
@@ -72,7 +73,7 @@ static void add(const struct arch_weight *w, const char *prefix, uint64_t layer,
 }
 
 /* All that the model must have, in one style or the other. */
-static void fill(const char *prefix, bool fused)
+static void fill(const struct arch_prefix *prefix, bool fused)
 {
 	set.n = 0;
 	for (size_t i = 0; i < arch_n_weights; i++) {
@@ -287,7 +288,7 @@ START_LOOP_TEST(each_family_has_what_transformers_says, ARRAY_LEN(models))
 	size_t i;
 
 	ck_assert_msg(!read_arch(models[_i].config, &e), "%s", e.msg);
-	fill(arch_prefix(&arch), false);
+	fill(arch_prefix(&arch, 0), false);
 	ck_assert_uint_eq(set.n, models[_i].tensors);
 	i = at(models[_i].name);
 	ck_assert_mem_eq(set.v[i].shape, models[_i].shape, sizeof(models[_i].shape));
@@ -297,7 +298,7 @@ START_LOOP_TEST(each_family_has_what_transformers_says, ARRAY_LEN(models))
 	ck_assert(!r.bare);
 	if (!models[_i].fused)
 		return;
-	fill(arch_prefix(&arch), true);
+	fill(arch_prefix(&arch, 0), true);
 	ck_assert_uint_eq(set.n, models[_i].fused);
 	r = check();
 	ck_assert(arch_is_complete(&r));
@@ -310,7 +311,7 @@ START_LOOP_TEST(each_tensor_that_is_missing_renamed_or_reshaped_is_named, ARRAY_
 	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(read_arch(models[_i].config, &e), 0);
-	fill(arch_prefix(&arch), false);
+	fill(arch_prefix(&arch, 0), false);
 	for (size_t i = 0; i < set.n; i++) {
 		char name[ARCH_NAME_CAP];
 		struct arch_report r;
@@ -348,7 +349,7 @@ START_TEST(names_without_the_prefix_are_those_of_the_model_inside)
 	struct arch_report r;
 
 	ck_assert_int_eq(read_arch(GPT2, &e), 0);
-	fill("", false);
+	fill(arch_prefix(&arch, 1), false);
 	r = check();
 	ck_assert(arch_is_complete(&r) && r.bare);
 	(void)stpcpy(set.v[at("ln_f.bias")].name, "transformer.ln_f.bias");
@@ -364,7 +365,7 @@ START_TEST(a_padded_vocabulary_is_recognised)
 	struct arch_report r;
 
 	ck_assert_int_eq(read_arch(models[0].config, &e), 0);
-	fill("model.", false);
+	fill(arch_prefix(&arch, 0), false);
 	set.v[at("lm_head.weight")].shape[0] = 64;
 	set.v[at("model.embed_tokens.weight")].shape[0] = 64;
 	r = check();
@@ -382,7 +383,7 @@ START_TEST(a_tied_head_may_be_there_and_another_must)
 	struct arch_report r;
 
 	ck_assert_int_eq(read_arch(models[0].config, &e), 0);
-	fill("model.", false);
+	fill(arch_prefix(&arch, 0), false);
 	ck_assert_int_eq(
 		read_arch(DECODER("LlamaForCausalLM", ", \"tie_word_embeddings\": true"), &e), 0);
 	r = check();
@@ -398,7 +399,7 @@ START_TEST(biases_that_config_json_does_not_mention_are_unexpected)
 
 	ck_assert_int_eq(read_arch(DECODER("LlamaForCausalLM", ", \"attention_bias\": true"), &e),
 			 0);
-	fill("model.", false);
+	fill(arch_prefix(&arch, 0), false);
 	ck_assert_int_eq(read_arch(models[0].config, &e), 0);
 	r = check();
 	ck_assert_uint_eq(r.unexpected, 12);
@@ -413,7 +414,7 @@ START_TEST(both_styles_at_once_are_too_many)
 
 	ck_assert_int_eq(
 		read_arch(DECODER("Qwen3MoeForCausalLM", EXPERTS ", \"head_dim\": 16"), &e), 0);
-	fill("model.", false);
+	fill(arch_prefix(&arch, 0), false);
 	(void)stpcpy(set.v[set.n].name, "model.layers.0.mlp.experts.gate_up_proj");
 	set.v[set.n].n_dims = 3;
 	set.n++;
@@ -447,7 +448,7 @@ START_LOOP_TEST(names_that_are_nearly_those_of_the_model_are_not, ARRAY_LEN(near
 
 	ck_assert_int_eq(
 		read_arch(DECODER("Qwen3MoeForCausalLM", EXPERTS ", \"head_dim\": 16"), &e), 0);
-	fill("model.", false);
+	fill(arch_prefix(&arch, 0), false);
 	(void)stpcpy(set.v[set.n].name, near_misses[_i]);
 	set.v[set.n].n_dims = 1;
 	set.n++;
@@ -466,7 +467,7 @@ START_TEST(what_training_leaves_behind_is_ignored)
 	struct arch_report r;
 
 	ck_assert_int_eq(read_arch(models[0].config, &e), 0);
-	fill("model.", false);
+	fill(arch_prefix(&arch, 0), false);
 	for (size_t i = 0; i < ARRAY_LEN(left); i++)
 		(void)stpcpy(set.v[set.n++].name, left[i]);
 	r = check();
