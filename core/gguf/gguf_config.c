@@ -75,6 +75,11 @@ void gguf_silu_check(struct config_in *r)
 		    "a 'hidden_act' other than silu");
 }
 
+static bool is_qwen3_vl(const struct gguf_config *c)
+{
+	return c->a.whole && !strcmp(c->a.whole->text, "qwen3_vl_text");
+}
+
 static void check_decoder(struct gguf_config *c, struct config_in *r)
 {
 	c->eps = config_number(r, "rms_norm_eps");
@@ -83,6 +88,8 @@ static void check_decoder(struct gguf_config *c, struct config_in *r)
 		check_experts(c, r);
 	config_must(r, c->a.head_dim % 2 == 0, "heads of an odd size");
 	gguf_rope_check(c, r);
+	if (is_qwen3_vl(c))
+		gguf_qwen3_vl_check(c, r);
 }
 
 static void put_gpt2(const struct gguf_config *c, struct gguf_keys *k)
@@ -94,6 +101,8 @@ static void put_decoder(const struct gguf_config *c, struct gguf_keys *k)
 {
 	gguf_attention_put(c, k);
 	gguf_rope_put(c, k);
+	if (is_qwen3_vl(c))
+		gguf_qwen3_vl_put(c, k);
 	if (c->a.experts) {
 		gguf_u32(k, ".expert_count", (uint32_t)c->a.experts);
 		gguf_u32(k, ".expert_used_count", (uint32_t)c->experts_used);

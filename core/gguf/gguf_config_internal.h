@@ -58,6 +58,14 @@ double gguf_rope_partial(const struct config_in *r, struct config_in *rope, doub
 void gguf_rope_check(struct gguf_config *c, struct config_in *r);
 void gguf_rope_put(const struct gguf_config *c, struct gguf_keys *k);
 void gguf_silu_check(struct config_in *r);
+/* The sections that pairs of a head's elements are rotated in, of `pairs`; without any, the usual ones,
+ * which may be NULL. */
+enum { GGUF_SECTIONS = 4 };
+void gguf_sections_check(uint64_t pairs, const uint32_t *usual, struct config_in *r);
+void gguf_sections_put(const struct gguf_config *c, const uint32_t *usual, struct gguf_keys *k);
+/* What Qwen3-VL has besides that of Qwen3. */
+void gguf_qwen3_vl_check(const struct gguf_config *c, struct config_in *r);
+void gguf_qwen3_vl_put(const struct gguf_config *c, struct gguf_keys *k);
 /* Experts as DeepSeek has them. */
 void gguf_routed_check(struct gguf_config *c, struct config_in *r);
 void gguf_routed_put(const struct gguf_config *c, struct gguf_keys *k);

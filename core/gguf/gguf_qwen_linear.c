@@ -16,57 +16,7 @@
 
 #include <stdbool.h>
 
-enum {
-	MAX_HEADS = 1024, /* of linear attention: their rows are placed one head after the other */
-	SECTIONS = 4,
-};
-
-/* Pairs of a head's elements that are rotated by time, height and width, which are all equal for a
- * text, and by nothing; the default of transformers' class. */
-static const uint32_t usual_sections[SECTIONS] = { 11, 11, 10, 0 };
-
-static struct jval sections_of(struct config_in *r)
-{
-	struct config_in rope = gguf_rope_of(r);
-
-	return config_get(&rope, "mrope_section");
-}
-
-static bool section(struct jval all, size_t i, uint32_t *ret)
-{
-	struct jval v = jval_at(all, i);
-	int64_t n = 0;
-
-	*ret = usual_sections[i];
-	if (!all.d)
-		return true;
-	if (v.d && (!jval_int(v, &n) || n < 0 || n > INT32_MAX))
-		return false;
-	*ret = (uint32_t)n;
-	return true;
-}
-
-/*
- * Pair i is of section i % 3 in turn, as long as there are pairs of it left; llama.cpp does not
- * rotate what is left over, and begins again behind the last. transformers rotates all of them.
- */
-static void check_sections(const struct gguf_config *c, struct config_in *r)
-{
-	struct jval all = sections_of(r);
-	uint64_t sum = 0, pairs;
-	uint32_t n[SECTIONS] = { 0 };
-	bool fine = !all.d || (jval_is(all, J_ARRAY) && jval_size(all) <= SECTIONS);
-
-	for (size_t i = 0; fine && i < SECTIONS; i++) {
-		fine = section(all, i, &n[i]);
-		sum += fine ? n[i] : 0;
-	}
-	pairs = min_u64(c->rotated / 2, sum);
-	fine &= pairs > 0;
-	for (size_t i = 0; fine && i < 3 && i < pairs; i++)
-		fine = (pairs - i + 2) / 3 <= n[i];
-	config_must(r, fine, "this 'mrope_section'");
-}
+enum { MAX_HEADS = 1024 }; /* of linear attention: their rows are placed one head after the other */
 
 /* llama.cpp stops at a model without a layer of either kind. */
 static bool is_mixed(const struct arch *a)
@@ -88,6 +38,9 @@ static void check_experts(struct gguf_config *c, struct config_in *r)
 		    "'norm_topk_prob' is not true");
 }
 
+/* The default of transformers' class. */
+static const uint32_t usual_sections[GGUF_SECTIONS] = { 11, 11, 10, 0 };
+
 void gguf_qwen_linear_check(struct gguf_config *c, struct config_in *r)
 {
 	const struct arch_linear *l = &c->a.linear;
@@ -107,7 +60,7 @@ void gguf_qwen_linear_check(struct gguf_config *c, struct config_in *r)
 		check_experts(c, r);
 	gguf_rope_check(c, r);
 	if (c->a.kind != KIND_QWEN3_NEXT)
-		check_sections(c, r);
+		gguf_sections_check(c->rotated / 2, usual_sections, r);
 }
 
 static void put_linear(const struct gguf_config *c, struct gguf_keys *k)
@@ -132,11 +85,6 @@ static void put_linear(const struct gguf_config *c, struct gguf_keys *k)
 
 void gguf_qwen_linear_put(const struct gguf_config *c, struct gguf_keys *k)
 {
-	struct ckpt_err e;
-	struct config_in all = { c->text, &e, 0 };
-	struct jval sections = sections_of(&all);
-	uint32_t n;
-
 	gguf_attention_put(c, k);
 	gguf_rope_put(c, k);
 	put_linear(c, k);
@@ -146,11 +94,6 @@ void gguf_qwen_linear_put(const struct gguf_config *c, struct gguf_keys *k)
 		gguf_u32(k, ".expert_feed_forward_length", (uint32_t)c->a.expert_ffn);
 		gguf_u32(k, ".expert_shared_feed_forward_length", (uint32_t)c->a.shared_ffn);
 	}
-	if (c->a.kind == KIND_QWEN3_NEXT)
-		return;
-	gguf_array(k, ".rope.dimension_sections", GGUF_I32, SECTIONS);
-	for (size_t i = 0; i < SECTIONS; i++) {
-		(void)section(sections, i, &n);
-		gguf_item_i32(k, (int32_t)n);
-	}
+	if (c->a.kind != KIND_QWEN3_NEXT)
+		gguf_sections_put(c, usual_sections, k);
 }

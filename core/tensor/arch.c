@@ -48,6 +48,13 @@ static const struct arch_whole wholes[] = {
 	  LLAVA },
 	{ "Mistral3ForConditionalGeneration", "mistral3", "mistral", "mistral", "mistral3", true,
 	  LLAVA },
+	{ "Qwen3VLForConditionalGeneration",
+	  "qwen3_vl",
+	  "qwen3_vl_text",
+	  "qwen3",
+	  "qwen3vl",
+	  false,
+	  { "visual." } },
 	{ "Qwen3_5ForConditionalGeneration",
 	  "qwen3_5",
 	  "qwen3_5_text",
@@ -123,8 +130,8 @@ static void enter_text(struct arch *a, struct config_in *r)
 	if (config_get(r, "text_config").d)
 		config_wrong(r, "text_config", "has a 'text_config' of its own");
 	/* Some name the class that the text model would be on its own, and the converter makes that. */
-	if (!r->rc &&
-	    (strcmp(type, a->whole->text) != 0 || (class && strcmp(class, f->class) != 0)))
+	if (!r->rc && (strcmp(type, a->whole->text) != 0 ||
+		       (class && (strcmp(class, f->class) != 0 || strcmp(f->type, type) != 0))))
 		r->rc = err_set(
 			r->e, ERR_UNSUPPORTED,
 			"config.json: a %s whose text_config is of '%.80s' is not supported",

@@ -22,7 +22,7 @@ some=${2:-}
 [ -n "$some" ] || models=(llama smaug mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gpt2 gemma2 gemma3
   gemma granite smollm3 olmo2 olmo3 phi3 phi4_mini glm4 glm4_moe gpt_oss deepseek_v2 deepseek_v3
   qwen3_next qwen35 qwen35_moe granite_moe cohere cohere_plus gemma3_vision mistral3
-  qwen35_vision qwen35_moe_vision)
+  qwen3_vl qwen35_vision qwen35_moe_vision)
 
 # generate SCRIPT ARG...: it runs in the chroot and is silent about nothing that matters.
 generate() {

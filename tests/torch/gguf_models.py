@@ -160,6 +160,7 @@ QWEN_VISION = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_head
                "num_position_embeddings": 16}
 WHOLES = {"gemma3_vision": ("Gemma3", "gemma3", SIGLIP),
           "mistral3": ("Mistral3", "mistral", {"model_type": "pixtral", **SIGLIP}),
+          "qwen3_vl": ("Qwen3VL", "qwen3", {**QWEN_VISION, "deepstack_visual_indexes": [0]}),
           "qwen35_vision": ("Qwen3_5", "qwen35", QWEN_VISION),
           "qwen35_moe_vision": ("Qwen3_5Moe", "qwen35_moe", QWEN_VISION)}
 
@@ -167,6 +168,9 @@ WHOLES = {"gemma3_vision": ("Gemma3", "gemma3", SIGLIP),
 def whole(r, name, vocab):
     kind, text, vision = WHOLES[name]
     inner = config(r, text, vocab).to_dict()
+    if name == "qwen3_vl":
+        inner = {**inner, "model_type": "qwen3_vl_text", "rope_parameters": {
+            "rope_type": "default", "rope_theta": 5e6, "mrope_section": [6, 5, 5], "mrope_interleaved": True}}
     # Which of the two counts is the outer one.
     return getattr(transformers, f"{kind}Config")(
         text_config={**inner, "tie_word_embeddings": r.random() < 0.5}, vision_config=vision,
@@ -278,7 +282,7 @@ NAMES = {"llama": "llama", "smaug": "smaug", "mistral": "pieces", "mixtral": "me
          "olmo3": "tekken", "gpt_oss": "o200k", "deepseek_v2": "smollm", "deepseek_v3": "deepseek3", "qwen3_next": "qwen",
          "granite_moe": "smollm", "cohere": "smollm", "cohere_plus": "smollm",
          "qwen35": "qwen35", "qwen35_moe": "qwen35", "gemma3_vision": "gemma", "mistral3": "tekken",
-         "qwen35_vision": "qwen35", "qwen35_moe_vision": "qwen35"}
+         "qwen3_vl": "qwen", "qwen35_vision": "qwen35", "qwen35_moe_vision": "qwen35"}
 
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
