@@ -117,7 +117,7 @@ int gguf_recipe_make(const struct buf *config, uint64_t further, struct buf *ret
 		     struct ckpt_err *e)
 {
 	struct jdoc d CLEANUP(jdoc_release) = { 0 };
-	struct config_in in = { { 0 }, e, 0 };
+	struct config_in in = { .e = e };
 	struct arch a = { 0 };
 	int rc = jdoc_parse_copy(&d, config->data, config->len, JDOC_BIG, e);
 

@@ -322,7 +322,7 @@ static int no_verdict(struct verdict *v, enum ckpt_serves serves, const char *wh
 static int read_arch(struct hf *h, struct ckpt_err *e)
 {
 	struct assets *assets = &h->eng->assets;
-	struct config_in in = { { 0 }, e, 0 };
+	struct config_in in = { .e = e };
 	struct jval root;
 	autofree char *text = NULL;
 	struct ckpt_err why;
@@ -351,7 +351,7 @@ static int read_arch(struct hf *h, struct ckpt_err *e)
 		return why.code == ENOMEM ? err_nomem(e) : 1;
 	}
 	root = jdoc_root(&h->json);
-	in = (struct config_in){ root, &why, 0 };
+	in = (struct config_in){ .from = root, .e = &why };
 	if (arch_read(&in, &h->arch)) {
 		no_verdict(h->v, CKPT_SERVES_UNCHECKED, "not checked", why.msg);
 		if (why.code == ENOMEM)

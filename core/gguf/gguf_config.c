@@ -147,7 +147,7 @@ static const struct family *family_of(enum arch_kind kind)
 
 int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, struct ckpt_err *e)
 {
-	struct config_in r = { { 0 }, e, 0 }, root = r;
+	struct config_in r = { .e = e }, root = r;
 	int rc;
 
 	*ret = (struct gguf_config){ 0 };

@@ -71,7 +71,7 @@ void gguf_routed_check(struct gguf_config *c, struct config_in *r)
 void gguf_routed_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in all = { c->text, &e, 0 };
+	struct config_in all = { .from = c->text, .e = &e };
 
 	gguf_u32(k, ".leading_dense_block_count", (uint32_t)c->a.first_experts);
 	gguf_u32(k, ".expert_count", (uint32_t)c->a.experts);
@@ -136,7 +136,7 @@ void gguf_deepseek_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	const struct arch *a = &c->a;
 	struct ckpt_err e;
-	struct config_in all = { c->text, &e, 0 }, rope = gguf_rope_of(&all);
+	struct config_in all = { .from = c->text, .e = &e }, rope = gguf_rope_of(&all);
 	double scale = log_of_scale(&rope);
 
 	gguf_u32(k, ".attention.head_count_kv", 1);

@@ -43,12 +43,12 @@ static bool has_its_layers(const struct gguf_config *c, const struct config_in *
 static struct config_in rope_of(struct config_in *r, const char *kind)
 {
 	struct jval all = config_object(r, "rope_parameters");
-	struct config_in in = { all, r->e, 0 };
+	struct config_in in = { .from = all, .e = r->e };
 	struct jval one = config_object(&in, kind);
 
 	if (!one.d && kind == full)
 		one = all.d ? all : config_object(r, "rope_scaling");
-	return (struct config_in){ one, r->e, r->rc ? r->rc : in.rc };
+	return (struct config_in){ .from = one, .e = r->e, .rc = r->rc ? r->rc : in.rc };
 }
 
 static const char *rope_type(struct config_in *rope)
@@ -155,7 +155,7 @@ void gguf_gemma_check(struct gguf_config *c, struct config_in *r)
 void gguf_gemma_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in all = { c->text, &e, 0 }, rope = rope_of(&all, full);
+	struct config_in all = { .from = c->text, .e = &e }, rope = rope_of(&all, full);
 
 	gguf_u32(k, ".attention.head_count_kv", (uint32_t)c->a.kv_heads);
 	gguf_f32(k, ".attention.layer_norm_rms_epsilon", c->eps);

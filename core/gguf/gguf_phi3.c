@@ -88,7 +88,7 @@ void gguf_phi3_check(struct gguf_config *c, struct config_in *r)
 void gguf_phi3_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in all = { c->text, &e, 0 }, rope = gguf_rope_of(&all);
+	struct config_in all = { .from = c->text, .e = &e }, rope = gguf_rope_of(&all);
 	uint64_t old = original(&all, &rope);
 	double scale = (double)c->a.positions / (double)old;
 

@@ -67,7 +67,7 @@ static void put_linear(const struct gguf_config *c, struct gguf_keys *k)
 {
 	const struct arch_linear *l = &c->a.linear;
 	struct ckpt_err e;
-	struct config_in all = { c->text, &e, 0 };
+	struct config_in all = { .from = c->text, .e = &e };
 
 	gguf_u32(k, ".ssm.conv_kernel", (uint32_t)l->kernel);
 	gguf_u32(k, ".ssm.state_size", (uint32_t)l->k_dim);

@@ -17,7 +17,7 @@ struct config_in gguf_rope_of(struct config_in *r)
 
 	if (!v.d)
 		v = config_object(r, "rope_scaling");
-	return (struct config_in){ v, r->e, r->rc };
+	return (struct config_in){ .from = v, .e = r->e, .rc = r->rc };
 }
 
 const char *gguf_rope_type(struct config_in *r)
@@ -157,7 +157,7 @@ void gguf_rope_check(struct gguf_config *c, struct config_in *r)
 void gguf_rope_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in all = { c->text, &e, 0 }, r = gguf_rope_of(&all);
+	struct config_in all = { .from = c->text, .e = &e }, r = gguf_rope_of(&all);
 	const char *type = gguf_rope_type(&r);
 	double x;
 

@@ -61,7 +61,7 @@ void gguf_sections_check(uint64_t pairs, const uint32_t *usual, struct config_in
 void gguf_sections_put(const struct gguf_config *c, const uint32_t *usual, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in in = { c->text, &e, 0 };
+	struct config_in in = { .from = c->text, .e = &e };
 	struct jval all = sections_of(&in);
 	uint32_t n;
 

@@ -48,7 +48,7 @@ void gguf_granite_check(struct gguf_config *c, struct config_in *r)
 void gguf_granite_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in all = { c->text, &e, 0 };
+	struct config_in all = { .from = c->text, .e = &e };
 
 	gguf_attention_put(c, k);
 	gguf_rope_put(c, k);
@@ -97,7 +97,7 @@ void gguf_cohere_check(struct gguf_config *c, struct config_in *r)
 void gguf_cohere_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in all = { c->text, &e, 0 };
+	struct config_in all = { .from = c->text, .e = &e };
 
 	gguf_u32(k, ".attention.head_count_kv", (uint32_t)c->a.kv_heads);
 	gguf_f32(k, ".attention.layer_norm_epsilon", c->eps);
@@ -172,7 +172,7 @@ void gguf_olmo2_check(struct gguf_config *c, struct config_in *r)
 void gguf_olmo2_put(const struct gguf_config *c, struct gguf_keys *k)
 {
 	struct ckpt_err e;
-	struct config_in all = { c->text, &e, 0 };
+	struct config_in all = { .from = c->text, .e = &e };
 
 	gguf_attention_put(c, k);
 	gguf_rope_put(c, k);

@@ -121,6 +121,7 @@ static void enter_text(struct arch *a, struct config_in *r)
 		return;
 	}
 	r->from = text;
+	r->below = "text_config.";
 	type = config_text(r, "model_type", a->whole->text);
 	class = class_of(r);
 	if (class && !strcmp(class, a->whole->class))
@@ -128,7 +129,7 @@ static void enter_text(struct arch *a, struct config_in *r)
 	while (strcmp(f->type, a->whole->family) != 0)
 		f++;
 	if (config_get(r, "text_config").d)
-		config_wrong(r, "text_config", "has a 'text_config' of its own");
+		config_wrong(r, "text_config", "is one in another");
 	/* Some name the class that the text model would be on its own, and the converter makes that. */
 	if (!r->rc && (strcmp(type, a->whole->text) != 0 ||
 		       (class && (strcmp(class, f->class) != 0 || strcmp(f->type, type) != 0))))

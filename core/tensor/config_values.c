@@ -10,10 +10,15 @@ struct jval config_get(const struct config_in *r, const char *key)
 	return jval_given(jval_get(r->from, key));
 }
 
+static const char *below(const struct config_in *r)
+{
+	return r->below ? r->below : "";
+}
+
 void config_wrong(struct config_in *r, const char *key, const char *what)
 {
 	if (!r->rc)
-		r->rc = err_set(r->e, EINVAL, "config.json: '%s' %s", key, what);
+		r->rc = err_set(r->e, EINVAL, "config.json: '%s%s' %s", below(r), key, what);
 }
 
 struct jval config_object(struct config_in *r, const char *key)
@@ -29,7 +34,7 @@ struct jval config_object(struct config_in *r, const char *key)
 void config_must_have(struct config_in *r, const char *key)
 {
 	if (!r->rc && !config_get(r, key).d)
-		r->rc = err_set(r->e, EINVAL, "config.json has no '%s'", key);
+		r->rc = err_set(r->e, EINVAL, "config.json has no '%s%s'", below(r), key);
 }
 
 void config_unsupported(struct config_in *r, const char *what)

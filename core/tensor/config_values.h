@@ -2,7 +2,7 @@
 /*
  * config_values - reads values of a config.json one at a time, and keeps the first error.
  *
- *	struct config_in r = { jdoc_root(&json), e, 0 };
+ *	struct config_in r = { .from = jdoc_root(&json), .e = e };
  *
  *	hidden = config_count(&r, "hidden_size");
  *	bias = config_flag(&r, "attention_bias", false);
@@ -25,7 +25,8 @@ struct ckpt_err;
 struct config_in {
 	struct jval from;
 	struct ckpt_err *e;
-	int rc; /* 0, or the first error, with its message in *e */
+	int rc;		   /* 0, or the first error, with its message in *e */
+	const char *below; /* NULL, or what messages put before keys, such as "text_config." */
 };
 
 /* Returns no value for null. */

@@ -52,7 +52,7 @@ static struct arch arch;
 
 static int read_arch(const char *config, struct ckpt_err *e)
 {
-	struct config_in r = { { 0 }, e, 0 };
+	struct config_in r = { .e = e };
 
 	jdoc_release(&json);
 	ck_assert_int_eq(jdoc_parse_copy(&json, config, strlen(config), 0, e), 0);
@@ -135,6 +135,16 @@ static void teardown(void)
 #define GPT2 \
 	"{\"model_type\": \"gpt2\", \"vocab_size\": 48, \"n_embd\": 32, \"n_layer\": 3, " \
 	"\"n_head\": 4, \"n_positions\": 64}"
+
+/* A model with a text model in it, which has no class of its own. */
+#define WHOLE(class, outer, type, more) \
+	"{\"architectures\": [\"" class "\"]" outer ", \"vocab_size\": 7, \"text_config\": {" type \
+					"\"vocab_size\": 48, \"hidden_size\": 32, " \
+					"\"intermediate_size\": 40, " \
+					"\"num_hidden_layers\": 3, \"num_attention_heads\": 4, " \
+					"\"num_key_value_heads\": 2, " \
+					"\"max_position_embeddings\": 64" more "}}"
+#define GEMMA3_WHOLE(outer, type, more) WHOLE("Gemma3ForConditionalGeneration", outer, type, more)
 
 /* tensors: of a model of three layers; then one of them and its shape. */
 static const struct {
@@ -279,6 +289,35 @@ static const struct {
 	  3 + 2 * 18 + 15,
 	  "model.layers.2.self_attn.q_proj.weight",
 	  { 128, 32 } },
+	{ GEMMA3_WHOLE("", "", ", \"head_dim\": 16, \"tie_word_embeddings\": false"),
+	  2 + 3 * 13,
+	  0,
+	  "model.language_model.layers.2.self_attn.q_norm.weight",
+	  { 16 } },
+	{ WHOLE("Mistral3ForConditionalGeneration", ", \"tie_word_embeddings\": false", "",
+		", \"tie_word_embeddings\": true"),
+	  3 + 3 * 9,
+	  0,
+	  "lm_head.weight",
+	  { 48, 32 } },
+	{ WHOLE("Qwen3VLForConditionalGeneration", "", "\"model_type\": \"qwen3_vl_text\", ",
+		", \"head_dim\": 16"),
+	  3 + 3 * 11,
+	  0,
+	  "model.language_model.layers.0.self_attn.k_norm.weight",
+	  { 16 } },
+	{ WHOLE("Qwen3_5ForConditionalGeneration", "", "",
+		LINEAR ", \"full_attention_interval\": 3"),
+	  3 + 2 * 14 + 11,
+	  0,
+	  "model.language_model.layers.1.linear_attn.conv1d.weight",
+	  { 80, 1, 4 } },
+	{ WHOLE("Qwen3_5MoeForConditionalGeneration", "", "",
+		LINEAR SHARED ", \"full_attention_interval\": 3"),
+	  3 + 2 * 28 + 25,
+	  3 + 2 * 18 + 15,
+	  "model.language_model.norm.weight",
+	  { 32 } },
 };
 
 START_LOOP_TEST(each_family_has_what_transformers_says, ARRAY_LEN(models))
@@ -560,6 +599,37 @@ static const struct {
 	  "config.json: 'attention_bias' is neither true nor false" },
 	{ DECODER("Qwen3MoeForCausalLM", EXPERTS ", \"head_dim\": 16, \"decoder_sparse_step\": 0"),
 	  "config.json: 'decoder_sparse_step' is not a number from 1 to 2147483647" },
+	{ DECODER("Gemma3ForConditionalGeneration", ""), "config.json has no 'text_config'" },
+	{ DECODER("Gemma3ForConditionalGeneration", ", \"text_config\": null"),
+	  "config.json has no 'text_config'" },
+	{ DECODER("Gemma3ForConditionalGeneration", ", \"text_config\": [{}]"),
+	  "config.json: 'text_config' is not an object" },
+	{ DECODER("Gemma3ForConditionalGeneration", ", \"text_config\": \"\""),
+	  "config.json: 'text_config' is not an object" },
+	{ DECODER("Gemma3ForConditionalGeneration", ", \"text_config\": {}"),
+	  "config.json has no 'text_config.num_hidden_layers'" },
+	{ GEMMA3_WHOLE("", "\"text_config\": {}, ", ""),
+	  "config.json: 'text_config.text_config' is one in another" },
+	{ GEMMA3_WHOLE("", "\"model_type\": \"gemma3\", ", ""),
+	  "config.json: a Gemma3ForConditionalGeneration whose text_config is of 'gemma3' is not "
+	  "supported" },
+	{ GEMMA3_WHOLE("", "\"model_type\": \"llama\", ", ""),
+	  "config.json: a Gemma3ForConditionalGeneration whose text_config is of 'llama' is not "
+	  "supported" },
+	{ GEMMA3_WHOLE("", "\"model_type\": 3, ", ""),
+	  "config.json: 'text_config.model_type' is not a string" },
+	{ GEMMA3_WHOLE("", "\"architectures\": [\"Gemma2ForCausalLM\"], ", ""),
+	  "config.json: a Gemma3ForConditionalGeneration whose text_config is of "
+	  "'Gemma2ForCausalLM' is not supported" },
+	{ WHOLE("Qwen3VLForConditionalGeneration", "",
+		"\"architectures\": [\"Qwen3ForCausalLM\"], ", ", \"head_dim\": 16"),
+	  "config.json: a Qwen3VLForConditionalGeneration whose text_config is of "
+	  "'Qwen3ForCausalLM' is not supported" },
+	{ WHOLE("Mistral3ForConditionalGeneration", "", "\"model_type\": \"ministral3\", ", ""),
+	  "config.json: a Mistral3ForConditionalGeneration whose text_config is of 'ministral3' is "
+	  "not supported" },
+	{ WHOLE("Qwen3VLMoeForConditionalGeneration", "", "", ""),
+	  "config.json: architecture 'Qwen3VLMoeForConditionalGeneration' is not supported" },
 };
 
 START_LOOP_TEST(what_does_not_say_enough_is_an_error, ARRAY_LEN(bad))
@@ -568,6 +638,130 @@ START_LOOP_TEST(what_does_not_say_enough_is_an_error, ARRAY_LEN(bad))
 
 	ck_assert_int_lt(read_arch(bad[_i].config, &e), 0);
 	ck_assert_str_eq(e.msg, bad[_i].message);
+}
+END_TEST
+
+/* ---- a text model in a whole ---- */
+
+static void add_other(const char *name)
+{
+	(void)snprintf(set.v[set.n].name, sizeof(set.v[set.n].name), "%s", name);
+	set.v[set.n].n_dims = 1;
+	set.v[set.n].shape[0] = 5;
+	set.v[set.n].gone = set.v[set.n].odd = false;
+	set.n++;
+}
+
+static const struct {
+	const char *embeddings, *head;
+	bool mixed; /* the head's prefix is another way's */
+} ways[] = {
+	{ "model.language_model.embed_tokens.weight", "lm_head.weight", false },
+	{ "language_model.model.embed_tokens.weight", "language_model.lm_head.weight", false },
+	{ "language_model.model.embed_tokens.weight", "lm_head.weight", false },
+	{ "language_model.embed_tokens.weight", "lm_head.weight", false },
+	{ "model.language_model.embed_tokens.weight", "language_model.lm_head.weight", true },
+	{ "language_model.embed_tokens.weight", "language_model.lm_head.weight", true },
+};
+
+/* By the names of any release of transformers, whether the head is there or tied. */
+START_LOOP_TEST(a_text_model_in_a_whole_has_one_of_several_prefixes, ARRAY_LEN(ways))
+{
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+	struct arch_prefix p = { .most = "" };
+	char most[40];
+	int len = (int)(strlen(ways[_i].embeddings) - strlen("embed_tokens.weight"));
+
+	(void)snprintf(most, sizeof(most), "%.*s", len, ways[_i].embeddings);
+	p = (struct arch_prefix){ most, *ways[_i].head == 'l' && ways[_i].head[1] == 'm'
+						? ""
+						: "language_model." };
+	for (int tied = 0; tied < 2; tied++) {
+		ck_assert_int_eq(read_arch(tied ? GEMMA3_WHOLE("", "", ", \"head_dim\": 16")
+						: GEMMA3_WHOLE(", \"tie_word_embeddings\": false",
+							       "", ", \"head_dim\": 16"),
+					   &e),
+				 0);
+		fill(&p, false);
+		(void)at(ways[_i].embeddings);
+		ck_assert_int_eq(find(&set, ways[_i].head, strlen(ways[_i].head)) < 0, tied);
+		add_other("model.vision_tower.layers.0.self_attn.q_proj.weight");
+		add_other("vision_tower.norm.weight");
+		add_other("multi_modal_projector.embed_tokens.weight");
+		r = check();
+		ck_assert_uint_eq(r.others, 3);
+		ck_assert_int_eq(arch_is_complete(&r), tied || !ways[_i].mixed);
+		ck_assert_uint_eq(r.unexpected, !tied && ways[_i].mixed);
+		ck_assert(!r.bare);
+	}
+}
+END_TEST
+
+/* Names that only look like those of another part. */
+START_TEST(other_parts_begin_with_their_names)
+{
+	struct ckpt_err e = { 0 };
+	struct arch_report r;
+
+	ck_assert_int_eq(read_arch(GEMMA3_WHOLE("", "", ", \"head_dim\": 16"), &e), 0);
+	fill(arch_prefix(&arch, 0), false);
+	add_other("language_model.vision_tower.norm.weight");
+	add_other("model.model.vision_tower.norm.weight");
+	add_other("vision_towers.norm.weight");
+	add_other("model.visual.norm.weight");
+	add_other("model.embed_tokens.weight");
+	add_other("model.");
+	r = check();
+	ck_assert_uint_eq(r.others, 0);
+	ck_assert_uint_eq(r.unexpected, 6);
+	ck_assert_int_eq(read_arch(DECODER("LlamaForCausalLM", ""), &e), 0);
+	ck_assert(!arch_is_other(&arch, "vision_tower.x", 14));
+}
+END_TEST
+
+/* gemma-3-4b-it is published with no more than this. */
+START_TEST(gemma_3_is_what_its_class_has_as_defaults)
+{
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(
+		read_arch("{\"model_type\": \"gemma3\", \"text_config\": {\"hidden_size\": 2560, "
+			  "\"intermediate_size\": 10240, \"model_type\": \"gemma3_text\", "
+			  "\"num_hidden_layers\": 34, \"sliding_window\": 1024}}",
+			  &e),
+		0);
+	ck_assert_str_eq(arch_class(&arch), "Gemma3ForConditionalGeneration");
+	ck_assert_str_eq(arch.family->class, "Gemma3ForCausalLM");
+	ck_assert(arch.tied && arch.vocab == 262208 && arch.positions == 131072);
+	ck_assert(arch.heads == 8 && arch.kv_heads == 4 && arch.head_dim == 256);
+}
+END_TEST
+
+static const struct {
+	const char *config, *name;
+} called[] = {
+	{ WHOLE("Mistral3ForConditionalGeneration", "", "", ""), "mistral3" },
+	{ WHOLE("Mistral3ForConditionalGeneration", "",
+		"\"architectures\": [\"Mistral3ForConditionalGeneration\"], ", ""),
+	  "mistral3" },
+	{ WHOLE("Mistral3ForConditionalGeneration", "",
+		"\"architectures\": [\"MistralForCausalLM\"], ", ""),
+	  "llama" },
+	{ WHOLE("Mistral3ForConditionalGeneration", "", "\"architectures\": null, ", ""),
+	  "mistral3" },
+	{ GEMMA3_WHOLE("", "", ""), "gemma3" },
+	{ WHOLE("Qwen3VLForConditionalGeneration", "", "", ", \"head_dim\": 16"), "qwen3vl" },
+	{ DECODER("MistralForCausalLM", ""), "llama" },
+};
+
+/* As get_model_architecture of llama.cpp's converter has it. */
+START_LOOP_TEST(llama_cpp_s_name_follows_the_class_of_the_text_model, ARRAY_LEN(called))
+{
+	struct ckpt_err e = { 0 };
+
+	ck_assert_msg(!read_arch(called[_i].config, &e), "%s", e.msg);
+	ck_assert_str_eq(arch.gguf, called[_i].name);
 }
 END_TEST
 
