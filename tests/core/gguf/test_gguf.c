@@ -561,6 +561,107 @@ START_TEST(qwen35_rotates_in_sections)
 END_TEST
 
 /* The longer context's factor, and both lists. */
+/* A model with a text model in it. */
+#define WHOLE(class, outer, more) \
+	"{\"architectures\": [\"" class "ForConditionalGeneration\"], \"hidden_size\": 99" outer \
+					", \"text_config\": {\"num_hidden_layers\": 1, " \
+					"\"hidden_size\": 4, " \
+					"\"vocab_size\": 8, \"intermediate_size\": 6, " \
+					"\"rms_norm_eps\": 1e-5, " \
+					"\"max_position_embeddings\": 16, " \
+					"\"num_attention_heads\": 2, " \
+					"\"num_key_value_heads\": 1, \"head_dim\": 2" more "}}"
+#define QWEN3_VL(vision, rope) \
+	WHOLE("Qwen3VL", vision, ", \"rope_scaling\": {\"mrope_interleaved\": true" rope "}")
+#define VL_SECTIONS ", \"mrope_section\": [1, 0, 0]}, \"rope_theta\": 5e6, \"x\": {\"y\": 1"
+
+START_TEST(numbers_are_those_of_text_config)
+{
+	static const struct {
+		const char *config, *key;
+		uint32_t type, want; /* of a float, its bits */
+	} c[] = {
+		{ WHOLE("Mistral3", "", ""), "mistral3.embedding_length", GGUF_U32, 4 },
+		{ WHOLE("Mistral3", ", \"rope_theta\": 1", ", \"rope_theta\": 2"),
+		  "mistral3.rope.freq_base", GGUF_F32, 0x40000000 },
+		{ WHOLE("Mistral3", "",
+			", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}"),
+		  "mistral3.rope.scaling.factor", GGUF_F32, 0x40800000 },
+		{ WHOLE("Gemma3", ", \"sliding_window\": 9",
+			", \"sliding_window\": 8, \"query_pre_attn_scalar\": 2"),
+		  "gemma3.attention.sliding_window", GGUF_U32, 8 },
+		{ WHOLE("Gemma3", ", \"rope_scaling\": 5",
+			", \"sliding_window\": 8, \"query_pre_attn_scalar\": 2, "
+			"\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}"),
+		  "gemma3.rope.scaling.factor", GGUF_F32, 0x41000000 },
+		{ QWEN3_VL("", VL_SECTIONS), "qwen3vl.n_deepstack_layers", GGUF_U32, 3 },
+		{ QWEN3_VL(", \"vision_config\": {\"deepstack_visual_indexes\": [5, 11]}",
+			   VL_SECTIONS),
+		  "qwen3vl.n_deepstack_layers", GGUF_U32, 2 },
+		{ QWEN3_VL(", \"vision_config\": {\"deepstack_visual_indexes\": []}", VL_SECTIONS),
+		  "qwen3vl.n_deepstack_layers", GGUF_U32, 0 },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+		struct gguf_config config;
+		struct ckpt_err e = { 0 };
+		struct gguf_keys k;
+		struct cursor v;
+
+		ck_assert_msg(!read_config(c[i].config, &config, &e), "%zu: %s", i, e.msg);
+		k = (struct gguf_keys)GGUF_KEYS_INIT(config.arch);
+		gguf_config_put(&config, &k);
+		REQUIRE(gguf_keys_fine(&k));
+		v = gguf_value(&k, c[i].key, c[i].type);
+		ck_assert_msg(cursor_le32(&v) == c[i].want && !v.bad, "%s", c[i].key);
+		if (!strcmp(config.arch, "qwen3vl")) {
+			v = array_of(&k, "qwen3vl.rope.dimension_sections", GGUF_I32, 4);
+			for (size_t n = 0; n < 4; n++)
+				ck_assert_uint_eq(cursor_le32(&v), n == 0);
+		}
+		buf_release(&k.text);
+		gguf_config_release(&config);
+	}
+}
+END_TEST
+
+START_TEST(a_text_config_that_is_not_known_is_refused)
+{
+	static const struct {
+		const char *config, *message;
+	} c[] = {
+		{ WHOLE("Mistral3", ", \"quantization_config\": {}", ""),
+		  "config.json: not supported: quantised weights" },
+		{ WHOLE("Mistral3", "", ", \"quantization_config\": {}"),
+		  "config.json: not supported: quantised weights" },
+		{ WHOLE("Mistral3", "", ", \"hidden_act\": 1"),
+		  "config.json: 'text_config.hidden_act' is not a string" },
+		{ WHOLE("Gemma3", ", \"sliding_window\": 8", ", \"query_pre_attn_scalar\": 2"),
+		  "config.json has no 'text_config.sliding_window'" },
+		{ WHOLE("Gemma3", "", ", \"sliding_window\": 8"),
+		  "config.json: not supported: a 'query_pre_attn_scalar' other than that of the "
+		  "published models" },
+		{ QWEN3_VL("", ", \"rope_theta\": 5e6"),
+		  "config.json: not supported: no 'mrope_section'" },
+		{ QWEN3_VL("", ", \"rope_theta\": 5e6, \"mrope_section\": [0, 1, 0]"),
+		  "config.json: not supported: this 'mrope_section'" },
+		{ QWEN3_VL("", ", \"mrope_section\": [1, 0, 0]"),
+		  "config.json has no 'text_config.rope_theta'" },
+		{ "{\"model_type\": \"gemma3\", \"text_config\": 7}",
+		  "config.json: 'text_config' is not an object" },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+		struct gguf_config config;
+		struct ckpt_err e = { 0 };
+
+		ck_assert_int_lt(read_config(c[i].config, &config, &e), 0);
+		ck_assert_str_eq(e.msg, c[i].message);
+		gguf_config_release(&config);
+	}
+}
+END_TEST
+
 START_TEST(longrope_has_two_lists_of_factors)
 {
 	struct gguf_keys k = GGUF_KEYS_INIT("phi3");

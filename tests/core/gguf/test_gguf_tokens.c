@@ -279,6 +279,10 @@ static const struct row rows[] = {
 	  .config = "{'bos_token': 'b', 'eos_token': {'content': 'c'}, 'unk_token': null}",
 	  .want = "bos_token_id=1|eos_token_id=2|token_type=[1,3,3,1" },
 	{ .vocab = "a|b",
+	  .ids = "{'eos_token_id': [2, 3], 'bos_token_id': null, 'text_config': "
+		 "{'bos_token_id': 1, 'eos_token_id': 2, 'pad_token_id': 3}}",
+	  .want = "bos_token_id=1|-eos_token_id=|padding_token_id=3" },
+	{ .vocab = "a|b",
 	  .ids = "{'bos_token_id': 1, 'eos_token_id': 20, 'pad_token_id': -1, 'sep_token_id': 'x'}",
 	  .want = "bos_token_id=1|-eos_token_id=|-padding_token_id=|-seperator_token_id=" },
 	{ .members = NORMALS(REPLACE),
@@ -491,6 +495,7 @@ static int put_row(const struct row *x, struct gguf_keys *k, struct ckpt_err *e)
 	add_json(&chat, x->template_config);
 	REQUIRE(!b.err && !config.err && !ids.err && !chat.err);
 	REQUIRE(!gguf_json("config.json", ids.data, ids.len, &c.json, e));
+	c.text = jval_get(jdoc_root(&c.json), "text_config");
 	f.tokenizer = b.data;
 	f.tokenizer_len = b.len;
 	f.config = (struct gguf_file){ config.data, config.len };
