@@ -2,7 +2,7 @@
 """Tiny models for gguf/, and what has to be in it.
 
     gguf.py model KIND DIR          - DIR/config.json, DIR/tokenizer.json, and in data/ the elements of
-                                      a KIND of llama, experts, fused, granitemoe, gpt2, LINEAR or FAMILIES; prints arguments for
+                                      a KIND of llama, experts, fused, granitemoe, gpt2, LINEAR, WHOLES or FAMILIES; prints arguments for
                                       make_dcp.py
     gguf.py check KIND FILE...      - FILEs are a GGUF of what is in data/
     gguf.py names FILE              - of its tensors
@@ -126,10 +126,33 @@ def linear(kind):
     return stored, made
 
 
+# A llama in a model that also sees: what its names begin with, that of the head, those of the others.
+WHOLES = {"mistral3": ("model.language_model.", "", "model."),
+          "mistral3_old": ("language_model.model.", "language_model.", "")}
+
+
+def whole(kind):
+    most, head, others = WHOLES[kind]
+    stored, made = tensors("llama")
+
+    def there(name):
+        return head + name if name == "lm_head.weight" else most + name.removeprefix("model.")
+
+    def under(how):
+        return lambda get: how(lambda name: get(there(name)))
+
+    seen = {f"{others}vision_tower.layers.0.self_attn.q_proj.weight": (HIDDEN, HIDDEN),
+            f"{others}multi_modal_projector.norm.weight": (HIDDEN,)}
+    return ({**{there(n): shape for n, shape in stored.items()}, **seen},
+            {n: (shape, matrix, under(how)) for n, (shape, matrix, how) in made.items()})
+
+
 def tensors(kind):
     """Stored: name -> shape. Made: name -> (shape, is a matrix, function of what is stored)."""
     if kind in LINEAR:
         return linear(kind)
+    if kind in WHOLES:
+        return whole(kind)
     stored, made = {}, {}
 
     def one(name, shape, to, how=lambda w: w, dims=None, matrix=None):
@@ -265,6 +288,9 @@ def model(kind, where):
     if kind == "gpt2":
         config = {"model_type": "gpt2", "vocab_size": VOCAB, "n_embd": HIDDEN, "n_layer": LAYERS,
                   "n_head": HEADS, "n_positions": 32, "n_inner": FFN, "layer_norm_epsilon": 1e-5}
+    elif kind in WHOLES:
+        config = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "vision_config": {},
+                  "tie_word_embeddings": False, "text_config": {**CONFIG, "model_type": "mistral"}}
     elif kind in FAMILIES or kind in LINEAR:
         config |= {"model_type": kind, **(FAMILIES[kind][0] if kind in FAMILIES else LINEAR[kind])}
     elif kind != "llama":

@@ -34,7 +34,7 @@ missing() {
 
 # ---- what it is ----
 
-cases_every_element_is_where_it_belongs() { printf '%s\n' llama experts fused granitemoe gpt2 qwen3_next qwen3_5_text; }
+cases_every_element_is_where_it_belongs() { printf '%s\n' llama experts fused granitemoe gpt2 qwen3_next qwen3_5_text mistral3 mistral3_old; }
 test_every_element_is_where_it_belongs() {
   model "$1"
   mount_at m dcp -o assets=hf
@@ -305,6 +305,22 @@ test_what_is_not_known_is_said() {
   missing "tokenizer.json: the pre-tokenizer is not supported"
   echo '{' >hf/tokenizer.json
   missing "tokenizer.json, line 2: string or '}' expected near end of file"
+}
+
+# What sees is not looked at, whatever it has; but the text model has to be whole, and nothing left over.
+test_of_a_model_that_sees_the_text_has_to_be_there() {
+  model mistral3
+  mount_at m dcp -o assets=hf --exclude='model.vision_tower*'
+  [[ $(about m) == *'"architecture": "mistral3"'* ]] || fail "$(about m)"
+  is "0 0" "$(gguf check mistral3 m/gguf/model.gguf)"
+  ckptfs umount m
+  missing "the model has no 'model.language_model.layers.1.mlp.up_proj.weight'" \
+    --exclude='model.language_model.layers.1.mlp.up_proj.weight'
+  echo 's/^model.vision_tower/model.language_model.vision_tower/' >rules
+  missing "a GGUF of architecture 'mistral3' has no place for 'model.language_model.vision_tower.layers.0.self_attn.q_proj.weight'" \
+    -o rename=rules
+  gguf set hf/config.json text_config null
+  missing "config.json has no 'text_config'"
 }
 
 test_the_model_has_to_be_all_of_it() {

@@ -136,6 +136,23 @@ test_what_is_not_known_is_not_called_complete() {
   [[ $(of hf -o assets=hf) == "not loadable: config.json, line "* ]] || fail "$(of hf -o assets=hf)"
 }
 
+# Of a model that sees, the text model is known.
+cases_of_a_model_that_sees_the_text_is_checked() { printf '%s\n' "mistral3 model.language_model." "mistral3_old language_model.model."; }
+test_of_a_model_that_sees_the_text_is_checked() {
+  local class=Mistral3ForConditionalGeneration
+  model "$1"
+  is "not checked: the text model is complete for $class (config.json from assets), and what the other 2 tensors should be is not known" \
+    "$(of hf -o assets=hf)"
+  ckptfs info dcp -o assets=hf,strict >/dev/null
+  is "not loadable as $class: 1 tensor missing ($2norm.weight)" "$(of hf -o assets=hf --exclude="$2norm.weight")"
+  is "not loadable as $class: no tensors but those of the text model" \
+    "$(of hf -o assets=hf --exclude='*vision_tower*' --exclude='*projector*')"
+  echo "s/^$2layers.0.mlp/$2layers.0.ffn/" >rules
+  [[ $(of hf -o assets=hf,rename=rules) == "not loadable as $class: 3 tensors missing ($2layers.0.mlp.gate_proj.weight, $2layers.0.mlp.up_proj.weight, ...), 3 unexpected ($2layers.0.ffn."* ]] ||
+    fail "$(of hf -o assets=hf,rename=rules)"
+  [[ $(of gguf -o assets=hf) == "complete for llama.cpp (mistral3, f32)" ]] || fail "$(of gguf -o assets=hf)"
+}
+
 # A recipe is named when what it makes is the model, and not before.
 test_a_recipe_that_makes_the_model_is_named() {
   local c=$DATA/mcore_gpt_dense/ckpt
