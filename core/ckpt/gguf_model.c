@@ -624,6 +624,7 @@ static const struct {
 } models[] = {
 	{ "llama", false, "LlamaForCausalLM", "llama", KIND_LLAMA },
 	{ "llama", true, "MixtralForCausalLM", "mixtral", KIND_MIXTRAL },
+	{ "mistral3", false, "MistralForCausalLM", "mistral", KIND_LLAMA },
 	{ "qwen2", false, "Qwen2ForCausalLM", "qwen2", KIND_QWEN2 },
 	{ "qwen3", false, "Qwen3ForCausalLM", "qwen3", KIND_QWEN3 },
 	{ "qwen2moe", true, "Qwen2MoeForCausalLM", "qwen2_moe", KIND_QWEN2_MOE },

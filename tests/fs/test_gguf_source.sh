@@ -90,6 +90,19 @@ test_a_file_is_proven_to_be_made_from_a_checkpoint() {
   refused 'what the first checkpoint would be as a GGUF: no config.json' ckptfs diff dcp x.gguf
 }
 
+# The text model of one that also sees, which has other names there.
+test_the_text_of_a_model_that_sees_is_a_model_of_its_own() {
+  mkdir -p hf
+  # shellcheck disable=SC2046 # words
+  make_dcp --flat dcp $(gguf model mistral3 hf)
+  ckptfs cat dcp gguf/model.gguf -o assets=hf >x.gguf
+  is "21 equal, 0 differ, 0 only in A, 0 only in B" "$(ckptfs diff dcp x.gguf -o assets=hf)"
+  ckptfs info x.gguf | grep 'hf/: complete for MistralForCausalLM (config.json from GGUF)' >/dev/null
+  echo 's/^model\.language_model\./model./' >rules
+  ckptfs diff --model dcp x.gguf -o rename=rules --exclude='*vision_tower*' --exclude='*projector*' >lines
+  is "21 equal, 0 differ, 0 only in A, 0 only in B" "$(cat lines)"
+}
+
 # llama-quantize counts no outer dimensions of 1.
 cases_a_matrix_of_one_row_may_be_a_vector_in_the_file() { printf '%s\n' qwen3_next qwen2_moe; }
 test_a_matrix_of_one_row_may_be_a_vector_in_the_file() {

@@ -29,7 +29,7 @@ prove() {
 files=(llama:f32 smaug:f32 mistral:bf16 mixtral:f32 qwen2:f32 qwen3:f16 qwen2_moe:f32 qwen2_moe:q4_k_m qwen3_moe:f32 gpt2:f32
   granite:f32 smollm3:bf16 olmo2:f32 olmo3:f32 phi3:f32 phi4_mini:f32 gemma:f16 gemma2:bf16 gemma3:bf16 glm4:f32 glm4_moe:f32
   deepseek_v2:f32 deepseek_v3:f32 deepseek_v3:q4_k_m qwen3_next:bf16 qwen3_next:q4_k_m qwen35:f16 qwen35_moe:q8_0
-  granite_moe:q8_0 cohere:bf16)
+  granite_moe:q8_0 cohere:bf16 mistral3:bf16 gemma3_vision:f16 qwen3_vl:q8_0 qwen35_moe_vision:bf16)
 # shellcheck disable=SC2206 # words
 for kind in q8_0 q4_0 q5_1 q4_k_m q5_k_s q6_k mxfp4; do files+=(llama:$kind qwen3_moe:$kind gpt2:$kind); done
 mkdir "$tmp/made"
@@ -50,8 +50,8 @@ for file in "${files[@]}"; do
     # Its factors begin where a test's texts are long enough for them.
     llama:f32) prove "$file: config.json" "the factors of 'rope_freqs.weight' are not those of Llama 3" "$ckptfs" info "$gguf" ;;
     # Written, but not read: such as a logarithm that is not known to be that of the model.
-    qwen3_next:* | qwen35* | granite_moe:* | cohere:*)
-      prove "$file: refused" "llama.cpp's architecture '(qwen3(next|5|5moe)|granitemoe|command-r)' is not known here" \
+    qwen3_next:* | qwen3_vl:* | qwen35* | granite_moe:* | cohere:*)
+      prove "$file: refused" "llama.cpp's architecture '(qwen3(next|vl|5|5moe)|granitemoe|command-r)' is not known here" \
       "$ckptfs" info "$gguf" -o dequantize=fp32 ;;
     *:f32 | *:f16 | *:bf16) prove "$file: config.json" "hf/: *complete for .*config.json from GGUF" "$ckptfs" info "$gguf" ;;
   esac
