@@ -659,7 +659,7 @@ static void command_that_works_once(const char *expiration)
 	char text[1024];
 
 	(void)snprintf(text, sizeof(text),
-		       "[default]\ncredential_process = mkdir %.900s/once 2> /dev/null && echo "
+		       "[default]\ncredential_process = mkdir %.800s/once 2> /dev/null && echo "
 		       "'{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"SECRET\"%s}'\n",
 		       dir, expiration);
 	(void)setenv("AWS_CONFIG_FILE", file("config", text), 1);

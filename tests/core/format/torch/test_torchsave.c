@@ -1023,7 +1023,7 @@ static const struct {
 	  "w/1 float32 [2] 8 raw:neg 00000000\n" },
 	{ V2 "0, (2,), (1,), F, N, {'conj': T, 'neg': 5})", "w/1 float32 [2] 8 raw 00000000\n" },
 	{ V2 "0, (2,), (1,), F, N, 5)", "w/1 float32 [2] 8 raw 00000000\n" },
-	{ PARAMETER FLOAT8 "t0+0(2), 7, t0+2(1), torch.bfloat16, (2,), t0+3(2), t0+5(2), T, N)",
+	{ PARAMETER FLOAT8 "t0+0(2), 7, t0+2(1), torch.bfloat16, (2,), t0+3(2), t0+5(2)), T, N)",
 	  "w._data/7 float32 [2] 8 raw 00000000\n"
 	  "w._scale_inv/12 float32 [1] 4 raw 00000040\n"
 	  "w._transpose/12 float32 [2] 8 raw 00004040\n"
@@ -1031,8 +1031,7 @@ static const struct {
 	  "\"shape\": [2], \"fp8_dtype\": \"float8_e4m3fn\"}\n" },
 	{ PARAMETER FLOAT8 "5), T, N)",
 	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\"}\n" },
-	{ PARAMETER FLOAT8 "), T, N)",
-	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\"}\n" },
+	{ PARAMETER FLOAT8 "), T, N)", "w/1 a tensor of Transformer Engine without its parts\n" },
 	{ PARAMETER FLOAT8 "t0+0(2)), T, N)",
 	  "w._data/7 float32 [2] 8 raw 00000000\n"
 	  "w/1 {\"__class__\": \"transformer_engine.Float8Tensor\"}\n" },
