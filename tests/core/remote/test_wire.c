@@ -308,7 +308,7 @@ static struct wire_head ask(const struct wire_head *h, const void *text, size_t 
 			(void)close(m->fd);
 		if (m->head.kind != WIRE_ANSWER || m->head.id != 77)
 			continue;
-		(void)snprintf(ret_text, 512, "%s", m->text);
+		(void)snprintf(ret_text, 512, "%.500s", m->text);
 		return m->head;
 	}
 }
