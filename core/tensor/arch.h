@@ -194,7 +194,10 @@ struct arch_prefix {
  * reads, too: by older releases, or without the model's own prefix. NULL: there are no more.
  */
 const struct arch_prefix *arch_prefix(const struct arch *a, size_t i);
-/* The way by which there is a tensor for the embeddings, and for the head if there is one; else the first. */
+/*
+ * The way by which there are embeddings, and the head if there is one; else the first. In a whole, whose
+ * prefixes are like nobody else's, the last norm does as well as embeddings.
+ */
 const struct arch_prefix *arch_find_prefix(const struct arch *a,
 					   int64_t (*find)(const void *arg, const char *name,
 							   size_t len),

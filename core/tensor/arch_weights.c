@@ -446,21 +446,26 @@ const struct arch_prefix *arch_prefix(const struct arch *a, size_t i)
 	return i < ARRAY_LEN(plain) ? a->kind == KIND_GPT2 ? &gpt2[i] : &plain[i] : NULL;
 }
 
-const struct arch_prefix *arch_find_prefix(const struct arch *a,
-					   int64_t (*find)(const void *arg, const char *name,
-							   size_t len),
-					   const void *arg)
+typedef int64_t find_fn(const void *arg, const char *name, size_t len);
+
+static bool has(find_fn *find, const void *arg, const char *prefix, const char *name)
+{
+	char both[ARCH_NAME_CAP];
+
+	(void)stpcpy(stpcpy(both, prefix), name);
+	return find(arg, both, strlen(both)) >= 0;
+}
+
+const struct arch_prefix *arch_find_prefix(const struct arch *a, find_fn *find, const void *arg)
 {
 	const char *embeddings = a->kind == KIND_GPT2 ? "wte.weight" : "embed_tokens.weight";
 	const struct arch_prefix *p, *found = NULL;
-	char name[ARCH_NAME_CAP];
 
 	for (size_t i = 0; (p = arch_prefix(a, i)); i++) {
-		(void)stpcpy(stpcpy(name, p->most), embeddings);
-		if (find(arg, name, strlen(name)) < 0)
+		if (!has(find, arg, p->most, embeddings) &&
+		    !(a->whole && has(find, arg, p->most, "norm.weight")))
 			continue;
-		(void)stpcpy(stpcpy(name, p->head), "lm_head.weight");
-		if (find(arg, name, strlen(name)) >= 0)
+		if (has(find, arg, p->head, "lm_head.weight"))
 			return p;
 		found = found ? found : p;
 	}

@@ -694,6 +694,12 @@ START_LOOP_TEST(a_text_model_in_a_whole_has_one_of_several_prefixes, ARRAY_LEN(w
 		ck_assert_int_eq(arch_is_complete(&r), tied || !ways[_i].mixed);
 		ck_assert_uint_eq(r.unexpected, !tied && ways[_i].mixed);
 		ck_assert(!r.bare);
+		/* The names are known without the embeddings, too. */
+		set.v[at(ways[_i].embeddings)] = set.v[set.n - 1];
+		set.n--;
+		r = check();
+		ck_assert_str_eq(r.missing_names[0], ways[_i].embeddings);
+		ck_assert_uint_eq(r.missing, 1 + (!tied && ways[_i].mixed));
 	}
 }
 END_TEST
