@@ -52,6 +52,19 @@ FAMILIES = [
                    "layer_types": [f"{t}_attention" for t in ("full", "linear", "full", "linear")]}),
     ("Qwen3_5Text", LINEAR), ("Qwen3_5MoeText", {**LINEAR, **SHARED}),
 ]
+# Models that also see, by what is in them, and their vision towers.
+SIGLIP = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "image_size": 28, "patch_size": 14}
+SEES = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 4, "out_hidden_size": 32,
+        "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+PIXTRAL = {**SIGLIP, "model_type": "pixtral"}
+WHOLES = [
+    ("Gemma3", {"head_dim": 16}, SIGLIP, {}), ("Gemma3", {"head_dim": 16}, SIGLIP, {"tie_word_embeddings": False}),
+    ("Mistral3", {"head_dim": 8, "model_type": "mistral"}, PIXTRAL, {"tie_word_embeddings": False}),
+    ("Mistral3", {"head_dim": 8, "model_type": "mistral"}, PIXTRAL, {}), ("Qwen3VL", {"head_dim": 16}, SEES, {}),
+    ("Qwen3_5", LINEAR, SEES, {}), ("Qwen3_5Moe", {**LINEAR, **SHARED}, SEES, {"tie_word_embeddings": True}),
+]
+OTHERS = ("vision_tower.", "multi_modal_projector.", "visual.")
 
 
 def models():
@@ -62,9 +75,15 @@ def models():
         yield f"{i}{name}", transformers.AutoModelForCausalLM.from_config(config)
 
 
-def loaded(where):
+def wholes():
+    for i, (name, text, vision, more) in enumerate(WHOLES):
+        config = getattr(transformers, name + "Config")(text_config={**COMMON, **text}, vision_config=vision, **more)
+        yield f"{i}{name}Whole", transformers.AutoModelForImageTextToText.from_config(config)
+
+
+def loaded(where, auto):
     """What transformers says: how many keys are missing, unexpected, of another shape."""
-    _, info = transformers.AutoModelForCausalLM.from_pretrained(
+    _, info = auto.from_pretrained(
         where, output_loading_info=True, ignore_mismatched_sizes=True)
     return [len(info[k]) for k in ("missing_keys", "unexpected_keys", "mismatched_keys")]
 
@@ -73,14 +92,14 @@ def main(seed, out):
     r = random.Random(seed)
     expected = open(f"{out}/expected", "w")
 
-    def case(name, what, tensors, verdict, want):
+    def case(name, what, tensors, verdict, want, auto=transformers.AutoModelForCausalLM):
         where = f"{out}/{name}-{what}"
         if tensors is not None:
             os.makedirs(where)
             shutil.copy(f"{out}/{name}-saved/config.json", where)
             save_file({k: v.clone().contiguous() for k, v in tensors.items()},
                       f"{where}/model.safetensors", {"format": "pt"})
-        found = loaded(where)
+        found = loaded(where, auto)
         assert [bool(n) for n in found] == want, (where, found)
         print(f"{name}-{what}\t{verdict}", file=expected)
 
@@ -105,6 +124,32 @@ def main(seed, out):
              bad + f"1 of the wrong shape ({k} is *)*", [False, False, True])
         case(name, "more", {**saved, "x.y": torch.zeros(2)},
              f"more than {cls}: 1 unexpected (x.y)*", [False, True, False])
+
+    def whole_case(*args):
+        case(*args, transformers.AutoModelForImageTextToText)
+
+    for name, model in wholes():
+        cls = type(model).__name__
+        bad, sound = f"not loadable as {cls}: ", [False, False, False]
+        complete = f"not checked: the text model is complete for {cls} (*)*"
+        model.save_pretrained(f"{out}/{name}-saved")
+        saved, memory = load_file(f"{out}/{name}-saved/model.safetensors"), model.state_dict()
+        text = {k: v for k, v in saved.items() if not k.removeprefix("model.").startswith(OTHERS)}
+        assert text and len(text) < len(saved)
+        whole_case(name, "saved", None, complete, sound)
+        whole_case(name, "memory", memory, complete, sound)
+        # Without the model's prefix, and with the head of today beside the names of yesterday.
+        whole_case(name, "bare", {k.removeprefix("model."): v for k, v in memory.items()}, complete, sound)
+        whole_case(name, "mixed", {k.replace("language_model.lm_head", "lm_head"): v for k, v in saved.items()},
+                   complete, sound)
+        whole_case(name, "blind", text, bad + "no tensors but those of the text model", [True, False, False])
+        k = r.choice([k for k in text if "experts." not in k])
+        whole_case(name, "missing", {n: v for n, v in saved.items() if n != k},
+                   bad + f"1 tensor missing ({k})*", [True, False, False])
+        whole_case(name, "reshaped", {**saved, k: torch.cat([saved[k], saved[k]])},
+                   bad + f"1 of the wrong shape ({k} is *)*", [False, False, True])
+        whole_case(name, "more", {**saved, "x.y": torch.zeros(2)},
+                   f"more than {cls}: 1 unexpected (x.y)*", [False, True, False])
 
 
 if __name__ == "__main__":
