@@ -14,7 +14,7 @@ import types
 import torch
 import torch.distributed.checkpoint as dcp
 
-from dequant import DTYPES, Case, codes, floats
+from dequant import Case, codes, floats
 
 
 def module(name):
