@@ -90,6 +90,8 @@ static void check_decoder(struct gguf_config *c, struct config_in *r)
 	gguf_rope_check(c, r);
 	if (is_qwen3_vl(c))
 		gguf_qwen3_vl_check(c, r);
+	if (gguf_is_ministral3(c))
+		gguf_ministral3_check(r);
 }
 
 static void put_gpt2(const struct gguf_config *c, struct gguf_keys *k)
@@ -103,6 +105,8 @@ static void put_decoder(const struct gguf_config *c, struct gguf_keys *k)
 	gguf_rope_put(c, k);
 	if (is_qwen3_vl(c))
 		gguf_qwen3_vl_put(c, k);
+	if (gguf_is_ministral3(c))
+		gguf_ministral3_put(c, k);
 	if (c->a.experts) {
 		gguf_u32(k, ".expert_count", (uint32_t)c->a.experts);
 		gguf_u32(k, ".expert_used_count", (uint32_t)c->experts_used);

@@ -66,6 +66,10 @@ void gguf_sections_put(const struct gguf_config *c, const uint32_t *usual, struc
 /* What Qwen3-VL has besides that of Qwen3. */
 void gguf_qwen3_vl_check(const struct gguf_config *c, struct config_in *r);
 void gguf_qwen3_vl_put(const struct gguf_config *c, struct gguf_keys *k);
+/* What Ministral 3 has besides that of Llama. */
+bool gguf_is_ministral3(const struct gguf_config *c);
+void gguf_ministral3_check(struct config_in *r);
+void gguf_ministral3_put(const struct gguf_config *c, struct gguf_keys *k);
 /* Experts as DeepSeek has them. */
 void gguf_routed_check(struct gguf_config *c, struct config_in *r);
 void gguf_routed_put(const struct gguf_config *c, struct gguf_keys *k);

@@ -104,10 +104,12 @@ static void read_yarn(const struct gguf_config *c, struct config_in *r)
 		    "an 'extrapolation_factor' other than 1");
 	if (c->a.kind & KIND_LATENT)
 		return;
-	/* llama.cpp multiplies its own with it, and knows 'mscale' of DeepSeek only. */
+	/* llama.cpp multiplies its own with it, and knows 'mscale' of DeepSeek and Ministral only. */
 	config_must(r, !config_get(r, "attention_factor").d && !config_get(r, "attn_factor").d,
 		    "an 'attention_factor' of yarn");
-	config_must(r, !config_get(r, "mscale").d || !config_get(r, "mscale_all_dim").d,
+	config_must(r,
+		    !config_get(r, "mscale").d || !config_get(r, "mscale_all_dim").d ||
+			    gguf_is_ministral3(c),
 		    "'mscale' and 'mscale_all_dim'");
 }
 

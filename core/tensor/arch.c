@@ -12,6 +12,7 @@
 static const struct arch_family families[] = {
 	{ "LlamaForCausalLM", "llama", "llama", KIND_LLAMA, 1e4, false },
 	{ "MistralForCausalLM", "mistral", "llama", KIND_LLAMA, 1e4, false },
+	{ "Ministral3ForCausalLM", "ministral3", "mistral3", KIND_LLAMA, 1e4, false },
 	{ "MixtralForCausalLM", "mixtral", "llama", KIND_MIXTRAL, 1e6, false },
 	{ "Qwen2ForCausalLM", "qwen2", "qwen2", KIND_QWEN2, 1e4, false },
 	{ "Qwen3ForCausalLM", "qwen3", "qwen3", KIND_QWEN3, 1e4, false },
@@ -47,6 +48,8 @@ static const struct arch_whole wholes[] = {
 	{ "Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", "gemma3_text", NULL, true,
 	  LLAVA },
 	{ "Mistral3ForConditionalGeneration", "mistral3", "mistral", "mistral", "mistral3", true,
+	  LLAVA },
+	{ "Mistral3ForConditionalGeneration", "mistral3", "ministral3", "ministral3", NULL, true,
 	  LLAVA },
 	{ "Qwen3VLForConditionalGeneration",
 	  "qwen3_vl",
@@ -99,14 +102,21 @@ static const struct arch_family *family_of(struct config_in *r)
 	return NULL;
 }
 
+/* Of those with the same class, the one whose text model it is, or else the first. */
 static const struct arch_whole *whole_of(struct config_in *r)
 {
 	const char *class = class_of(r), *type = config_text(r, "model_type", NULL);
+	struct jval text = jval_get(config_get(r, "text_config"), "model_type");
+	const struct arch_whole *found = NULL;
 
-	for (size_t i = 0; i < ARRAY_LEN(wholes); i++)
-		if (is_named(class, type, wholes[i].class, wholes[i].type))
+	for (size_t i = 0; i < ARRAY_LEN(wholes); i++) {
+		if (!is_named(class, type, wholes[i].class, wholes[i].type))
+			continue;
+		if (jval_is_str(text, wholes[i].text))
 			return &wholes[i];
-	return NULL;
+		found = found ? found : &wholes[i];
+	}
+	return found;
 }
 
 /* The text model of a->whole, in text_config, to which *r goes on. */

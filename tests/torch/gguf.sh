@@ -22,7 +22,7 @@ some=${2:-}
 [ -n "$some" ] || models=(llama smaug mistral mixtral qwen2 qwen3 qwen2_moe qwen3_moe gpt2 gemma2 gemma3
   gemma granite smollm3 olmo2 olmo3 phi3 phi4_mini glm4 glm4_moe gpt_oss deepseek_v2 deepseek_v3
   qwen3_next qwen35 qwen35_moe granite_moe cohere cohere_plus gemma3_vision mistral3
-  qwen3_vl qwen35_vision qwen35_moe_vision)
+  ministral3 ministral3_vision qwen3_vl qwen35_vision qwen35_moe_vision)
 
 # generate SCRIPT ARG...: it runs in the chroot and is silent about nothing that matters.
 generate() {
@@ -58,7 +58,7 @@ jobs() {
     for kind in q8_0 "${some_types[@]}"; do job "$m" ckpt "$kind" -; done
     case $m in
     # Saved under other names than those in memory: language_model.model.*
-    gemma3_vision | mistral3) job "$m" hf f32 - ;;
+    gemma3_vision | mistral3 | ministral3_vision) job "$m" hf f32 - ;;
     gpt_oss) job gpt_oss-mxfp4 hf mxfp4 mmap dequantize=bf16 ;;
     deepseek_v3)
       job deepseek_v3-fp8 hf f32 mmap dequantize=fp32

@@ -160,6 +160,7 @@ QWEN_VISION = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_head
                "num_position_embeddings": 16}
 WHOLES = {"gemma3_vision": ("Gemma3", "gemma3", SIGLIP),
           "mistral3": ("Mistral3", "mistral", {"model_type": "pixtral", **SIGLIP}),
+          "ministral3_vision": ("Mistral3", "ministral3", {"model_type": "pixtral", **SIGLIP}),
           "qwen3_vl": ("Qwen3VL", "qwen3", {**QWEN_VISION, "deepstack_visual_indexes": [0]}),
           "qwen35_vision": ("Qwen3_5", "qwen35", QWEN_VISION),
           "qwen35_moe_vision": ("Qwen3_5Moe", "qwen35_moe", QWEN_VISION)}
@@ -211,6 +212,9 @@ def config(r, name, vocab):
             "llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
             original_max_position_embeddings=8192)}),
         "mistral": (transformers.MistralConfig, {"sliding_window": None, **rope("linear", factor=2.0)}),
+        "ministral3": (transformers.Ministral3Config, {"head_dim": 32, "max_position_embeddings": 64, **rope(
+            "yarn", factor=8.0, original_max_position_embeddings=8, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+            mscale_all_dim=1.0, llama_4_scaling_beta=0.3)}),
         "mixtral": (transformers.MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
         "qwen2": (transformers.Qwen2Config, {"tie_word_embeddings": True, **rope(
             "yarn", factor=2.0, original_max_position_embeddings=128)}),
@@ -281,7 +285,7 @@ NAMES = {"llama": "llama", "smaug": "smaug", "mistral": "pieces", "mixtral": "me
          "glm4_moe": "glm", "gemma": "gemma", "granite": "smollm", "smollm3": "llama", "olmo2": "gpt2",
          "olmo3": "tekken", "gpt_oss": "o200k", "deepseek_v2": "smollm", "deepseek_v3": "deepseek3", "qwen3_next": "qwen",
          "granite_moe": "smollm", "cohere": "smollm", "cohere_plus": "smollm",
-         "qwen35": "qwen35", "qwen35_moe": "qwen35", "gemma3_vision": "gemma", "mistral3": "tekken",
+         "qwen35": "qwen35", "qwen35_moe": "qwen35", "gemma3_vision": "gemma", "mistral3": "tekken", "ministral3": "tekken", "ministral3_vision": "tekken",
          "qwen3_vl": "qwen", "qwen35_vision": "qwen35", "qwen35_moe_vision": "qwen35"}
 
 
