@@ -31,7 +31,7 @@ LINEAR = {"head_dim": 16, "num_hidden_layers": 4, "linear_num_key_heads": 2, "li
 SHARED = {**EXPERTS, "shared_expert_intermediate_size": 20}
 FAMILIES = [
     ("Llama", {}), ("Llama", {"attention_bias": True, "mlp_bias": True}),
-    ("Llama", {"tie_word_embeddings": True, "head_dim": 12}), ("Mistral", {"head_dim": 8}),
+    ("Llama", {"tie_word_embeddings": True, "head_dim": 12}), ("Mistral", {"head_dim": 8}), ("Ministral3", {"head_dim": 8}),
     ("Mixtral", {"num_local_experts": 4}), ("Qwen2", {}), ("Qwen2", {"tie_word_embeddings": True}),
     ("Qwen3", {"head_dim": 16}), ("Qwen3", {"head_dim": 16, "attention_bias": True}),
     ("Qwen2Moe", SHARED), ("Qwen2Moe", {**SHARED, "qkv_bias": False}),
@@ -61,7 +61,8 @@ PIXTRAL = {**SIGLIP, "model_type": "pixtral"}
 WHOLES = [
     ("Gemma3", {"head_dim": 16}, SIGLIP, {}), ("Gemma3", {"head_dim": 16}, SIGLIP, {"tie_word_embeddings": False}),
     ("Mistral3", {"head_dim": 8, "model_type": "mistral"}, PIXTRAL, {"tie_word_embeddings": False}),
-    ("Mistral3", {"head_dim": 8, "model_type": "mistral"}, PIXTRAL, {}), ("Qwen3VL", {"head_dim": 16}, SEES, {}),
+    ("Mistral3", {"head_dim": 8, "model_type": "mistral"}, PIXTRAL, {}),
+    ("Mistral3", {"head_dim": 8, "model_type": "ministral3"}, PIXTRAL, {"tie_word_embeddings": False}), ("Qwen3VL", {"head_dim": 16}, SEES, {}),
     ("Qwen3_5", LINEAR, SEES, {}), ("Qwen3_5Moe", {**LINEAR, **SHARED}, SEES, {"tie_word_embeddings": True}),
 ]
 OTHERS = ("vision_tower.", "multi_modal_projector.", "visual.")

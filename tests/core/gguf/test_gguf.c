@@ -575,6 +575,13 @@ END_TEST
 	WHOLE("Qwen3VL", vision, ", \"rope_scaling\": {\"mrope_interleaved\": true" rope "}")
 #define VL_SECTIONS ", \"mrope_section\": [1, 0, 0]}, \"rope_theta\": 5e6, \"x\": {\"y\": 1"
 
+#define MINISTRAL(rope) \
+	WHOLE("Mistral3", "", \
+	      ", \"model_type\": \"ministral3\", \"rope_parameters\": {\"rope_theta\": 1e6, " \
+	      "\"original_max_position_embeddings\": 8, \"factor\": 2" rope "}")
+#define LOGARITHM ", \"llama_4_scaling_beta\": 0.5"
+#define SCALES	  ", \"mscale\": 1, \"mscale_all_dim\": 1.0"
+
 START_TEST(numbers_are_those_of_text_config)
 {
 	static const struct {
@@ -594,6 +601,10 @@ START_TEST(numbers_are_those_of_text_config)
 			", \"sliding_window\": 8, \"query_pre_attn_scalar\": 2, "
 			"\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}"),
 		  "gemma3.rope.scaling.factor", GGUF_F32, 0x41000000 },
+		{ MINISTRAL(", \"type\": \"yarn\"" LOGARITHM SCALES),
+		  "mistral3.attention.temperature_scale", GGUF_F32, 0x3f000000 },
+		{ MINISTRAL(", \"rope_type\": \"yarn\"" LOGARITHM SCALES),
+		  "mistral3.rope.scaling.yarn_log_multiplier", GGUF_F32, 0x3f800000 },
 		{ QWEN3_VL("", VL_SECTIONS), "qwen3vl.n_deepstack_layers", GGUF_U32, 3 },
 		{ QWEN3_VL(", \"vision_config\": {\"deepstack_visual_indexes\": [5, 11]}",
 			   VL_SECTIONS),
@@ -641,6 +652,20 @@ START_TEST(a_text_config_that_is_not_known_is_refused)
 		{ WHOLE("Gemma3", "", ", \"sliding_window\": 8"),
 		  "config.json: not supported: a 'query_pre_attn_scalar' other than that of the "
 		  "published models" },
+		{ MINISTRAL(", \"type\": \"linear\"" LOGARITHM SCALES),
+		  "config.json: not supported: a Ministral 3 whose rotary embeddings are not of "
+		  "type yarn" },
+		{ MINISTRAL(", \"type\": \"yarn\"" SCALES),
+		  "config.json has no 'llama_4_scaling_beta'" },
+		{ MINISTRAL(", \"type\": \"yarn\"" LOGARITHM), "config.json has no 'mscale'" },
+		{ MINISTRAL(", \"type\": \"yarn\", \"mscale\": 2, \"mscale_all_dim\": 2" LOGARITHM),
+		  "config.json: not supported: 'mscale' and 'mscale_all_dim' of a Ministral 3 "
+		  "other "
+		  "than 1" },
+		{ WHOLE("Mistral3", "",
+			", \"rope_parameters\": {\"type\": \"yarn\", \"factor\": 2, "
+			"\"original_max_position_embeddings\": 8" SCALES "}"),
+		  "config.json: not supported: 'mscale' and 'mscale_all_dim'" },
 		{ QWEN3_VL("", ", \"rope_theta\": 5e6"),
 		  "config.json: not supported: no 'mrope_section'" },
 		{ QWEN3_VL("", ", \"rope_theta\": 5e6, \"mrope_section\": [0, 1, 0]"),

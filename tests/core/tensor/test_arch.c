@@ -625,8 +625,8 @@ static const struct {
 		"\"architectures\": [\"Qwen3ForCausalLM\"], ", ", \"head_dim\": 16"),
 	  "config.json: a Qwen3VLForConditionalGeneration whose text_config is of "
 	  "'Qwen3ForCausalLM' is not supported" },
-	{ WHOLE("Mistral3ForConditionalGeneration", "", "\"model_type\": \"ministral3\", ", ""),
-	  "config.json: a Mistral3ForConditionalGeneration whose text_config is of 'ministral3' is "
+	{ WHOLE("Mistral3ForConditionalGeneration", "", "\"model_type\": \"mistral4\", ", ""),
+	  "config.json: a Mistral3ForConditionalGeneration whose text_config is of 'mistral4' is "
 	  "not supported" },
 	{ WHOLE("Qwen3VLMoeForConditionalGeneration", "", "", ""),
 	  "config.json: architecture 'Qwen3VLMoeForConditionalGeneration' is not supported" },
@@ -758,6 +758,13 @@ static const struct {
 	  "mistral3" },
 	{ GEMMA3_WHOLE("", "", ""), "gemma3" },
 	{ WHOLE("Qwen3VLForConditionalGeneration", "", "", ", \"head_dim\": 16"), "qwen3vl" },
+	{ WHOLE("Mistral3ForConditionalGeneration", "", "\"model_type\": \"ministral3\", ", ""),
+	  "mistral3" },
+	{ WHOLE("Mistral3ForConditionalGeneration", "",
+		"\"model_type\": \"ministral3\", \"architectures\": [\"Ministral3ForCausalLM\"], ",
+		""),
+	  "mistral3" },
+	{ DECODER("Ministral3ForCausalLM", ""), "mistral3" },
 	{ DECODER("MistralForCausalLM", ""), "llama" },
 };
 
