@@ -60,15 +60,18 @@ through_fuse() {
 }
 # What nobody has open is forgotten and has another inode number: forget FILE... below b
 forget() {
-  local f before
+  local f
   for f; do
-    before=$(stat -c %i "b/$f")
     mkdir -p "orders/$(dirname "$f")"
-    touch "orders/$f.gone"
-    [[ ! -e b/$f ]]
-    rm "orders/$f.gone"
-    [[ $(stat -c %i "b/$f") != "$before" ]] || fail "$f has its number still"
+    # libfuse keeps the number for as long as the kernel has not said that it is forgotten.
+    wait_until has_another_number "$f" "$(stat -c %i "b/$f")" || fail "$f has its number still"
   done
+}
+has_another_number() { # FILE THAN
+  touch "orders/$1.gone"
+  [[ ! -e b/$1 ]] || fail "$1 is not gone"
+  rm "orders/$1.gone"
+  [[ $(stat -c %i "b/$1") != "$2" ]]
 }
 
 # hold FIRST LAST: reads of these tensors' files wait; waiting: the number of files that somebody waits for
