@@ -63,7 +63,7 @@ cp -r c "$WEBDIR/c"
 aged "$T"
 printf 'mesh tp=2\n*.weight tp:0\n* replicate\n' >layout
 
-views=(-o "average=$T/b1:0.5,$T/b2:0.5,assets=$T/hf,dtype=bf16")
+views=(-o "average=$T/b1:0.5,$T/b2:0.5,assets=$T/hf,dtype=bf16,gguf_dtype=q4_k_m")
 faces=(-o "assets=$T/hf,layout=$T/layout")
 address=$WEB_PROXY/c/
 export_all() { # SOURCE TO [options]
@@ -71,7 +71,7 @@ export_all() { # SOURCE TO [options]
 }
 mkdir exports
 export_all c exports/faces "${faces[@]}"
-export_all c exports/views -o "average=$T/c:0.5,$T/d:0.5,assets=$T/hf,dtype=bf16"
+export_all c exports/views -o "average=$T/c:0.5,$T/d:0.5,assets=$T/hf,dtype=bf16,gguf_dtype=q4_k_m"
 for step in step-1 step-2; do
   mkdir -p exports/run
   export_all "run/$step" "exports/run/$step" -o "assets=$T/hf"
@@ -132,7 +132,8 @@ median() { # FILE COLUMN QUARTER, as in soak.sh
 
 # ---- faults ----
 
-proxy() { curl -s -o /dev/null --max-time 5 "$WEB_PROXY/.proxy?$1"; }
+# On a machine that has much else to do it may take a while.
+proxy() { curl -s -o /dev/null --max-time 60 "$WEB_PROXY/.proxy?$1"; }
 pause() { sleep "$((RANDOM % 2)).$((RANDOM % 10))"; }
 one_of() { shift "$((RANDOM % $#))"; echo "$1"; }
 fault() {

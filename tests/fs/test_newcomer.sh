@@ -123,7 +123,7 @@ test_9_runs() {
   ckptfs ls run latest | diff - <(ckptfs ls run/step-2)
   mount_at m run -q
   cp -r run/step-1 run/step-3
-  cmp m/latest/tensors/lm_head.weight <(ckptfs cat run/step-3 tensors/lm_head.weight)
+  cmp m/latest/tensors/lm_head.weight <(ckptfs cat run/step-3 tensors/lm_head.weight) || fail "$(cat m/.ckptfs/log)"
 }
 
 # 10. Looking is poor.
