@@ -224,10 +224,13 @@ static int read_asset(void *arg, uint64_t off, void *to, size_t len, struct ckpt
  */
 static int list_assets(struct resharding *s, struct ckpt_err *e)
 {
-	const struct assets *of = &s->c->engine->assets;
+	const struct assets *of;
 	struct reshard_asset *a;
 
-	if (!s->r->model || s->r->format != CKPT_SAFETENSORS || !of->n)
+	if (!s->r->model || s->r->format != CKPT_SAFETENSORS || !s->c->engine)
+		return 0; /* a run has no engine, and is refused with its tensors */
+	of = &s->c->engine->assets;
+	if (!of->n)
 		return 0;
 	a = arena_array(&s->a, of->n, sizeof(*a));
 	s->added = arena_array(&s->a, of->n, sizeof(*s->added));
