@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.." || exit 2
 export PATH=$PATH:/usr/sbin:/sbin DEBIAN_FRONTEND=noninteractive
 build=$(realpath "${1:?directory of the build}")
 shift
-suites=${*:-worlds reads bytes}
+suites=${*:-bytes}
 kernel=${KERNEL:-uml} seconds=${VM_SECONDS:-300} memory=${VM_MEMORY:-3G}
 [[ $EUID == 0 ]] || { echo "vm.sh: must be root" >&2; exit 2; }
 
@@ -91,7 +91,7 @@ start() { # SECONDS of the whole run, what decides about the machine; its consol
 up() { # SECONDS
   local i
   for ((i = 0; i < 10 * $1; i++)); do
-    grep -aq '^machine is up' "$dir/console" && return
+    grep -aqs '^machine is up' "$dir/console" && return
     kill -0 "$machine" 2>/dev/null || return
     sleep 0.1
   done

@@ -31,6 +31,7 @@ struct ran program_ran(const char *line);
 struct ran program_ran_as(const char *line);
 /* The words alone behind "ckptfs", NULL-terminated. */
 char **program_words(const char *line, int *ret_n);
+void program_free_words(char **words);
 struct ran program_ran_words(int argc, char *const *argv);
 /* The same while call number n of this kind fails; see fault_hit(). */
 struct ran program_failed_words(int argc, char *const *argv, enum fault_kind kind, uint64_t n);

@@ -115,6 +115,13 @@ char **program_words(const char *line, int *ret_n)
 	return words;
 }
 
+void program_free_words(char **words)
+{
+	for (char **w = words; *w; w++)
+		free(*w);
+	free(words);
+}
+
 static void catch (int fd, const char *name, int *ret_before)
 {
 	int file = openat(dir_fd, name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -172,14 +179,18 @@ struct ran program_ran_as(const char *line)
 {
 	int n;
 	char **words = program_words(line, &n);
+	struct ran r = program_ran_words(n - 1, words + 1);
 
-	return program_ran_words(n - 1, words + 1);
+	program_free_words(words);
+	return r;
 }
 
 struct ran program_ran(const char *line)
 {
 	int n;
 	char **words = program_words(line, &n);
+	struct ran r = program_ran_words(n, words);
 
-	return program_ran_words(n, words);
+	program_free_words(words);
+	return r;
 }

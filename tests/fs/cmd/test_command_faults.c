@@ -147,6 +147,7 @@ static void made_ready(void)
 	r = program_ran("sum @plain");
 	REQUIRE(!r.status);
 	program_put("sums", r.out);
+	program_release(&r);
 	program_model("run/step-1/model.safetensors", 1);
 	program_model("run/step-2/model.safetensors", 2);
 }
@@ -160,7 +161,8 @@ START_FEW_TEST(what_fails_is_said, ARRAY_LEN(jobs), ARRAY_LEN(jobs))
 
 	made_ready();
 	remove_made(j);
-	(void)program_ran(j->line); /* what is kept from now on */
+	want = program_ran(j->line); /* what is kept from now on */
+	program_release(&want);
 	remove_made(j);
 	want = program_ran(j->line);
 	REQUIRE(our_lines(want.err));
@@ -190,6 +192,8 @@ START_FEW_TEST(what_fails_is_said, ARRAY_LEN(jobs), ARRAY_LEN(jobs))
 		ck_assert_msg(fault_live() <= live, "%s: %lld bytes are left", at,
 			      (long long)(fault_live() - live));
 	}
+	program_free_words(words);
+	program_release(&want);
 }
 END_TEST
 

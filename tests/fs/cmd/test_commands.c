@@ -633,6 +633,7 @@ START_FEW_TEST(calls_by_mount_are_understood, ARRAY_LEN(helper_calls), ARRAY_LEN
 		      r.out, r.err);
 	must_hold(row->line, r.out, row->out, "stdout");
 	must_hold(row->line, r.err, row->err, "stderr");
+	program_release(&r);
 }
 END_TEST
 

@@ -208,7 +208,7 @@ static void begin(const char *path, enum fs_io io)
 	struct fs_config config = {
 		.io = io, .uid = UID, .gid = GID, .first_open = note_open, .arg = &opened
 	};
-	char *argv[] = { strdup("ckptfs"), NULL };
+	char *argv[] = { (char[]){ "ckptfs" }, NULL };
 	struct fuse_args args = FUSE_ARGS_INIT(1, argv);
 
 	ck_assert_msg(!ckpt_open(path, words, NULL, &ckpt, &e), "%s", e.msg);
@@ -216,6 +216,7 @@ static void begin(const char *path, enum fs_io io)
 	stats = config.stats = stats_new(&about);
 	fs = fs_new(&config);
 	session = fuse_session_new(&args, &fs_ops, sizeof(fs_ops), fs);
+	fuse_opt_free_args(&args);
 	REQUIRE(stats && fs && session);
 	listen();
 	fs_begin(fs);
