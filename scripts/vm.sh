@@ -66,7 +66,7 @@ ifconfig lo 127.0.0.1 up
 echo "machine is up"
 cp -r /lower/TREE /new/run/tree
 chroot /new /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
-  TEST_SEED=SEED MOUNTS="SUITES" UNIT=none LIMIT=900 JOBS=2 RETRY=RETRIES /bin/bash -c 'cd /run/tree && TMPDIR=/tmp scripts/check.sh build/release'
+  TEST_SEED=SEED CHECK_FULL=1 MOUNTS="SUITES" UNIT=none LIMIT=900 JOBS=2 RETRY=RETRIES /bin/bash -c 'cd /run/tree && TMPDIR=/tmp scripts/check.sh build/release'
 echo "machine ends with status $?"
 poweroff -f
 END
