@@ -158,7 +158,7 @@ void ckpt_propose_path(struct ckpt *c, ckpt_node dir, const char *path, size_t n
 /* Completes a new engine whose format and metadata files are known. */
 int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
 void engine_free(struct engine *eng);
-/* Nobody reads for a while: empties the cache, and closes data files, also of the checkpoints that it
+/* When nobody has read for a while: empties the cache, and closes data files, also of the checkpoints that it
  * is computed from, until no more than fds of each are open. */
 void engine_rest(struct engine *eng, size_t fds);
 /*

@@ -61,7 +61,7 @@ static void owner_release(struct owner *o)
 	jdoc_release(&o->doc);
 }
 
-/* 1: there is none of that name, or it is of another library. */
+/* 1: no object has that name, or it belongs to another library. */
 static int owner_read(const struct deq_finder *f, const char *name, size_t len, struct owner *ret)
 {
 	/* As torchsave_kinds.c begins it; other texts need not be parsed, tensor by tensor. */

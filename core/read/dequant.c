@@ -233,7 +233,7 @@ static int zeros_of_integers(const struct dequant *q, enum ckpt_dtype dtype, con
 
 		if (zero < low || zero > high)
 			return err_set(e, ERR_CORRUPT,
-				       "a zero point is %lld, which is none of the codes, %d to %d",
+				       "a zero point is %lld, outside the codes, %d to %d",
 				       (long long)zero, (int)low, (int)high);
 		to[i] = (float)zero;
 	}
