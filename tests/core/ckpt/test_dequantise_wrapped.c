@@ -724,8 +724,8 @@ START_TEST(integer_zero_points_are_among_the_codes)
 		       "block_size: (1,8), zero_point_domain: " DOMAIN "(1)"),
 	};
 	static const char *const want[] = {
-		"a zero point is 256, which is none of the codes, 0 to 255",
-		"a zero point is -129, which is none of the codes, -128 to 127",
+		"a zero point is 256, outside the codes, 0 to 255",
+		"a zero point is -129, outside the codes, -128 to 127",
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(saved); i++) {
