@@ -97,8 +97,9 @@ static bool fits_model(const struct recipe_builtin *r, const char *type)
  * How well a recipe fits: 0, its result is the model; -1, it is for other names; otherwise *b says
  * what is in the way.
  */
-static int try_recipe(struct engine *eng, const struct recipe_builtin *r, struct model_recipe *m,
-		      const struct namelist *names, const struct arch *a, struct buf *b)
+static int try_recipe(struct engine *eng, const struct recipe_builtin *r, const char *type,
+		      struct model_recipe *m, const struct namelist *names, const struct arch *a,
+		      struct buf *b)
 {
 	struct recipe_out made = { 0 };
 	struct arch_tensors t = { 0, made_get, made_find, &made };
@@ -118,8 +119,9 @@ static int try_recipe(struct engine *eng, const struct recipe_builtin *r, struct
 	recipe_out_release(&made);
 	if (rc && found < LIKE_IT)
 		return -1;
-	if (rc && !a)
-		buf_str(b, ", for which there is a recipe");
+	if (rc && !type) /* no config.json, whose numbers it needs */
+		buf_printf(b, ": with assets=DIR, where its config.json is, try recipe=%.*s",
+			   (int)strcspn(r->name, "-"), r->name);
 	else if (rc)
 		buf_printf(b, ", but recipe=%s does not fit: %s", r->name, why.msg);
 	else if (!arch_is_complete(&report))
@@ -149,7 +151,10 @@ static void add_recipe(struct engine *eng, const struct arch *a, const char *typ
 		return;
 	for (size_t i = 0; (r = recipe_builtin(i)); i++) {
 		CLEANUP(buf_release) struct buf but = BUF_INIT(1024);
-		int how = fits_model(r, type) ? try_recipe(eng, r, &m, &names, a, &but) : -1;
+		int how = -1;
+
+		if (fits_model(r, type))
+			how = try_recipe(eng, r, type, &m, &names, a, &but);
 
 		if (!how) {
 			add_naming(b, r);

@@ -162,7 +162,7 @@ test_a_recipe_that_makes_the_model_is_named() {
  "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
  "max_position_embeddings": 64, "attention_bias": false}
 JSON
-  ckptfs info "$c" | grep -F "; looks like Megatron-core names, for which there is a recipe" >/dev/null
+  ckptfs info "$c" | grep -F "; looks like Megatron-core names: with assets=DIR, where its config.json is, try recipe=megatron" >/dev/null
   ckptfs info "$c" -o assets=hf | grep -F "; looks like Megatron-core names, but with recipe=megatron-llama 12 are missing, unexpected or of the wrong shape" >/dev/null
   # It has biases, but for the fourth projection.
   ckptfs info "$c" -o assets=hf,exclude='*linear_qkv.bias' >out
