@@ -53,7 +53,7 @@ void gguf_deepseek_put(const struct gguf_config *c, struct gguf_keys *k);
 struct config_in gguf_rope_of(struct config_in *r);
 const char *gguf_rope_type(struct config_in *rope);
 /* The part of a head that is rotated; its errors are those of *rope. */
-double gguf_rope_partial(const struct config_in *r, struct config_in *rope, double otherwise);
+double gguf_rope_partial(struct config_in *r, struct config_in *rope, double otherwise);
 /* Types that llama.cpp computes for every model: default, linear, yarn; llama3 for some. */
 void gguf_rope_check(struct gguf_config *c, struct config_in *r);
 void gguf_rope_put(const struct gguf_config *c, struct gguf_keys *k);

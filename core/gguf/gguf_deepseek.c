@@ -125,10 +125,7 @@ void gguf_deepseek_check(struct gguf_config *c, struct config_in *r)
 	config_must(r, c->a.rope_dim % 2 == 0, "an odd number of elements to rotate");
 	gguf_rope_check(c, r);
 	c->rotated = c->a.rope_dim;
-	if (!r->rc) {
-		(void)log_of_scale(&rope);
-		r->rc = rope.rc;
-	}
+	(void)log_of_scale(&rope);
 	gguf_routed_check(c, r);
 }
 

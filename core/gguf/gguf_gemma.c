@@ -43,12 +43,12 @@ static bool has_its_layers(const struct gguf_config *c, const struct config_in *
 static struct config_in rope_of(struct config_in *r, const char *kind)
 {
 	struct jval all = config_object(r, "rope_parameters");
-	struct config_in in = { .from = all, .e = r->e };
+	struct config_in in = { .from = all, .whole = r };
 	struct jval one = config_object(&in, kind);
 
 	if (!one.d && kind == full)
 		one = all.d ? all : config_object(r, "rope_scaling");
-	return (struct config_in){ .from = one, .e = r->e, .rc = r->rc ? r->rc : in.rc };
+	return (struct config_in){ .from = one, .whole = r };
 }
 
 static const char *rope_type(struct config_in *rope)
@@ -75,8 +75,6 @@ static void check_rope(struct gguf_config *c, struct config_in *r)
 		    "scaled rotary embeddings in layers that see a window");
 	/* llama.cpp does not read it. */
 	config_must(&rope, !gemma2 || c->theta == 1e4, "a 'rope_theta' other than 10000");
-	if (!r->rc)
-		r->rc = rope.rc ? rope.rc : local.rc;
 }
 
 /* What queries are divided by the root of. llama.cpp knows the largest models by their layers. */
@@ -128,8 +126,6 @@ void gguf_gemma1_check(struct gguf_config *c, struct config_in *r)
 		    "these rotary embeddings of a Gemma model");
 	/* llama.cpp does not read it. */
 	config_must(&rope, c->theta == 1e4, "a 'rope_theta' other than 10000");
-	if (!r->rc)
-		r->rc = rope.rc;
 }
 
 void gguf_gemma1_put(const struct gguf_config *c, struct gguf_keys *k)

@@ -29,8 +29,6 @@ void gguf_ministral3_check(struct config_in *r)
 		    config_number(&rope, "mscale") == 1 &&
 			    config_number(&rope, "mscale_all_dim") == 1,
 		    "'mscale' and 'mscale_all_dim' of a Ministral 3 other than 1");
-	if (!r->rc)
-		r->rc = rope.rc;
 }
 
 void gguf_ministral3_put(const struct gguf_config *c, struct gguf_keys *k)

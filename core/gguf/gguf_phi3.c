@@ -80,8 +80,6 @@ void gguf_phi3_check(struct gguf_config *c, struct config_in *r)
 		config_must(&rope, !strcmp(gguf_rope_type(&rope), "default"),
 			    "these rotary embeddings of a Phi-3 model");
 	}
-	if (!r->rc)
-		r->rc = rope.rc;
 	config_must(r, c->a.head_dim * c->a.heads == c->a.hidden, "a 'head_dim' of a Phi-3 model");
 }
 

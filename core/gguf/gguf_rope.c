@@ -17,7 +17,7 @@ struct config_in gguf_rope_of(struct config_in *r)
 
 	if (!v.d)
 		v = config_object(r, "rope_scaling");
-	return (struct config_in){ .from = v, .e = r->e, .rc = r->rc };
+	return (struct config_in){ .from = v, .whole = r };
 }
 
 const char *gguf_rope_type(struct config_in *r)
@@ -113,14 +113,11 @@ static void read_yarn(const struct gguf_config *c, struct config_in *r)
 		    "'mscale' and 'mscale_all_dim'");
 }
 
-double gguf_rope_partial(const struct config_in *r, struct config_in *rope, double otherwise)
+double gguf_rope_partial(struct config_in *r, struct config_in *rope, double otherwise)
 {
-	struct config_in top = *r;
 	double x = config_number_or(rope, "partial_rotary_factor",
-				    config_number_or(&top, "partial_rotary_factor", otherwise));
+				    config_number_or(r, "partial_rotary_factor", otherwise));
 
-	if (!rope->rc)
-		rope->rc = top.rc;
 	config_must(rope, x <= 1, "a 'partial_rotary_factor' of more than 1");
 	return x <= 1 ? x : 1; /* what it is multiplied with remains an integer */
 }
@@ -138,10 +135,10 @@ void gguf_rope_check(struct gguf_config *c, struct config_in *r)
 		read_llama3(c, &rope);
 	else if (!strcmp(type, "linear") || !strcmp(type, "yarn"))
 		(void)config_number(&rope, "factor");
-	else if (strcmp(type, "default") != 0 && !rope.rc)
-		rope.rc = err_set(
-			r->e, ERR_UNSUPPORTED,
-			"config.json: rotary embeddings of type '%.60s' are not supported", type);
+	else if (strcmp(type, "default") != 0 && !r->rc)
+		r->rc = err_set(r->e, ERR_UNSUPPORTED,
+				"config.json: rotary embeddings of type '%.60s' are not supported",
+				type);
 	if (!strcmp(type, "yarn"))
 		read_yarn(c, &rope);
 	part = gguf_rope_partial(r, &rope, c->a.kind & KIND_LINEAR ? 0.25 : partial ? 0.5 : 1);
@@ -152,8 +149,6 @@ void gguf_rope_check(struct gguf_config *c, struct config_in *r)
 		c->rotated = c->a.head_dim;
 	config_must(&rope, c->rotated % 2 == 0, "an odd number of elements to rotate");
 	config_must(&rope, !partial || c->rotated, "no elements to rotate");
-	if (!r->rc)
-		r->rc = rope.rc;
 }
 
 void gguf_rope_put(const struct gguf_config *c, struct gguf_keys *k)

@@ -15,10 +15,19 @@ static const char *below(const struct config_in *r)
 	return r->below ? r->below : "";
 }
 
+struct config_in *config_error_of(struct config_in *r)
+{
+	while (r->whole)
+		r = r->whole;
+	return r->rc ? NULL : r;
+}
+
 void config_wrong(struct config_in *r, const char *key, const char *what)
 {
-	if (!r->rc)
-		r->rc = err_set(r->e, EINVAL, "config.json: '%s%s' %s", below(r), key, what);
+	struct config_in *to = config_error_of(r);
+
+	if (to)
+		to->rc = err_set(to->e, EINVAL, "config.json: '%s%s' %s", below(r), key, what);
 }
 
 struct jval config_object(struct config_in *r, const char *key)
@@ -33,14 +42,18 @@ struct jval config_object(struct config_in *r, const char *key)
 
 void config_must_have(struct config_in *r, const char *key)
 {
-	if (!r->rc && !config_get(r, key).d)
-		r->rc = err_set(r->e, EINVAL, "config.json has no '%s%s'", below(r), key);
+	struct config_in *to = config_error_of(r);
+
+	if (to && !config_get(r, key).d)
+		to->rc = err_set(to->e, EINVAL, "config.json has no '%s%s'", below(r), key);
 }
 
 void config_unsupported(struct config_in *r, const char *what)
 {
-	if (!r->rc)
-		r->rc = err_set(r->e, ERR_UNSUPPORTED, "config.json: not supported: %s", what);
+	struct config_in *to = config_error_of(r);
+
+	if (to)
+		to->rc = err_set(to->e, ERR_UNSUPPORTED, "config.json: not supported: %s", what);
 }
 
 void config_must(struct config_in *r, bool ok, const char *what)

@@ -27,7 +27,11 @@ struct config_in {
 	struct ckpt_err *e;
 	int rc;		   /* 0, or the first error, with its message in *e */
 	const char *below; /* NULL, or what messages put before keys, such as "text_config." */
+	struct config_in *whole; /* NULL, or what `from` is a part of: that has the error */
 };
+
+/* What has the error; NULL if there is one already, since the first one counts. */
+struct config_in *config_error_of(struct config_in *r);
 
 /* Returns no value for null. */
 struct jval config_get(const struct config_in *r, const char *key);
