@@ -265,10 +265,99 @@ bool torch_call_of(const struct pk_value *v, struct torch_call *ret)
 	return true;
 }
 
+/* ---- subclasses that only change how a weight is multiplied ---- */
+
+/*
+ * They have no elements of their own; those of the attribute are meant, in the precision in which they
+ * are trained. torchao/: float8/fsdp_utils.py (before, float8_experimental), prototype/moe_training/tensor.py,
+ * prototype/quantized_training/; xtuner's have more words in their names.
+ */
+static const struct {
+	const char *begin, *end, *attribute;
+} plain_classes[] = {
+	{ "WeightWith", "Float8CastTensor", "_tensor" },
+	{ "WeightWith", "Float8CastTensorGMM", "_tensor" },
+	{ "", "Float8DynamicLinearWeightTensor", "_tensor" },
+	{ "", "ScaledGroupedMMTensor", "_data" },
+	{ "", "TrainingWeightWrapperTensor", "_data" },
+	{ "", "TrainingWeightWrapperBaseTensor", "_data" },
+	{ "", "Int8MixedPrecisionTrainingLinearWeight", "_data" },
+	{ "", "BitNetTrainingLinearWeight", "_data" },
+};
+
+/* The attribute of this name in (attributes, slots), or in the dict of attributes alone. */
+static const struct pk_value *attribute(const struct torch_call *c, const char *name)
+{
+	const struct pk_value *ret = NULL;
+
+	for (size_t i = 0; !ret && i < c->n_states; i++) {
+		const struct pk_value *s = c->state[i];
+
+		if (s->type == PK_TUPLE && pk_len(s))
+			s = &s->n->own[0];
+		ret = s->type == PK_DICT ? pk_get(s, name) : NULL;
+	}
+	return ret;
+}
+
+const struct pk_value *torch_call_plain(const struct torch_call *c)
+{
+	const struct pk_str *name =
+		c->class && c->class->type == PK_GLOBAL ? c->class->g->name : NULL;
+	const char *has = NULL;
+
+	if (!name || !pk_is(c->fn, NULL, "_rebuild_wrapper_subclass"))
+		return NULL;
+	for (size_t i = 0; !has && i < ARRAY_LEN(plain_classes); i++)
+		if (bytes_begin(name->data, name->len, plain_classes[i].begin) &&
+		    bytes_end(name->data, name->len, plain_classes[i].end))
+			has = plain_classes[i].attribute;
+	return has ? attribute(c, has) : NULL;
+}
+
+/* (class, dtype, size, ...), which the elements must have */
+static int read_plain(const struct torch_call *c, const struct pk_value *v,
+		      struct torch_tensor *ret, struct ckpt_err *e)
+{
+	const struct pk_value *a =
+		c->args->type == PK_TUPLE && pk_len(c->args) >= 3 ? c->args->n->own : NULL;
+	uint64_t size[CKPT_MAX_DIMS];
+	struct torch_call inner;
+	size_t n_dims;
+	int rc;
+
+	(void)torch_call_of(v, &inner);
+	rc = torch_call_plain(&inner)
+		     ? err_set(e, ERR_UNSUPPORTED, "data.pkl: a '%.60s' in another one",
+			       c->class->g->name->data)
+		     : torch_call_read(&inner, ret, e);
+	if (rc)
+		return rc;
+	if (!a || a[1].type != PK_GLOBAL ||
+	    strcmp(a[1].g->name->data, dtype_info(ret->dtype)->name) != 0 ||
+	    !pk_numbers(&a[2], size, CKPT_MAX_DIMS, &n_dims) || n_dims != ret->n_dims ||
+	    !dims_equal(n_dims, size, ret->size))
+		return err_set(
+			e, ERR_CORRUPT,
+			"data.pkl: the tensor in a '%.60s' has another dtype or size than it",
+			c->class->g->name->data);
+	return 0;
+}
+
+/* ---- all ---- */
+
 int torch_call_read(const struct torch_call *c, struct torch_tensor *ret, struct ckpt_err *e)
 {
+	const struct pk_value *plain = c->fn ? torch_call_plain(c) : NULL;
+
 	if (!c->fn)
 		return err_set(e, ERR_CORRUPT, "data.pkl does not hold a tensor");
+	if (plain)
+		return read_plain(c, plain, ret, e);
+	if (c->class && c->class->type == PK_GLOBAL &&
+	    pk_is(c->fn, NULL, "_rebuild_wrapper_subclass"))
+		return err_set(e, ERR_UNSUPPORTED, "data.pkl: a '%.80s' has no elements of its own",
+			       c->class->g->name->data);
 	if (pk_is(c->fn, NULL, "_rebuild_tensor_v3"))
 		return read_rebuild(c->args, true, true, ret, e);
 	if (pk_is(c->fn, NULL, "_rebuild_tensor_v2"))

@@ -465,6 +465,14 @@ static bool whole_dtensor(const struct torch_call *c, const uint64_t *shape, siz
 	return false;
 }
 
+/* A class that only says how a weight is multiplied; it is shown as that. */
+static bool is_plain(const struct torch_call *c, struct torch_tensor *ret)
+{
+	struct ckpt_err ignored;
+
+	return torch_call_plain(c) && !torch_call_read(c, ret, &ignored);
+}
+
 /* A DTensor's mesh has tensors too, of rank numbers. */
 static int report_local(struct walk *w, const struct pk_value *pair, bool has_tensor,
 			unsigned depth, struct ckpt_err *e)
@@ -484,7 +492,7 @@ static int report_wrapper(struct walk *w, const struct torch_call *c, unsigned d
 	bool sized = a && pk_numbers(&a[2], shape, CKPT_MAX_DIMS, &n_dims);
 	int rc;
 
-	if (sized && whole_dtensor(c, shape, n_dims, &t))
+	if (is_plain(c, &t) || (sized && whole_dtensor(c, shape, n_dims, &t)))
 		return walk_dense(w, &t, e);
 	rc = each_attr(w, c, count_attr, depth, e);
 	if (!rc)
@@ -673,9 +681,11 @@ static int report_engine(struct walk *w, const struct torch_call *c, const struc
 
 bool kinds_is_wrapper(const struct torch_call *c)
 {
+	struct torch_tensor t;
 	bool function;
 
-	return engine_of(c, &function) || pk_is(c->fn, NULL, "_rebuild_wrapper_subclass");
+	return engine_of(c, &function) ||
+	       (pk_is(c->fn, NULL, "_rebuild_wrapper_subclass") && !is_plain(c, &t));
 }
 
 int kinds_report(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e)

@@ -839,7 +839,11 @@ END_TEST
 #define FLOAT8	    "transformer_engine._make_float8_tensor_in_reduce_ex("
 #define FROM_TYPE   "torch._tensor._rebuild_from_type_v2("
 #define WRAPPER_FN  "torch._utils._rebuild_wrapper_subclass"
-#define FLOATS	    "&('storage', torch.FloatStorage, '0', 'cpu', 40)"
+#define CAST(dtype_and_size, state) \
+	FROM_TYPE WRAPPER_FN \
+		", torchao.T.WeightWithDynamicFloat8CastTensor, (5, torch." dtype_and_size \
+		"), " state ")"
+#define FLOATS "&('storage', torch.FloatStorage, '0', 'cpu', 40)"
 
 /* The value of 'w', and what is seen beside 'a'. */
 static const struct {
@@ -943,6 +947,31 @@ static const struct {
 	  "w.a/3 float32 [2] 8 raw 00000000\n"
 	  "w/1 {\"__class__\": \"torch.T.X\", \"dtype\": \"float32\", \"shape\": [2], \"b\": 5, "
 	  "\"c\": {\"__class__\": \"posix.system\", \"__args__\": [\"false\"]}, \"d\": 1.5}\n" },
+	/* classes that only change how a weight is multiplied */
+	{ CAST("float32, (2,)", "{'_tensor': t0+3(2), '_precomputed_scale': t0+1(1)}"),
+	  "w/1 float32 [2] 8 raw 00004040\n" },
+	{ CAST("float32, (2,)", "({'_tensor': t0+3(2)}, N)"), "w/1 float32 [2] 8 raw 00004040\n" },
+	{ PARAMETER CAST("float32, (2,)", "{'_tensor': t0+3(2)}") ", T, N)",
+	  "w/1 float32 [2] 8 raw 00004040\n" },
+	{ FROM_TYPE WRAPPER_FN ", torchao.T.MXFP8TrainingWeightWrapperTensor, (5, torch.float32, "
+			       "(1,2)), {'_data': t0+3(1,2), 'config': 5})",
+	  "w/1 float32 [1,2] 8 raw 00004040\n" },
+	{ CAST("bfloat16, (2,)", "{'_tensor': t0+0(2)}"),
+	  "w._tensor/9 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torchao.T.WeightWithDynamicFloat8CastTensor\", \"dtype\": "
+	  "\"bfloat16\", \"shape\": [2]}\n" },
+	{ CAST("float32, (3,)", "{'_tensor': t0+0(2)}"),
+	  "w._tensor/9 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torchao.T.WeightWithDynamicFloat8CastTensor\", \"dtype\": "
+	  "\"float32\", \"shape\": [3]}\n" },
+	{ CAST("float32, (2,)", "{'_data': t0+0(2)}"),
+	  "w._data/7 float32 [2] 8 raw 00000000\n"
+	  "w/1 {\"__class__\": \"torchao.T.WeightWithDynamicFloat8CastTensor\", \"dtype\": "
+	  "\"float32\", \"shape\": [2]}\n" },
+	{ CAST("float32, (2,)", "{'_tensor': " CAST("float32, (2,)", "{'_tensor': t0+3(2)}") "}"),
+	  "w._tensor/9 float32 [2] 8 raw 00004040\n"
+	  "w/1 {\"__class__\": \"torchao.T.WeightWithDynamicFloat8CastTensor\", \"dtype\": "
+	  "\"float32\", \"shape\": [2]}\n" },
 	{ FROM_TYPE WRAPPER_FN ", 5, (torch.T.X, torch.float32, (2,)), {'a': t0+0(2)})",
 	  "w.a/3 float32 [2] 8 raw 00000000\n"
 	  "w/1 {\"__class__\": \"torch.Tensor\", \"dtype\": \"float32\", \"shape\": [2]}\n" },
