@@ -51,18 +51,19 @@ test_a_subclass_is_the_tensor_it_stands_for() {
 }
 
 # Of torchao and Transformer Engine, with the weights that torch's operations make of them.
+cases_every_face_has_what_subclasses_stand_for() { printf '%s\n' "dcp_subclasses exp_avg 4" "dcp_cut exp_avg.8 7"; }
 test_every_face_has_what_subclasses_stand_for() {
   local data face
-  need_fixture dcp_subclasses
-  data=$DATA/dcp_subclasses
+  need_fixture "$1"
+  data=$DATA/$1
   mount_at a "$data/ckpt" -o dequantize=bf16
   mount_at b "$data/weights"
   for face in tensors npy safetensors; do
     same "a/$face" "b/$face"
   done
-  ckptfs cat "$data/ckpt" tensors/exp_avg -o dequantize=bf16 | cmp - b/tensors/exp_avg
+  ckptfs cat "$data/ckpt" "tensors/$2" -o dequantize=bf16 | cmp - "b/tensors/$2"
   ckptfs diff "$data/ckpt" "$data/weights" -o dequantize=bf16 >out 2>&1 || true # objects have the classes
-  is "4 equal, 0 differ, 3 only in A, 0 only in B" "$(tail -n 1 out)"
+  is "$3 equal, 0 differ, 3 only in A, 0 only in B" "$(tail -n 1 out)"
   ckptfs stat "$data/ckpt" -o dequantize=bf16 >have
   ckptfs stat "$data/weights" >want
   diff have want >differ || fail "$(head -n 5 differ)"

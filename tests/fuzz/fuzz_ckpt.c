@@ -47,6 +47,7 @@ static const char *const fixtures[] = {
 	"orbax/uncompressed_nodes/ckpt",
 	"orbax/v3_sharded/ckpt",
 	"orbax/msgpack_aggregate/ckpt",
+	"dcp_cut/ckpt",
 };
 enum { N_FIXTURES = sizeof(fixtures) / sizeof(fixtures[0]) };
 

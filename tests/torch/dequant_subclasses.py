@@ -50,7 +50,8 @@ class Subclass(torch.Tensor):
     def __torch_dispatch__(cls, func, types_, args=(), kwargs=None):
         if func is torch.ops.aten.is_pinned.default:
             return False
-        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default, torch.ops.aten._to_copy.default):
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default, torch.ops.aten._to_copy.default,
+                    torch.ops.aten.view.default):
             return args[0].same()
         raise NotImplementedError(func)
 
@@ -74,6 +75,8 @@ ActivationTensor = subclass("torchao.quantization.linear_activation_quantized_te
 State8 = subclass("torchao.optim.subclass_8bit", "OptimState8bit")
 State4 = subclass("torchao.optim.subclass_4bit", "OptimState4bit")
 StateFp8 = subclass("torchao.optim.subclass_fp8", "OptimStateFp8")
+CastTensor = subclass("torchao.float8.fsdp_utils", "WeightWithDynamicFloat8CastTensor")
+TrainingTensor = subclass("torchao.prototype.moe_training.tensor", "MXFP8TrainingWeightWrapperTensor")
 PlainLayout = placed(DTYPE_UTILS, type("PlainLayout", (), {}))
 ZeroPointDomain = placed("torchao.quantization.quant_primitives",
                          enum.Enum("ZeroPointDomain", {"INT": 1, "FLOAT": 2, "NONE": 3}))

@@ -299,6 +299,96 @@ def libraries_in_dcp(out):
     save_file(weights, f"{case.dir}/weights/model.safetensors")
 
 
+# ---- DTensors of subclasses, of which each rank saves a part: FSDP2 with what torchao does to weights and states
+
+RANKS = 4
+
+
+def cut_rank(rank, port, file):
+    """FILE has for each checkpoint its tensors: dim, shape and the ranks' parts."""
+    import dequant_subclasses  # noqa: F401  the classes in it
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    mesh = init_device_mesh("cpu", (RANKS,))
+    for path, state in torch.load(file, weights_only=False).items():
+        dcp.save({name: DTensor.from_local(parts[rank], mesh, [Shard(dim)], run_check=False, shape=torch.Size(shape),
+                                           stride=torch.empty(shape, device="meta").stride())
+                  for name, (dim, shape, parts) in state.items()}, checkpoint_id=path)
+    dist.destroy_process_group()
+
+
+def rows_of(t, dim=0):
+    """The ranks' parts; the last ones may be empty."""
+    parts = list(torch.chunk(t, RANKS, dim))
+    return [part.clone() for part in parts] + [t.narrow(dim, 0, 0)] * (RANKS - len(parts))
+
+
+def cut_in_dcp(out):
+    import dequant_subclasses as made
+    case, state, weights = Case(out, "dcp_cut"), {}, {}
+    for name, t, dim in (("wq", torch.randn(130, 33), 0), ("wk", torch.randn(64, 50).bfloat16(), 1),
+                         ("wv", torch.randn(3, 5), 0)):
+        parts = [made.CastTensor(p.shape, p.dtype, {"_tensor": p, "_linear_mm_config": (1, 2), "_precomputed_scale":
+                                                    torch.ones(()) if name == "wq" else None}) for p in rows_of(t, dim)]
+        state[name] = dim, t.shape, parts
+        case.tensor(name, t)
+        weights[name] = t
+    experts = torch.randn(8, 6, 4)
+    state["experts"] = 0, experts.shape, [made.TrainingTensor(p.shape, p.dtype, {"_data": p, "config": None})
+                                          for p in rows_of(experts)]
+    case.tensor("experts", experts)
+    weights["experts"] = experts
+    shape, block = (192, 128), 256
+    n = shape[0] * shape[1]
+    for name, cls in (("exp_avg.8", made.State8), ("exp_avg.4", made.State4), ("exp_avg.fp8", made.StateFp8)):
+        scale, attrs = made.floats(n // block), {"block_size": block}
+        if cls is made.StateFp8:
+            codes = made.codes(*shape).view(torch.float8_e4m3fn)
+            values = codes.float()
+        elif cls is made.State8:
+            codes, qmap = made.codes(*shape), made.floats(256)
+            values, attrs = qmap[codes.int()], attrs | {"qmap": qmap, "signed": True}
+        else:
+            codes, qmap = made.codes(n // 2), made.floats(16)
+            values = qmap[torch.stack([codes >> 4, codes & 15], -1).int()]
+            attrs |= {"qmap": qmap, "signed": False}
+        state[name] = 0, shape, [cls((shape[0] // RANKS, shape[1]), torch.float32, {"codes": c, "scale": s} | attrs)
+                                 for c, s in zip(rows_of(codes), rows_of(scale))]
+        case.tensor(f"{name}.codes", codes)
+        case.tensor(f"{name}.scale", scale)
+        if "qmap" in attrs:
+            case.tensor(f"{name}.qmap", attrs.pop("qmap"))
+        case.object(name, {"__class__": f"{cls.__module__}.{cls.__name__}", "dtype": "float32",
+                           "shape": list(shape)} | attrs)
+        weights[name] = (values.reshape(-1, block) * scale.view(-1, 1)).view(shape).bfloat16()
+    checkpoints, cases = {case.path: state}, [case]
+    # What cannot be put together.
+    part = {"codes": made.codes(192, 32), "scale": made.floats(24), "qmap": made.floats(256), "block_size": block}
+    rows = part | {"codes": made.codes(48, 128)}
+    unknown = made.Int8Tensor((48, 128), torch.float32, {"qdata": made.codes(48, 128).view(torch.int8), "scale":
+                                                         made.floats(48, 1), "block_size": [1, 128]})
+    for name, dim, parts, of, why in (
+            ("columns", 1, [made.State8((192, 32), torch.float32, part)] * 4, "OptimState8bit",
+             "the tensors in them do not fit together"),
+            ("tables", 0, [made.State8((48, 128), torch.float32, rows | {"qmap": torch.full((256,), float(i))})
+                           for i in range(RANKS)], "OptimState8bit", "the tensors in them do not fit together"),
+            ("some", 0, [made.State8((48, 128), torch.float32, rows)] * 3 + [torch.zeros(48, 128)], "OptimState8bit",
+             "other ranks have none"),
+            ("class", 0, [unknown] * 4, "Int8Tensor", "ckptfs cannot put them together")):
+        bad = Case(out, f"dcp_cut_{name}")
+        checkpoints[bad.path] = {"w": state["wq"], "bad": (dim, shape, parts)}
+        bad.tensors["w"] = case.tensors["wq"]
+        bad.object("not_shown", f"'bad', which is cut into parts of class {of}: {why}")
+        cases.append(bad)
+    torch.save(checkpoints, f"{out}/parts.pt")
+    torch.multiprocessing.spawn(cut_rank, (str(int(os.environ["MASTER_PORT"]) + 1), f"{out}/parts.pt"), RANKS)
+    os.remove(f"{out}/parts.pt")
+    for each in cases:  # which are those of DCP only when they are there
+        each.done()
+    os.makedirs(f"{case.dir}/weights")
+    save_file(weights, f"{case.dir}/weights/model.safetensors")
+
+
 # ---- what torch 1.12 wrote as torch.distributed._shard.checkpoint
 
 ANCIENT = types.ModuleType("torch.distributed._shard.checkpoint.metadata")
@@ -540,6 +630,7 @@ def main():
     in_dcp(out)
     wrapped_in_dcp(out)
     libraries_in_dcp(out)
+    cut_in_dcp(out)
     ancient_dcp(out)
     modules(out)
     scripts(out)

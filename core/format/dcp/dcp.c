@@ -131,6 +131,14 @@ static int wrapped(void *arg, const struct dcp_records *r, const struct dcp_insi
 	return dcp_report_wrapped(x->place, r, q, x->w, e);
 }
 
+static int cut(void *arg, const struct dcp_cut *of, char not_shown[static FORMAT_NOTE],
+	       struct ckpt_err *e)
+{
+	const struct scanning *x = arg;
+
+	return dcp_report_cut(x->place, of, not_shown, x->w, e);
+}
+
 int dcp_scan(struct place *place, char *const *names, size_t n, const struct scan_opts *opts,
 	     struct catalog_writer *w, struct ckpt_err *e)
 {
@@ -138,6 +146,7 @@ int dcp_scan(struct place *place, char *const *names, size_t n, const struct sca
 	struct scanning scanning = { place, w };
 	const struct dcp_join_opts join = { .quantised = quantised,
 					    .wrapped = wrapped,
+					    .cut = cut,
 					    .arg = &scanning,
 					    .many = n > 1 || rank_of(names[0]) >= 0,
 					    .dir = names[0],

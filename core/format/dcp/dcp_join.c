@@ -14,6 +14,7 @@
  */
 #include "base/search.h"
 #include "format/dcp/dcp_records.h"
+#include "format/format.h"
 
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -61,9 +62,10 @@ struct join {
 
 	/* Tensors made of others. */
 	bool found;
-	unsigned in_vain; /* items that were opened last and are what they seem to be */
-	uint32_t present; /* the entry that stands for the FQN */
-	bool can_wait;	  /* and it can be looked at later: */
+	unsigned in_vain;	     /* items that were opened last and are what they seem to be */
+	char not_shown[FORMAT_NOTE]; /* a sentence on those that are not, and why; or empty */
+	uint32_t present;	     /* the entry that stands for the FQN */
+	bool can_wait;		     /* and it can be looked at later: */
 	uint32_t *later;
 	size_t n_later, cap_later;
 };
@@ -372,15 +374,16 @@ static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_
 	return 0;
 }
 
-static int look_inside(struct join *j, const struct tensor_chunks *t, uint32_t rank,
-		       int (*look)(void *arg, const struct dcp_records *r,
-				   const struct dcp_inside *q, struct ckpt_err *e),
-		       struct ckpt_err *e)
+/* Calls `each` for the item of chunk k, which the rank has saved. */
+static int at_chunk(struct join *j, const struct tensor_chunks *t, uint32_t k, uint32_t rank,
+		    dcp_inside_fn *each, void *arg, struct ckpt_err *e)
 {
-	struct stored key = { .rank = rank, .n_dims = (uint8_t)t->n_dims, .off = t->boxes };
+	struct stored key = { .rank = rank,
+			      .n_dims = (uint8_t)t->n_dims,
+			      .off = t->boxes + (size_t)k * 2 * t->n_dims };
 	const struct stored *s = find_stored(j, &key);
 	autofree char *path = NULL;
-	struct dcp_inside q = { t->fqn, t->fqn_len, t->path, NULL, t->locs };
+	struct dcp_inside q = { t->fqn, t->fqn_len, t->path, NULL, t->locs + k };
 	const struct pk_str *name;
 
 	if (!s)
@@ -393,7 +396,43 @@ static int look_inside(struct join *j, const struct tensor_chunks *t, uint32_t r
 		memcpy(path, j->o->dir, j->o->dir_len);
 	memcpy(path + j->o->dir_len, name->data, name->len + 1u);
 	q.path = path;
-	return look(j->o->arg, j->r, &q, e);
+	return each(arg, &q, e);
+}
+
+static int look_at_quantised(void *arg, const struct dcp_inside *q, struct ckpt_err *e)
+{
+	const struct join *j = arg;
+
+	return j->o->quantised(j->o->arg, j->r, q, e);
+}
+
+static int look_at_wrapped(void *arg, const struct dcp_inside *q, struct ckpt_err *e)
+{
+	const struct join *j = arg;
+
+	return j->o->wrapped(j->o->arg, j->r, q, e);
+}
+
+struct cut_in_join {
+	struct dcp_cut of;
+	struct join *j;
+	const uint32_t *ranks;
+};
+
+static int at_cut(const struct dcp_cut *of, uint32_t k, dcp_inside_fn *each, void *arg,
+		  struct ckpt_err *e)
+{
+	const struct cut_in_join *x = of->join;
+
+	return at_chunk(x->j, of->t, k, x->ranks[k], each, arg, e);
+}
+
+static int look_at_cut(struct join *j, const struct tensor_chunks *t, const uint32_t *ranks,
+		       struct ckpt_err *e)
+{
+	struct cut_in_join x = { { j->r, t, at_cut, &x }, j, ranks };
+
+	return j->o->cut(j->o->arg, &x.of, j->not_shown, e);
 }
 
 /* Quantisers are in the items; those of several chunks may differ. */
@@ -404,7 +443,7 @@ static bool is_quantised(const struct tensor_chunks *t)
 
 /*
  * Tensors that are made of others, such as torchao's, look like any other tensor in the metadata: of
- * the elements that they stand for, and in one chunk. Their items have other sizes. Those of small
+ * the elements that they stand for, in one chunk or many. Their items have other sizes. Those of small
  * tensors tell nothing: they are opened if there is such a tensor elsewhere. Where many large ones
  * have other sizes for another reason, such as a storage of more elements, no more are opened.
  */
@@ -414,8 +453,8 @@ static enum size size_of(const struct tensor_chunks *t)
 {
 	uint64_t bytes;
 
-	if (t->count != 1 || is_quantised(t) || t->locs->file == CATALOG_NO_FILE ||
-	    !box_volume(t->n_dims, t->shape, &bytes) ||
+	if (!t->count || is_quantised(t) || t->locs->file == CATALOG_NO_FILE ||
+	    !box_volume(t->n_dims, t->boxes + t->n_dims, &bytes) ||
 	    ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size))
 		return AS_IT_SEEMS;
 	if (t->locs->length < bytes || t->locs->length - bytes > ARCHIVE_BYTES)
@@ -424,7 +463,7 @@ static enum size size_of(const struct tensor_chunks *t)
 }
 
 /* 1 if the tensor has been reported, or is to be looked at later. */
-static int join_wrapped(struct join *j, const struct tensor_chunks *t, uint32_t rank,
+static int join_wrapped(struct join *j, const struct tensor_chunks *t, const uint32_t *ranks,
 			struct ckpt_err *e)
 {
 	enum size size = size_of(t);
@@ -439,7 +478,8 @@ static int join_wrapped(struct join *j, const struct tensor_chunks *t, uint32_t 
 		j->later[j->n_later++] = j->present;
 		return 1;
 	}
-	rc = look_inside(j, t, rank, j->o->wrapped, e);
+	rc = t->count == 1 ? at_chunk(j, t, 0, *ranks, look_at_wrapped, j, e)
+			   : look_at_cut(j, t, ranks, e);
 	j->found |= rc > 0;
 	if (size == OTHER)
 		j->in_vain = rc ? 0 : j->in_vain + 1;
@@ -499,13 +539,13 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 	t.boxes = j->boxes;
 	t.locs = j->locs;
 	if (j->o->wrapped)
-		rc = join_wrapped(j, &t, ranks[0], e);
+		rc = join_wrapped(j, &t, ranks, e);
 	if (rc)
 		return rc < 0 ? rc : 0;
 	rc = catalog_add_tensor(j->w, &t, e);
 	return rc || !j->o->quantised || !is_quantised(&t)
 		       ? rc
-		       : look_inside(j, &t, ranks[0], j->o->quantised, e);
+		       : at_chunk(j, &t, 0, *ranks, look_at_quantised, j, e);
 }
 
 static const struct stored *object_of(struct join *j, size_t at)
@@ -650,6 +690,8 @@ int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalo
 	}
 	for (size_t i = 0; !rc && i < j.n_later; i++)
 		rc = join_entry(&j, j.later[i], false, e);
+	if (!rc)
+		rc = format_tell_not_shown(j.not_shown, w, e);
 	free(j.later);
 	free(j.first);
 	free(j.at);

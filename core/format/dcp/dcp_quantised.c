@@ -30,8 +30,7 @@ static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct 
 	return ckd_add(&at, x->at, off) ? 0 : x->file.read(x->file.arg, at, buf, len, e);
 }
 
-/* Has the checkpoint a tensor or object of this name already? */
-static bool is_taken(const void *arg, const char *name, size_t len)
+bool dcp_is_taken(const void *arg, const char *name, size_t len)
 {
 	const struct dcp_records *r = arg;
 	const struct pk_str *s = pk_intern(r->strings, name, len);
@@ -48,25 +47,11 @@ static bool is_taken_beside(const struct dcp_records *r, const struct dcp_inside
 		return true;
 	memcpy(name, q->fqn, q->fqn_len);
 	memcpy(name + q->fqn_len, word, strlen(word));
-	return is_taken(r, name, q->fqn_len + strlen(word));
+	return dcp_is_taken(r, name, q->fqn_len + strlen(word));
 }
 
-static int report(const struct dcp_records *r, const struct dcp_inside *q, struct torchsave *t,
-		  uint64_t base, bool wrapped, struct catalog_writer *w, struct ckpt_err *e)
-{
-	struct ckpt_err why;
-	int rc;
-
-	if (wrapped)
-		return torchsave_report_wrapped(t, q->path, base, q->fqn, q->fqn_len, q->fqn_path,
-						is_taken, r, w, e);
-	rc = torchsave_report_quantiser(t, q->path, base, q->fqn, q->fqn_len, q->fqn_path, w, &why);
-	return rc == -ENOMEM ? err_nomem(e) : 0; /* a damaged item is reported when it is read */
-}
-
-/* Reports what is in the item; 0 if the item cannot be opened, which reading it reports. */
-static int look_inside(struct place *place, const struct dcp_records *r, const struct dcp_inside *q,
-		       bool wrapped, struct catalog_writer *w, struct ckpt_err *e)
+int dcp_look_inside(struct place *place, const struct dcp_inside *q, dcp_look_fn *look, void *arg,
+		    struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct source *file CLEANUP(source_freep) = NULL;
 	struct torchsave t = { 0 };
@@ -93,7 +78,7 @@ static int look_inside(struct place *place, const struct dcp_records *r, const s
 		torchsave_release(&t);
 		return rc == -ENOMEM ? err_nomem(e) : 0;
 	}
-	rc = report(r, q, &t, item.at, wrapped, w, e);
+	rc = look(arg, q, &t, file, e);
 	torchsave_release(&t);
 	if (rc < 0 || !source_is_same(file))
 		return rc;
@@ -101,17 +86,54 @@ static int look_inside(struct place *place, const struct dcp_records *r, const s
 	return kept ? kept : rc;
 }
 
+struct reporting {
+	const struct dcp_records *r;
+	struct catalog_writer *w;
+};
+
+static int report_quantiser(void *arg, const struct dcp_inside *q, struct torchsave *t,
+			    struct source *file, struct ckpt_err *e)
+{
+	const struct reporting *x = arg;
+	struct ckpt_err why;
+	int rc = torchsave_report_quantiser(t, q->path, q->loc->offset, q->fqn, q->fqn_len,
+					    q->fqn_path, x->w, &why);
+
+	(void)file;
+	return rc == -ENOMEM ? err_nomem(e) : 0; /* a damaged item is reported when it is read */
+}
+
 int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
 			 const struct dcp_inside *q, struct catalog_writer *w, struct ckpt_err *e)
 {
+	struct reporting x = { r, w };
+
 	return is_taken_beside(r, q, ".scale") || is_taken_beside(r, q, ".zero_point") ||
 			       is_taken_beside(r, q, ".axis")
 		       ? 0
-		       : look_inside(place, r, q, false, w, e);
+		       : dcp_look_inside(place, q, report_quantiser, &x, w, e);
+}
+
+static int report_wrapped(void *arg, const struct dcp_inside *q, struct torchsave *t,
+			  struct source *file, struct ckpt_err *e)
+{
+	const struct reporting *x = arg;
+	const struct torchsave_wrapped how = { .name = q->path,
+					       .base = q->loc->offset,
+					       .fqn = q->fqn,
+					       .fqn_len = q->fqn_len,
+					       .path = q->fqn_path,
+					       .taken = dcp_is_taken,
+					       .taken_arg = x->r };
+
+	(void)file;
+	return torchsave_report_wrapped(t, &how, x->w, e);
 }
 
 int dcp_report_wrapped(struct place *place, const struct dcp_records *r, const struct dcp_inside *q,
 		       struct catalog_writer *w, struct ckpt_err *e)
 {
-	return look_inside(place, r, q, true, w, e);
+	struct reporting x = { r, w };
+
+	return dcp_look_inside(place, q, report_wrapped, &x, w, e);
 }

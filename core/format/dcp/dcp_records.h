@@ -11,6 +11,7 @@
 #ifndef DCP_DCP_RECORDS_H
 #define DCP_DCP_RECORDS_H
 
+#include "format/format.h"
 #include "parse/pickle.h"
 
 #include <stdbool.h>
@@ -22,6 +23,9 @@ struct chunk_loc;
 struct ckpt_err;
 struct place;
 struct scan_opts;
+struct source;
+struct tensor_chunks;
+struct torchsave;
 
 #define DCP_NO_TENSOR UINT32_MAX
 #define DCP_NO_LENGTH UINT64_MAX
@@ -127,6 +131,16 @@ struct dcp_inside {
 	const char *path;	     /* of the data file */
 	const struct chunk_loc *loc; /* of the item */
 };
+/* One in several items. */
+typedef int dcp_inside_fn(void *arg, const struct dcp_inside *q, struct ckpt_err *e);
+struct dcp_cut {
+	const struct dcp_records *r;
+	const struct tensor_chunks *t;
+	/* Calls `each` for the item of chunk k, if there is one. */
+	int (*at)(const struct dcp_cut *of, uint32_t k, dcp_inside_fn *each, void *arg,
+		  struct ckpt_err *e);
+	void *join;
+};
 struct dcp_join_opts {
 	bool many; /* there is one metadata file per rank */
 	/* The first dir_len bytes are prefixed to the names of data files: "weights/", or
@@ -144,14 +158,30 @@ struct dcp_join_opts {
 	 * others, which have been reported instead. NULL if quantised is. */
 	int (*wrapped)(void *arg, const struct dcp_records *r, const struct dcp_inside *q,
 		       struct ckpt_err *e);
+	/* The same for one in several items; see dcp_report_cut. */
+	int (*cut)(void *arg, const struct dcp_cut *of, char not_shown[static FORMAT_NOTE],
+		   struct ckpt_err *e);
 	void *arg;
 };
 /* Reports its scale and zero point, if they can be found. */
 int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
 			 const struct dcp_inside *q, struct catalog_writer *w, struct ckpt_err *e);
+/* Has the checkpoint, a struct dcp_records, a tensor or object of this name? */
+bool dcp_is_taken(const void *arg, const char *name, size_t len);
+/* Opens the item, unless it is damaged or missing, which reading it reports, and returns what `look`
+ * does; else 0. */
+typedef int dcp_look_fn(void *arg, const struct dcp_inside *q, struct torchsave *t,
+			struct source *file, struct ckpt_err *e);
+int dcp_look_inside(struct place *place, const struct dcp_inside *q, dcp_look_fn *look, void *arg,
+		    struct catalog_writer *w, struct ckpt_err *e);
 /* Reports what a wrapper is made of; 1 if it did. */
 int dcp_report_wrapped(struct place *place, const struct dcp_records *r, const struct dcp_inside *q,
 		       struct catalog_writer *w, struct ckpt_err *e);
+/* Puts together what the items of a tensor that is cut are made of, and reports it; 1 if it did. If
+ * they are made of others and that is not possible, the tensor is not shown, and a note says so. */
+int dcp_report_cut(struct place *place, const struct dcp_cut *of,
+		   char not_shown[static FORMAT_NOTE], struct catalog_writer *w,
+		   struct ckpt_err *e);
 /* Reports everything to the catalog. */
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct ckpt_err *e);

@@ -18,6 +18,7 @@
 struct catalog_writer;
 struct ckpt_err;
 struct st_index;
+struct tensor_chunks;
 struct torch_tensor;
 
 enum torchsave_kind {
@@ -85,13 +86,33 @@ int torchsave_report_at(struct torchsave *t, const char *name, const struct pk_v
 int torchsave_report_quantiser(struct torchsave *t, const char *name, uint64_t base,
 			       const char *fqn, size_t fqn_len, const uint8_t *path,
 			       struct catalog_writer *w, struct ckpt_err *e);
-/*
- * The same of a tensor that is made of others: itself, as an object, and these, under names that are
- * not in use; 1 if it is one.
- */
+
+/* The name of the class if the saved value is a tensor that is made of others, or NULL; it lives as
+ * long as t. */
+const char *torchsave_wrapper_class(struct torchsave *t);
+/* Is a name in use already? */
 typedef bool torchsave_taken_fn(const void *arg, const char *name, size_t len);
-int torchsave_report_wrapped(struct torchsave *t, const char *name, uint64_t base, const char *fqn,
-			     size_t fqn_len, const uint8_t *path, torchsave_taken_fn *taken,
-			     const void *arg, struct catalog_writer *w, struct ckpt_err *e);
+/* Called for a tensor that is an attribute, with how it would be reported, which it may change; 1:
+ * it is not reported. */
+typedef int torchsave_part_fn(void *arg, const char *attribute, size_t len, struct tensor_chunks *c,
+			      struct ckpt_err *e);
+struct torchsave_wrapped {
+	const char *name; /* of the data file */
+	uint64_t base;	  /* where the archive begins in it */
+	const char *fqn;  /* of the tensor, and its path, see catalog_path.h */
+	size_t fqn_len;
+	const uint8_t *path;
+	torchsave_taken_fn *taken; /* NULL: none is */
+	const void *taken_arg;
+	/* Of one that several archives have parts of: */
+	const uint64_t *shape; /* of all of it; NULL: what the archive says */
+	size_t n_dims;
+	torchsave_part_fn *part; /* may be NULL */
+	void *part_arg;
+	bool only_parts; /* nothing else is reported */
+};
+/* Reports a tensor that is made of others: itself, as an object, and these; 1 if it is one. */
+int torchsave_report_wrapped(struct torchsave *t, const struct torchsave_wrapped *how,
+			     struct catalog_writer *w, struct ckpt_err *e);
 
 #endif

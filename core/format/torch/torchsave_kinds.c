@@ -504,7 +504,9 @@ static int report_wrapper(struct walk *w, const struct torch_call *c, unsigned d
 		buf_str(&w->text, ", \"dtype\": ");
 		buf_json_str(&w->text, a[1].g->name->data, a[1].g->name->len);
 	}
-	if (sized)
+	if (w->wrapped && w->wrapped->shape)
+		put_shape(w, w->wrapped->shape, w->wrapped->n_dims);
+	else if (sized)
 		put_shape(w, shape, n_dims);
 	rc = is_dtensor ? 0 : each_attr(w, c, put_attr, depth, e);
 	if (!rc)

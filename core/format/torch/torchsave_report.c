@@ -111,8 +111,10 @@ static int count_of(struct walk *w, int kind, uint32_t **ret, struct ckpt_err *e
 /* Has the checkpoint something else of that name? */
 static bool is_taken(const struct walk *w)
 {
-	return w->taken && w->path.len > w->own_len &&
-	       w->taken(w->taken_arg, w->path.data, w->path.len);
+	const struct torchsave_wrapped *how = w->wrapped;
+
+	return how && how->taken && w->path.len > how->fqn_len &&
+	       how->taken(how->taken_arg, w->path.data, w->path.len);
 }
 
 /* Gives the value another name if this one is in use: "w@2". */
@@ -166,8 +168,10 @@ int walk_text(struct walk *w, const char *text, size_t len, const char *fault, s
 {
 	struct place_in_walk from;
 	struct ckpt_err why;
-	int rc = claim_name(w, AN_OBJECT, &from, e);
+	int rc = w->wrapped && w->wrapped->only_parts ? 1 : claim_name(w, AN_OBJECT, &from, e);
 
+	if (rc > 0)
+		return 0;
 	if (rc)
 		return rc;
 	rc = add_object(w, text, len, fault, &why);
@@ -244,6 +248,17 @@ static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc
 	return rc;
 }
 
+/* Of a wrapper that several archives have parts of. */
+static int look_at_part(struct walk *w, struct tensor_chunks *c, struct ckpt_err *e)
+{
+	const struct torchsave_wrapped *how = w->wrapped;
+	size_t from = how ? how->fqn_len + 1 : 0;
+
+	return how && how->part && w->path.len >= from
+		       ? how->part(how->part_arg, w->path.data + from, w->path.len - from, c, e)
+		       : 0;
+}
+
 int walk_dense(struct walk *w, const struct torch_tensor *t, struct ckpt_err *e)
 {
 	uint64_t box[2 * CKPT_MAX_DIMS] = { 0 };
@@ -271,6 +286,9 @@ int walk_dense(struct walk *w, const struct torch_tensor *t, struct ckpt_err *e)
 		if (x)
 			x->found = true;
 	}
+	rc = look_at_part(w, &chunks, e);
+	if (rc)
+		return rc < 0 ? rc : 0;
 	rc = claim_name(w, A_TENSOR, &from, e);
 	if (rc)
 		return rc;
@@ -496,9 +514,18 @@ int torchsave_report_quantiser(struct torchsave *t, const char *name, uint64_t b
 	return rc < 0 ? rc : 0;
 }
 
-int torchsave_report_wrapped(struct torchsave *t, const char *name, uint64_t base, const char *fqn,
-			     size_t fqn_len, const uint8_t *path, torchsave_taken_fn *taken,
-			     const void *arg, struct catalog_writer *w, struct ckpt_err *e)
+const char *torchsave_wrapper_class(struct torchsave *t)
+{
+	const struct pk_value root = pickle_root(t->pickle);
+	struct torch_call c;
+
+	if (!torch_call_of(&root, &c) || !c.fn || !kinds_is_wrapper(&c))
+		return NULL;
+	return c.class && c.class->type == PK_GLOBAL ? c.class->g->name->data : "?";
+}
+
+int torchsave_report_wrapped(struct torchsave *t, const struct torchsave_wrapped *how,
+			     struct catalog_writer *w, struct ckpt_err *e)
 {
 	const struct pk_value root = pickle_root(t->pickle);
 	struct torch_call c;
@@ -507,10 +534,8 @@ int torchsave_report_wrapped(struct torchsave *t, const char *name, uint64_t bas
 
 	if (!torch_call_of(&root, &c) || !c.fn || !kinds_is_wrapper(&c))
 		return 0;
-	rc = begin_item(&walk, t, name, base, fqn, fqn_len, path, w, e);
-	walk.taken = taken;
-	walk.taken_arg = arg;
-	walk.own_len = fqn_len;
+	rc = begin_item(&walk, t, how->name, how->base, how->fqn, how->fqn_len, how->path, w, e);
+	walk.wrapped = how;
 	if (!rc)
 		rc = kinds_report(&walk, &c, (unsigned)walk.n_steps, e);
 	end_walk(&walk);

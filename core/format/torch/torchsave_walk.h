@@ -31,10 +31,8 @@ struct walk {
 		bool is_position;
 	} steps[WALK_MAX_DEPTH + 1];
 	size_t n_steps;
-	bool error_named;	   /* the message has the name already */
-	torchsave_taken_fn *taken; /* or NULL; is a name longer than own_len in use? */
-	const void *taken_arg;
-	size_t own_len;
+	bool error_named;			 /* the message has the name already */
+	const struct torchsave_wrapped *wrapped; /* NULL: it is no walk over one */
 	bool off_path; /* the name is not that of a value in the state dict */
 	uint8_t cuts[(WALK_MAX_DEPTH + 1) * CATALOG_PATH_NUMBER]; /* the steps, for the catalog */
 	struct buf path, text;

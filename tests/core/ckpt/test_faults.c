@@ -515,6 +515,7 @@ static const struct job jobs[] = {
 	{ "a tree of torch.save, made of others", see_tree, "torchsave_parts/ckpt/model.pt", MEMORY,
 	  0, 0, 0, NULL },
 	{ "a tree of DCP, made of others", see_tree, "dcp_wrapped/ckpt", MEMORY, 0, 0, 0, NULL },
+	{ "a tree of DCP, cut", see_tree, "dcp_cut/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of torch 1.12", see_tree, "old_112/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of HyperParallel", see_tree, "hp_a_collective/ckpt", MEMORY, 0, 0, 0, NULL },
 	{ "a tree of Megatron", see_tree, "mcore_flat/ckpt", MEMORY, 0, 0, 0, NULL },
