@@ -32,15 +32,16 @@ struct place_options;
 	X(LIST, include, TREE, "GLOB", "show only FQNs that match; repeatable") \
 	X(LIST, exclude, TREE, "GLOB", "hide FQNs that match; repeatable") \
 	X(FILE, rename, TREE, "FILE", "rules that rename FQNs, one s/REGEX/REPLACEMENT/ per line") \
-	X(TEXT, weights, TREE, "PREFIX", "FQNs below PREFIX are the model of hf/, pt/, ranks/") \
+	X(TEXT, weights, TREE, "PREFIX", "tensors below PREFIX are the model in hf/, pt/, ranks/") \
 	X(TEXT, master, TREE, "yes|no", \
-	  "yes: the model of hf/, pt/, gguf/ is the fp32 masters of its weights") \
+	  "yes: show fp32 masters in place of weights in hf/, pt/, gguf/") \
 	X(TEXT, dtype, TREE, "bf16|fp16|fp32", "cast 16- to 64-bit floats to bf16, fp16 or fp32") \
 	X(TEXT, dequantize, TREE, "bf16|fp16|fp32", \
 	  "show quantised weights as the bf16, fp16 or fp32 they stand for") \
 	X(TEXT, average, TREE, "NAME:WEIGHT,...", \
 	  "show weighted averages of these checkpoints; or last:8") \
-	X(LIST, overlay, TREE, "PATH", "show the tensors of PATH in place of those; repeatable") \
+	X(LIST, overlay, TREE, "PATH", \
+	  "show tensors of PATH in place of their namesakes; repeatable") \
 	X(LIST, lora, TREE, "DIR[:SCALE]", "merge this LoRA adapter of PEFT; repeatable") \
 	X(FILE, assets, TREE, "DIR", "show the files of DIR (config.json, ...) in hf/") \
 	X(SIZE, shard_size, TREE, "SIZE", \
@@ -48,26 +49,27 @@ struct place_options;
 	X(FILE, layout, TREE, "FILE", "show in ranks/ what each rank of a mesh holds") \
 	X(FILE, recipe, TREE, "NAME", "make the model by a recipe; see 'ckptfs help recipes'") \
 	X(TEXT, experts, TREE, "fused|split|stored", \
-	  "show experts fused in one tensor, split, or stored") \
+	  "show the experts of a layer fused, split, or as they are stored") \
 	X(TEXT, gguf_dtype, TREE, \
 	  "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q4_k_s|q4_k_m|q5_k_s|q5_k_m|q6_k|mxfp4", \
-	  "types in gguf/, quantised like llama-quantize (the model's)") \
+	  "type of matrices in gguf/, as in llama-quantize (default: the model's)") \
 	X(TEXT, quantize, TREE, "fp8_dynamic|fp8_block", \
 	  "quantise linear layers in hf/, for vLLM and SGLang") \
-	X(TEXT, index, HOW, "PATH", "where to keep the chunk index; :memory: for none on disk") \
+	X(TEXT, index, HOW, "PATH", "where to keep the chunk index; with :memory: not on disk") \
 	X(FLAG, allow_missing, TREE, NULL, \
 	  "accept incomplete tensors; opening one is an I/O error") \
-	X(FLAG, strict, HOW, NULL, "refuse a model that config.json would not load") \
+	X(FLAG, strict, HOW, NULL, "refuse a model that does not match its config.json") \
 	X(FLAG, ignore_ctime, HOW, NULL, \
 	  "treat a file as unchanged if only its ctime changed (chmod)") \
-	X(TEXT, endpoint, HOW, "URL", "the store's own address, for s3:// and hf://") \
+	X(TEXT, endpoint, HOW, "URL", "address of the store, for s3:// and hf://") \
 	X(TEXT, region, HOW, "NAME", "region of the bucket of an s3:// address") \
-	X(TEXT, profile, HOW, "NAME", "profile in ~/.aws/config with the credentials for s3://") \
+	X(TEXT, profile, HOW, "NAME", "profile in ~/.aws with the credentials for s3://") \
 	X(FLAG, anonymous, HOW, NULL, "send no credentials to a store") \
 	X(TEXT, cache_dir, HOW, "DIR", \
-	  "where to keep what was fetched from a store; none: nowhere") \
-	X(SIZE, cache_size, HOW, "SIZE", "maximum of that (default a tenth of the free disk)") \
-	X(SIZE, retry, HOW, "SECONDS", "how long to repeat a request to a store (default 60)") \
+	  "where to cache what is fetched from a store; none: in memory only") \
+	X(SIZE, cache_size, HOW, "SIZE", \
+	  "maximum size of that cache (default a tenth of the free disk)") \
+	X(SIZE, retry, HOW, "SECONDS", "how long to retry a request to a store (default 60)") \
 	X(SIZE, cache, HOW, "SIZE", "maximum memory for decoded blocks (default 256MiB)") \
 	X(SIZE, maps, PROGRAM, "SIZE", "bound on chunk maps in memory (8MiB)") \
 	X(FLAG, map_files, PROGRAM, NULL, \

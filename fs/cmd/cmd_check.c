@@ -199,9 +199,9 @@ const struct command command_check = {
 		    "  $ ckptfs check --max-abs=1e4 --exclude='optim.*' run/step-1000\n",
 	.details = "Every tensor must be covered exactly once, and every item must lie inside its "
 		   "file.\n"
-		   "Findings with one cause are reported once, with the first names; -v and "
+		   "Findings with the same cause are reported once, with the first names; -v and "
 		   "--json list\n"
-		   "all. Exit status 1 when there are faults.\n",
+		   "all. Exit status 1 if there are faults.\n",
 	.words = WORDS_STORE | WORDS_NAMES | WORDS_CACHE | WORDS_QUIET | WORDS_CHECK | WORDS_JOBS |
 		 WORDS_JSON,
 	.min_args = 1,

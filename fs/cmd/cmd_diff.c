@@ -453,10 +453,10 @@ const struct command command_diff = {
 	.examples = "  $ ckptfs diff run/step-1000 run/step-2000\n"
 		    "  $ ckptfs diff --model --values run/step-1000 run/step-2000 '*.norm.weight'\n"
 		    "  $ ckptfs diff --report=changes.html run/step-1000 run/step-2000\n",
-	.details = "It does not matter how they are cut or what wrote them. Prints one line for "
-		   "each tensor or\n"
-		   "object that differs, and a summary. Exit status 0 when all are equal, 1 when "
-		   "not, 2 when\n"
+	.details = "It does not matter how tensors are cut or what wrote the checkpoints. Prints "
+		   "one line for each\n"
+		   "tensor or object that differs, and a summary. Exit status 0 if all are equal, "
+		   "1 if not, 2 if\n"
 		   "some could not be compared.\n",
 	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_DIFF | WORDS_JOBS |
 		 WORDS_JSON,

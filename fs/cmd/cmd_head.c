@@ -204,7 +204,8 @@ const struct command command_head = {
 	.complete = "fn",
 	.summary = "Print elements of a tensor, as NumPy prints them",
 	.examples = "  $ ckptfs head run/step-1000 model.norm.weight '[:4]'\n",
-	.details = "SLICE is written as in Python: '[0:4, ::128]'. Only what is printed is read.\n",
+	.details = "SLICE is written as in Python: '[0:4, ::128]'. Reads no elements but those "
+		   "that it prints.\n",
 	.words = WORDS_TENSORS | WORDS_CACHE | WORDS_QUIET | WORDS_HEAD | WORDS_JSON,
 	.min_args = 2,
 	.max_args = 3,

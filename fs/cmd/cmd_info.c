@@ -430,9 +430,8 @@ const struct command command_info = {
 		    "  $ ckptfs info --json run/step-1000 -o assets=hf-config\n",
 	.details = "With an FQN, describes that tensor and all its chunks: box of elements "
 		   "(offsets + sizes),\n"
-		   "data file, byte offset and length there, and encoding. Of an object, also its "
-		   "value as "
-		   "JSON.\n",
+		   "data file, byte offset and length in it, and encoding; for an object also its "
+		   "value, as JSON.\n",
 	.words = WORDS_TREE | WORDS_QUIET | WORDS_COLOR | WORDS_JSON,
 	.min_args = 1,
 	.max_args = 2,

@@ -418,8 +418,8 @@ const struct command command_ls = {
 		    "  $ ckptfs ls -h --tree --depth=3 run/step-1000\n",
 	.details = "Names are in natural order; in a GLOB, '*' also matches dots and slashes. For "
 		   "a run, lists\n"
-		   "its complete checkpoints, with -l the incomplete ones too. Exit status 1 when "
-		   "nothing\n"
+		   "its complete checkpoints, and with -l also the incomplete ones. Exit status 1 "
+		   "if nothing\n"
 		   "matches.\n",
 	.words = WORDS_TENSORS | WORDS_QUIET | WORDS_LS | WORDS_COLOR | WORDS_JSON,
 	.min_args = 1,

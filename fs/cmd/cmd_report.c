@@ -97,9 +97,9 @@ const struct command command_report = {
 		    "  $ ckptfs report --stat --output=run.html run\n",
 	.details = "Writes one file, report.html unless --output names another, which a browser "
 		   "opens without a\n"
-		   "network. --stat reads all elements and adds what values tensors have. Of a run "
-		   "the page has a\n"
-		   "table of its checkpoints, and the tensors of the latest.\n",
+		   "network. --stat reads all elements and adds statistics. For a run, the page "
+		   "has a table of its\n"
+		   "checkpoints, and the tensors of the latest.\n",
 	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_CACHE | WORDS_QUIET |
 		 WORDS_REPORT | WORDS_JOBS,
 	.min_args = 1,

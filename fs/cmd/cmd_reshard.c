@@ -244,15 +244,15 @@ const struct command command_reshard = {
 	.examples = "  $ ckptfs reshard --ranks=8 run/step-1000 run/step-1000.8\n"
 		    "  $ ckptfs reshard --model --format=safetensors run/step-1000 model -o "
 		    "assets=hf-config\n",
-	.details = "DST is written as DST.partial and renamed when all of it is on disk. Without "
-		   "--layout,\n"
-		   "tensors are cut along their first dimension. With --model, --weights or "
-		   "--recipe only the\n"
-		   "model is written, as safetensors with config.json and the tokenizer, from "
-		   "beside SRC or\n"
-		   "--assets. Under mpirun every process is a rank. DST may be an address: "
-		   "s3://BUCKET/KEY,\n"
-		   "gs://BUCKET/KEY.\n",
+	.details =
+		"DST is written as DST.partial and renamed when all of it is on disk. Without "
+		"--layout,\n"
+		"tensors are cut along their first dimension. With --model, --weights or --recipe, "
+		"only the\n"
+		"model is written; as safetensors it comes with config.json and the tokenizer, "
+		"from beside SRC\n"
+		"or from --assets. Under mpirun, every process is a rank. DST may be an address:\n"
+		"s3://BUCKET/KEY, gs://BUCKET/KEY.\n",
 	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_MISSING | WORDS_CACHE |
 		 WORDS_QUIET | WORDS_JOBS | WORDS_RESHARD,
 	.min_args = 2,

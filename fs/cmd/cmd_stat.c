@@ -595,17 +595,17 @@ const struct command command_stat = {
 	.name = "stat",
 	.usage = "CKPT [GLOB...]",
 	.complete = "fn",
-	.summary = "Show what values tensors have: extremes, mean, norm, NaN",
+	.summary = "Print statistics of values: extremes, mean, norm, NaN",
 	.examples = "  $ ckptfs stat --by=role --sort=std run/step-1000 'model.*'\n"
 		    "  $ ckptfs stat --json run/step-1000 model.norm.weight\n"
 		    "  $ ckptfs stat run '*.norm.weight'\n",
 	.details = "Reads every tensor, or those whose FQNs match a glob, and prints a row for "
 		   "each and one for\n"
-		   "all. NaN and infinities are counted, and left out of the other columns. Of a "
-		   "run, a row\n"
-		   "for each checkpoint, and how much changed since the one before. Exit status 2 "
-		   "when some\n"
-		   "could not be read.\n",
+		   "all. NaN and infinities are counted and are left out of the other columns. "
+		   "For a run,\n"
+		   "prints a row for each checkpoint, and how much changed since the previous one. "
+		   "Exit\n"
+		   "status 2 if some could not be read.\n",
 	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_STAT | WORDS_JOBS |
 		 WORDS_JSON,
 	.min_args = 1,

@@ -222,10 +222,10 @@ const struct command command_stats = {
 	.summary = "Print what a mount has served",
 	.examples = "  $ ckptfs stats mnt\n"
 		    "  $ ckptfs stats --json mnt\n",
-	.details =
-		"Requests, bytes, latencies, errors, caches, memory, what kernel and daemon have\n"
-		"agreed on since the mount began, and the last ten messages of MNT/.ckptfs/log.\n"
-		"--json prints MNT/.ckptfs/stats.json as it is.\n",
+	.details = "Requests, bytes, latencies, errors, caches and memory since the mount began, "
+		   "what the kernel\n"
+		   "and the daemon have agreed on, and the last ten messages of MNT/.ckptfs/log.\n"
+		   "--json prints the content of MNT/.ckptfs/stats.json.\n",
 	.words = WORDS_JSON,
 	.min_args = 1,
 	.max_args = 1,

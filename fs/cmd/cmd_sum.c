@@ -294,10 +294,9 @@ const struct command command_sum = {
 	.summary = "Print a hash of each tensor that does not depend on format and layout",
 	.examples = "  $ ckptfs sum run/step-1000 > sums\n"
 		    "  $ ckptfs sum --xxh run/step-1000 'model.*'\n",
-	.details =
-		"The hash is that of the tensor's bytes in C order, as tobytes() returns them in "
-		"Python.\n"
-		"With --check: exit status 0 when all tensors are as the list has them, else 1.\n",
+	.details = "The hash is that of the tensor's bytes in C order, as tobytes() returns them "
+		   "in Python.\n"
+		   "With --check: exit status 0 if all tensors match the list, else 1.\n",
 	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_SUM | WORDS_JOBS,
 	.min_args = 1,
 	.max_args = SIZE_MAX,

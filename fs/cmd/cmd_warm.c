@@ -586,13 +586,13 @@ const struct command command_warm = {
 	.summary = "Read files of a mount or a checkpoint into the page cache",
 	.examples = "  $ ckptfs warm mnt/hf\n"
 		    "  $ ckptfs warm run/step-1000/hf\n",
-	.details = "PATH is a file or directory of a mount, or CKPT or CKPT/PATH without a mount, "
-		   "to which the\n"
-		   "options apply; CKPT may be an address (ckptfs-remote(7)). Reads data files in "
-		   "the order in which they are stored, then "
-		   "what the mount\n"
-		   "shows of them if the kernel caches it; of a whole checkpoint, only the data "
-		   "files.\n",
+	.details = "PATH is a file or directory of a mount; or CKPT or CKPT/PATH, which need not "
+		   "be mounted, and\n"
+		   "to which the options apply. CKPT may be an address; see ckptfs-remote(7). "
+		   "Reads data files in\n"
+		   "the order in which they are stored, then the files of the mount if the kernel "
+		   "caches them; of\n"
+		   "a whole checkpoint, only the data files.\n",
 	.words = WORDS_TREE | WORDS_QUIET | WORDS_JOBS,
 	.min_args = 1,
 	.max_args = SIZE_MAX,

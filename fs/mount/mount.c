@@ -875,7 +875,7 @@ const struct command command_mount = {
 	.examples = "  $ ckptfs mount run/step-1000 mnt\n"
 		    "  $ ckptfs mount run mnt\n"
 		    "  $ ckptfs mount run/step-1000 mnt -o assets=hf-config,dtype=bf16\n",
-	.details = "Returns when the mount is usable. Unmount with 'ckptfs umount MNT'.\n",
+	.details = "Returns when the mount can be used. Unmount with 'ckptfs umount MNT'.\n",
 	.words = WORDS_OPEN | WORDS_MOUNT | WORDS_QUIET,
 	.min_args = 2,
 	.max_args = 2,
