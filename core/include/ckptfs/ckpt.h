@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt - an opened checkpoint and the tree of virtual files over it. The mount, the commands and
- * this interface share one engine. Installed as <ckptfs/ckpt.h> with the library libckpt; the
+ * ckpt - an opened checkpoint and the tree of virtual files that shows it. The mount, the commands
+ * and this interface share one engine. Installed as <ckptfs/ckpt.h> with the library libckpt; the
  * manual is ckpt(3). Functions that only a file server needs are in <ckptfs/ckpt_mount.h>.
  *
  *	const char *const opts[] = { "dtype=bf16", NULL };
@@ -14,8 +14,8 @@
  *	n = ckpt_file_read(f, buf, sizeof(buf), 0, &e);
  *
  * Unless stated otherwise, functions return 0, or a negative errno with one sentence in *e. Tensor
- * and object numbers and nodes need not be valid: for an invalid number functions return -EINVAL,
- * for an invalid node -ENOENT, unless they document something else.
+ * and object numbers and nodes need not be valid: unless documented otherwise, functions return
+ * -EINVAL for an invalid number and -ENOENT for an invalid node.
  *
  * Sizes and offsets are in bytes, shapes and boxes in elements, times in nanoseconds since the
  * epoch. Pointers passed to a callback are valid during the call; other strings and arrays that
@@ -27,8 +27,8 @@
  *
  * Structures only ever grow at the end, so a program works with every libckpt of the soname it was
  * linked with: each function passes the size of the program's structure to its _sized counterpart.
- * Members that only one side knows are 0 in results, and are an error (ENOTSUP) if set in
- * arguments.
+ * A member that only the library knows counts as 0; one that only the program knows is 0 in
+ * results, and is an error (ENOTSUP) if it is set in arguments.
  *
  * Threads: open and close from one thread; all other functions may be called from any number of
  * threads at once.
@@ -52,12 +52,12 @@ CKPT_API const char *ckpt_version(void);
 
 /*
  * Options are strings, "dtype=bf16" or, for those without a value, "allow_missing"; the array ends
- * with NULL. ckptfs(1) describes the options of the commands; these are for programs only:
+ * with NULL. ckptfs-mount(1) describes the options of the commands; these are for programs only:
  *
  *	runs		also accept a directory of checkpoints, see ckpt_is_run
  *	rebuild_index	build the chunk index even if a current one exists
- *	backwards	the model is not what recipe= makes, but what it would make the weights
- *			from
+ *	backwards	run recipe= backwards: the model is what the recipe would make the
+ *			weights from
  *	allow_holes	open although tensors have holes, for programs that report them;
  *			allow_missing would also accept missing data files
  *	map_files	read pages that are in the page cache in place: faster. Installs a
@@ -199,22 +199,23 @@ CKPT_API int64_t ckpt_model_find(const struct ckpt *c, const char *name, size_t 
  */
 CKPT_API size_t ckpt_similar(const struct ckpt *c, const char *name, size_t len, char *buf,
 			     size_t cap);
-/* Index of the one of n names that is most like this one, or n if none is. For suggestions. */
+/* Index of that one of n names which is most similar to this one, or n if none is similar. For
+ * suggestions. */
 CKPT_API size_t ckpt_nearest(const char *name, size_t len, const char *const names[], size_t n);
 /* Index of the stored tensor that the model shows, unsplit, under that name, or -1. */
 CKPT_API int64_t ckpt_model_stored(const struct ckpt *c, const char *name, size_t len);
 /*
- * With the option layout: the box of model tensor i that a rank holds, as ranks/ shows it; n_dims
- * numbers each. False: the rank holds nothing of it, there is no such rank, or the layout keeps
- * experts in one tensor where hf/ splits them (set the option experts).
+ * With the option layout: the box of model tensor i that a rank holds, as ranks/ shows it. ret_off
+ * and ret_len have n_dims numbers each. False: the rank holds nothing of it, there is no such rank,
+ * or the layout keeps experts in one tensor where hf/ splits them (set the option experts).
  */
 CKPT_API bool ckpt_rank_box(const struct ckpt *c, uint64_t rank, uint64_t i, uint64_t *ret_off,
 			    uint64_t *ret_len);
 CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct ckpt_err *e);
 
 /*
- * Elements of a tensor, copied into the caller's memory. Arrays have n_dims numbers each and may be
- * NULL; { 0 } is the whole tensor, in row-major order.
+ * Selects elements of a tensor to be copied into the caller's memory. Arrays have n_dims numbers
+ * each and may be NULL; { 0 } is the whole tensor, in row-major order.
  *
  *	// columns 16 to 31 of every second row, into a matrix with rows of 100
  *	float rows[n][100];
@@ -252,10 +253,10 @@ static inline int ckpt_model_slice_read(struct ckpt *c, uint64_t i, const struct
 }
 
 /*
- * Is the tensor, as it is shown, one run of bytes in one real file? If so, returns 0: *ret_fd, owned
- * by the caller, is that file, open for reading and unchanged since the checkpoint was opened, and
- * *ret_off where the tensor begins in it, for mmap(2). What is read from it or mapped are the file's
- * current contents, which nothing checks. 1: no.
+ * Is the tensor, as it is shown, one run of bytes in one real file? If so, returns 0: *ret_fd,
+ * owned by the caller, is that file, open for reading and unchanged since the checkpoint was
+ * opened, and *ret_off is the offset at which the tensor begins in it, for mmap(2). Reads and
+ * mappings see the file's current contents, which nothing checks. 1: no.
  */
 CKPT_API int ckpt_tensor_backing(struct ckpt *c, uint64_t i, int *ret_fd, uint64_t *ret_off,
 				 struct ckpt_err *e);
@@ -375,10 +376,10 @@ static inline int ckpt_run_open(struct ckpt *c, const char *path, const char *co
 }
 
 /*
- * Can a loader use what a face shows? For hf/: do its tensors match, by name and shape, those that
- * the model of config.json has? NO: loading fails, or leaves random weights. UNCHECKED: this
- * library does not know what the model needs. ABSENT: there is no such face; the text gives the
- * reason.
+ * Can a loader use what a face (hf/, gguf/, ...) shows? For hf/: do its tensors match, by name and
+ * shape, those that the model of config.json has? NO: loading fails, or leaves random weights.
+ * UNCHECKED: this library does not know what the model needs. ABSENT: there is no such face; the
+ * text gives the reason.
  */
 enum ckpt_serves { CKPT_SERVES_YES, CKPT_SERVES_NO, CKPT_SERVES_UNCHECKED, CKPT_SERVES_ABSENT };
 struct ckpt_verdict {
@@ -387,7 +388,7 @@ struct ckpt_verdict {
 	const char *text; /* "complete for LlamaForCausalLM (config.json from assets)" */
 };
 /*
- * Calls `each` for every such face. now: skip what takes long, which is a gguf/ that nothing has
+ * Calls `each` for every such face. now: skip what takes long, which is a gguf/ that has not been
  * looked up yet, because that reads the tokenizer. A non-zero return of `each` stops and is
  * returned. For a run: -EISDIR.
  */
@@ -446,8 +447,8 @@ static inline int ckpt_type(struct ckpt *c, ckpt_node node, struct ckpt_stat *re
  * negative errno. */
 CKPT_API int64_t ckpt_readlink(struct ckpt *c, ckpt_node node,
 			       char out[CKPT_ROOM(CKPT_NAME_MAX + 1)], struct ckpt_err *e);
-/* Checks that a directory can be listed. For a run: looks for checkpoints that have come or gone,
- * and opens the one concerned. For a checkpoint: always 0. */
+/* Checks that a directory can be listed. For a run: looks for checkpoints that have appeared or
+ * vanished, and opens the one that `dir` belongs to. For a checkpoint: always 0. */
 CKPT_API int ckpt_enter(struct ckpt *c, ckpt_node dir, struct ckpt_err *e);
 /* Entry number `pos` (from 0) of a directory, without "." and "..". 1: no such entry. The numbering
  * of a run's root has gaps. */
@@ -503,9 +504,9 @@ CKPT_API int ckpt_sources(struct ckpt *c, ckpt_node node,
 			  struct ckpt_err *e);
 
 /*
- * Reads bytes of a data file, at a path that ckpt_sources has given, so that reading them again takes
- * no longer than memory or the local disk do: after that the kernel has them, or, of a checkpoint in
- * an object store, the cache of what was fetched from it. -ENOENT: it is not a data file.
+ * Reads bytes of a data file, at a path obtained from ckpt_sources, so that reading them again is
+ * as fast as memory or the local disk: they are then in the kernel's page cache or, for a
+ * checkpoint in an object store, in the cache of fetched data. -ENOENT: it is not a data file.
  */
 CKPT_API int ckpt_source_bring(struct ckpt *c, const char *path, uint64_t off, uint64_t len,
 			       struct ckpt_err *e);
@@ -514,7 +515,7 @@ CKPT_API int ckpt_source_bring(struct ckpt *c, const char *path, uint64_t off, u
  * Asset i, in natural order of the names; false past the last. Strings are borrowed until
  * ckpt_close. Without the option assets, a file in the checkpoint's directory takes precedence; one
  * in the parent directory is used only if its owner and mode, and the parent's, make it as
- * trustworthy as the checkpoint, see ckptfs(1). The file is opened once, so the file that was
+ * trustworthy as the checkpoint, see ckptfs-mount(1). The file is opened once, so the file that was
  * examined is the one read.
  */
 struct ckpt_asset {

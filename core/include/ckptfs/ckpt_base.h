@@ -22,8 +22,8 @@
 #endif
 
 /*
- * Supplied by the caller: untouched on success, always set on failure. The message is one sentence:
- * what was being done, to which thing, and what was found.
+ * Supplied by the caller: untouched on success, always set on failure. The message is one sentence
+ * that says what was being done, to what, and what was found.
  */
 struct ckpt_err {
 	int code; /* positive errno */

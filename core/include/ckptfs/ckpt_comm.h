@@ -23,8 +23,8 @@
  * rank passed 0, else the failure of the lowest failing rank, as "rank 2: <its sentence>". So do
  * not return after a failed step: pass its result to the next call. The result of such a call may
  * be returned at once, because all ranks return it; context may be put in front of the message. No
- * rank blocks on one that has failed: a rank that returns early, or calls another function than the
- * others, makes the call fail on all ranks. Messages of a lone rank have no prefix.
+ * rank blocks on one that has failed: a rank that returns early, or calls a different function from
+ * the others, makes the call fail on all ranks. Messages of a lone rank have no prefix.
  *
  * Threads: at most one at a time may use a struct ckpt_comm.
  */
@@ -74,8 +74,8 @@ struct ckpt_comm {
 /* A lone rank: needs no init and no release. */
 CKPT_API struct ckpt_comm ckpt_comm_self(void);
 
-/* ops and self must outlive *c. Fails with ENOMEM, or with EINVAL if rank is not below size, on
- * this rank only: the others are not informed. */
+/* ops and self must outlive *c. Fails with ENOMEM, or with EINVAL if rank is not below size; this
+ * concerns this rank only, and the others are not informed. */
 CKPT_API int ckpt_comm_init(struct ckpt_comm *c, const struct ckpt_comm_ops *ops, void *self,
 			    size_t rank, size_t size, struct ckpt_err *e);
 CKPT_API void ckpt_comm_release(struct ckpt_comm *c); /* does not free self */

@@ -51,25 +51,26 @@ struct ckpt_diff_side {
 struct ckpt_diff_heat {
 	size_t rows, columns;
 	/*
-	 * In row-major order: of the differences B - A of a cell's elements that with the largest
-	 * magnitude; NaN if one of the elements changed and is not finite in A or in B.
+	 * In row-major order, for each cell: the difference B - A of that of its elements for which
+	 * it is largest in magnitude; NaN if one of the elements changed and is not finite in A or
+	 * in B.
 	 */
 	const float *cells;
 };
 
 struct ckpt_diff_values {
 	uint64_t elements;
-	/* Elements whose bytes differ. Between two dtypes: whose values differ, where any NaN
-	 * equals any NaN and 0 equals -0. */
+	/* Elements whose bytes differ. If the dtypes differ: elements whose values differ; any NaN
+	 * then equals any NaN, and 0 equals -0. */
 	uint64_t changed;
 	bool numeric; /* the members below are known: not for packed, quantised and bits types, nor
                          for a real and a complex tensor */
 	uint64_t nan_a, nan_b; /* elements that are NaN */
 	uint64_t infinite;     /* changed elements that are infinite on one side or both, not NaN */
-	uint64_t finite;       /* elements finite on both sides, over which the next two are
-                                  computed; they are 0 if there are none */
+	uint64_t finite;       /* elements finite on both sides, over which max_abs, mean_abs and l2
+                                  are computed; these are 0 if there are none */
 	double max_abs, mean_abs; /* absolute difference; infinite where it is beyond double */
-	double l2;		  /* the L2 norm of the difference, over the same elements */
+	double l2;		  /* the L2 norm of the difference */
 	double norm_a;		  /* if requested: the L2 norm of A, over its finite elements */
 	/* NULL: not requested, no change, no elements, or not real numbers */
 	const struct ckpt_diff_heat *heat;
@@ -104,7 +105,7 @@ struct ckpt_diff {
 	void *arg;
 	uint64_t names, counts[CKPT_DIFF_RESULTS]; /* filled in */
 	bool norms; /* with `values`: also compute norm_a; reads nothing more */
-	/* With `values`: heat of at most so many rows and columns; 0: none. */
+	/* With `values`: heat of at most this many rows and columns; 0: none. */
 	unsigned heat;
 };
 #define CKPT_DIFF_MAX_JOBS 64

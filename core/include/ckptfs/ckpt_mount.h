@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_mount - what a file server over the tree needs besides ckpt.h: names of nodes, answers
+ * ckpt_mount - what a server of the tree's files needs besides ckpt.h: names of nodes, answers
  * without copying, files that can be passed through, attributes and counters. `ckptfs mount` is
- * such a server over FUSE; one over 9P or NFS would need no more.
+ * such a server for FUSE; one for 9P or NFS would need no more.
  *
  * Threads: as ckpt.h.
  */
@@ -25,8 +25,8 @@ CKPT_API int ckpt_name(struct ckpt *c, ckpt_node node, char name[CKPT_ROOM(CKPT_
 
 /* ---- files ---- */
 
-/* True for a single tensor that needs no decoding: caching it in the page cache as well would only
- * hold the same bytes in memory twice. */
+/* True for a single tensor that needs no decoding: caching the mount's file in the page cache as
+ * well would only hold the same bytes in memory twice. */
 CKPT_API bool ckpt_file_is_plain(const struct ckpt_file *f);
 /*
  * For a thread that has answered a read and is idle: decode the blocks that a sequential reader is
@@ -34,15 +34,15 @@ CKPT_API bool ckpt_file_is_plain(const struct ckpt_file *f);
  */
 CKPT_API void ckpt_file_ahead(struct ckpt_file *f);
 /*
- * Closes the data files of those checkpoints of a run that nobody has used for that long, so that a
- * deleted checkpoint gives its space back. They are opened again when they are needed. Returns true
- * while there are others, for which to call it again later. Nothing happens to what is in a store, and
- * if c is not a run.
+ * Closes the data files of those checkpoints of a run that nobody has used for unused_ms, so that a
+ * deleted checkpoint frees its space. They are opened again when they are needed. Returns true if
+ * others have been unused for a shorter time; call it again later then. Does nothing for
+ * checkpoints in an object store, and nothing if c is not a run.
  */
 CKPT_API bool ckpt_let_go(struct ckpt *c, unsigned unused_ms);
 /*
- * True once a data file of the checkpoint was found to have changed: anything the caller has cached
- * of the checkpoint's files is then invalid. Never true for a run's own info.json.
+ * True once a data file of the checkpoint has been found to have changed: whatever the caller has
+ * cached of the checkpoint's files is then invalid. Never true for a run's own info.json.
  */
 CKPT_API bool ckpt_file_is_stale(const struct ckpt_file *f);
 
@@ -113,23 +113,23 @@ static inline void ckpt_counters(struct ckpt *c, struct ckpt_counters *ret)
 }
 
 /*
- * What the object store costs that a checkpoint or run is in: counted since the process has connected
- * to it, for all checkpoints that share the connection (the same cache and deadlines).
+ * Traffic with the object store that holds a checkpoint or run: counted since the process connected
+ * to it, for all checkpoints that share the connection (those with the same cache and deadlines).
  */
 struct ckpt_network {
-	uint64_t requests, bytes; /* that arrived, of the data */
-	uint64_t retries;	  /* requests made again because one failed */
-	uint64_t hedges;	  /* second requests because the first took so long */
-	/* Measured on the last requests, or 0: the time to the first byte of an answer, and the bytes
-	 * per second of a connection and of all together. */
+	uint64_t requests, bytes; /* bytes: of data that arrived */
+	uint64_t retries;	  /* requests repeated because one failed */
+	uint64_t hedges;	  /* second requests made because the first took long */
+	/* Measured on the latest requests, or 0: the time to the first byte of an answer, and the
+	 * bytes per second of one connection and of all together. */
 	uint64_t latency_us, connection_bps, total_bps;
-	uint64_t window_bytes; /* that may be on their way */
+	uint64_t window_bytes; /* bytes that may be in transit */
 	uint64_t cache_hits,
-		cache_misses; /* reads of what was here, and of what had to be fetched */
-	char cache_note[512]; /* why nothing is kept although it should be; "": nothing is wrong */
-	uint64_t restarts;    /* of ckptfs-fetch, because it has died */
+		cache_misses; /* reads of data that was cached, and that had to be fetched */
+	char cache_note[512]; /* why nothing is cached although it should be; "": all is well */
+	uint64_t restarts;    /* of ckptfs-fetch, because it died */
 };
-/* False: it is on this machine. Never blocks. */
+/* False: c is on this machine. Never blocks. */
 CKPT_API bool ckpt_network_sized(struct ckpt *c, struct ckpt_network *ret, size_t size);
 static inline bool ckpt_network(struct ckpt *c, struct ckpt_network *ret)
 {
@@ -148,23 +148,24 @@ CKPT_API int ckpt_address(const char *path, char **ret, struct ckpt_err *e);
 CKPT_API int ckpt_assets(struct ckpt *c, int (*each)(void *arg, const struct ckpt_source *s),
 			 void *arg, struct ckpt_err *e);
 /*
- * The absolute path, borrowed, of the directory outside the checkpoint or run that its links may
- * lead to: that of a Hugging Face cache. NULL if links are not followed beyond its own directory.
+ * The absolute path, borrowed, of the directory outside the checkpoint or run into which its links
+ * may lead: that of a Hugging Face cache. NULL if links out of its own directory are not followed.
  */
 CKPT_API const char *ckpt_beyond(const struct ckpt *c);
 /*
- * Calls `each` for every path, absolute, or address that reading this checkpoint also needs: those of
- * other checkpoints that its tensors are computed or taken from (average=, overlay=, lora=); the
- * directories that links of those may lead to; its own, if it is the base of an average and lies
- * outside the run that was named; and all files of a checkpoint that was named by one of them. Goes
- * on until `each` returns something else than 0, which is returned. A run has none.
+ * Calls `each` for every absolute path or address that reading this checkpoint also needs: those of
+ * other checkpoints from which its tensors are computed or taken (average=, overlay=, lora=); the
+ * directories into which links of those may lead; its own, if it is the base of an average and lies
+ * outside the run that was named; and all files of a checkpoint that was named by one of them. A
+ * non-zero return of `each` stops and is returned. A run has none.
  */
 CKPT_API int ckpt_others(const struct ckpt *c, int (*each)(void *arg, const char *path), void *arg);
 /*
- * Ends the threads of the library, while no other function of it is called: for a program that gives
- * up rights, which each thread has for itself. Checkpoints stay open. Those in object stores need a
- * thread: the next call that does starts it, with the rights of its caller. From then on no new
- * ckptfs-fetch is started, which such a program may not do: what would need one is an error.
+ * Ends the threads of the library: for a program that gives up rights, which each thread has for
+ * itself. No other function of the library may be running. Checkpoints stay open. Those in object
+ * stores need a thread; the next call that needs it starts it, with the rights of its caller. From
+ * now on no new ckptfs-fetch is started, because such a program may not start one: whatever would
+ * need a new one is an error.
  */
 CKPT_API void ckpt_rest(void);
 /* The directory for chunk indexes unless options name another, created if needed; the caller frees

@@ -4,9 +4,10 @@
  * checkpoint, and the planners that make plans from metadata and state dicts. ckpt_save and
  * ckpt_load call planners; this header is for programs that replace planners or call them directly.
  *
- * Each rank describes what it holds (a state dict), and its planner makes a local plan of it. One
- * rank, the coordinator, makes a global plan of all local plans and, when saving, the checkpoint's
- * metadata. Each rank finishes its part of the global plan and moves data item by item:
+ * Each rank describes what it holds (a state dict), and its planner makes a local plan from it. One
+ * rank, the coordinator, makes a global plan from all local plans and, when saving, the
+ * checkpoint's metadata. Each rank finishes its part of the global plan and moves data item by
+ * item:
  *
  *	ckpt_save_planner_new(CKPT_PLANNER_DCP, &p, &e);
  *	ckpt_save_planner_configure(&p, &dict, &options, &e);
@@ -18,7 +19,8 @@
  *	ckpt_save_planner_free(&p);
  *
  * Loading works the same way with a load planner, whose items are acquired, filled and applied. A
- * planner may be configured again for the next checkpoint. Calls in another order fail with EPERM.
+ * planner may be configured again for the next checkpoint. Calls in any other order fail with
+ * EPERM.
  *
  * There is a planner for each system, and a program may supply its own by filling in the functions.
  *
@@ -62,8 +64,8 @@ CKPT_BEGIN
 #define CKPT_META_NO_HINT (-1)
 
 /*
- * Identifies a chunk of an entry. Equality and hash cover fqn and offset; the hint, where in a list
- * of chunks to look first, is not part of the identity.
+ * Identifies a chunk of an entry. Equality and hash cover fqn and offset; the hint, which tells
+ * where in a list of chunks to look first, is not part of the identity.
  */
 struct ckpt_meta_index {
 	const char *fqn;
@@ -197,12 +199,12 @@ struct ckpt_save_planning {
 	bool keep_redundancy; /* write every copy, as HyperParallel does with
                                  remove_redundancy=False */
 	bool no_paths;	      /* no planner_data, as torch does with flatten_state_dict=False */
-	bool save_to_minimum_rank; /* of ranks that hold the same data let the lowest write, not the
-                                      least loaded */
+	bool save_to_minimum_rank; /* if several ranks hold the same data, the lowest one writes it,
+                                      not the least loaded */
 	/*
-	 * Do not send plans again that equal those of the previous save: they are sent empty and
-	 * marked `unchanged`, and each side uses the plan it has kept. The number of ranks must
-	 * stay the same, and all ranks must use the same options.
+	 * Do not resend plans that equal those of the previous save: they are sent empty and marked
+	 * `unchanged`, and each side uses the plan it has kept. The number of ranks must stay the
+	 * same, and all ranks must use the same options.
 	 */
 	bool cache_plans;
 };
@@ -224,7 +226,7 @@ struct ckpt_save_planner_ops {
 struct ckpt_save_planner {
 	const struct ckpt_save_planner_ops *ops;
 	void *self;
-	uint8_t step; /* enum ckpt_planner_step; CKPT_STEP_NEW at birth */
+	uint8_t step; /* enum ckpt_planner_step; must start as CKPT_STEP_NEW */
 };
 
 CKPT_API int ckpt_save_planner_new(enum ckpt_planner_system system, struct ckpt_save_planner *ret,
@@ -260,7 +262,7 @@ typedef int ckpt_take_bytes_fn(void *arg, const struct ckpt_state_entry *entry, 
 struct ckpt_load_planning {
 	size_t rank;
 	bool is_coordinator;
-	bool allow_partial_load;	/* leave entries alone that the checkpoint lacks */
+	bool allow_partial_load;	/* leave entries that the checkpoint lacks unchanged */
 	ckpt_take_bytes_fn *take_bytes; /* NULL: the dict has no bytes entries */
 	void *arg;
 };
@@ -320,8 +322,8 @@ CKPT_API int ckpt_load_planner_acquire_tensor(struct ckpt_load_planner *p,
 					      const struct ckpt_read_item *item,
 					      struct ckpt_tensor_view *ret, struct ckpt_err *e);
 /*
- * The elements have been read: v is the view from acquire_tensor, now filled, or a view of the
- * reader's own memory with the same lengths and dtype, which is copied.
+ * To be called when the elements have been read: v is the view from acquire_tensor, now filled, or
+ * a view of the reader's own memory with the same lengths and dtype, which is copied.
  */
 CKPT_API int ckpt_load_planner_apply_tensor(struct ckpt_load_planner *p,
 					    const struct ckpt_read_item *item,

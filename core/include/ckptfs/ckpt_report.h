@@ -10,8 +10,8 @@
  * The page is one file that needs no network. Names in it may be any bytes: they are data, never
  * markup.
  *
- * ckpt_diff_report makes such a page of two checkpoints: what one of them lacks, which tensors
- * changed, how much, and where.
+ * ckpt_diff_report makes such a page that compares two checkpoints: what one of them lacks, which
+ * tensors changed, by how much, and where.
  *
  * Threads: call it from any thread; callbacks run on the calling thread.
  */
@@ -25,16 +25,16 @@ CKPT_BEGIN
 
 struct ckpt_report {
 	const char *path;    /* of the checkpoint, for the title and for commands on the page */
-	const char *program; /* the page was made by it: "ckptfs 0.5.1"; NULL: the library */
+	const char *program; /* named as the maker of the page: "ckptfs 0.5.1"; NULL: the library */
 	const char *const *options; /* with which c was opened, for commands on the page; or NULL */
-	bool stat;		    /* read all values; of a run, those of every checkpoint */
-	unsigned jobs;		    /* for this, as in struct ckpt_values_scan */
+	bool stat;		    /* read all values; for a run, those of every checkpoint */
+	unsigned jobs;		    /* for reading values, as in struct ckpt_values_scan */
 	/*
 	 * Opens a checkpoint of the run; the callee closes it with ckpt_close. NULL: open with the
 	 * options.
 	 */
 	int (*open)(void *arg, const char *checkpoint, struct ckpt **ret, struct ckpt_err *e);
-	/* Bytes of values; begins again with each checkpoint. May be NULL. */
+	/* Bytes of values; starts again at 0 for each checkpoint. May be NULL. */
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *arg;
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ckpt_reshard - writes an opened checkpoint again: for another number of ranks, in another layout,
- * in another format. Data passes from the load planner to the save planner piece by piece, so
- * memory does not grow with the tensors.
+ * ckpt_reshard - rewrites an opened checkpoint for another number of ranks, in another layout or in
+ * another format. Data passes from the load planner to the save planner piece by piece, so memory
+ * does not grow with the tensors.
  *
  *	struct ckpt_reshard r = { .format = CKPT_DCP, .ranks = 8 };
  *	rc = ckpt_reshard(c, "run/step-100.8", &r, &e);
@@ -12,7 +12,7 @@
  * (with the option allow_missing they are written), and so are objects if the format has none.
  *
  * Objects are values of the training program, and each format stores them in its own form;
- * ckptfs(1) says how each is converted.
+ * ckptfs-reshard(1) says how each is converted.
  *
  * Threads: one call at a time for each checkpoint; it starts and ends threads of its own.
  */
@@ -27,13 +27,14 @@ CKPT_BEGIN
 
 struct ckpt_reshard {
 	enum ckpt_format format;
-	/* Number of ranks to write for; 0: that of the layout, else, unless the format stores whole
-	 * tensors, that of the source if its files are named after ranks, else 1. */
+	/* Number of ranks to write for. 0: that of the layout, if there is one; else that of the
+	 * source, if its files are named after ranks and the format does not store whole tensors;
+	 * else 1. */
 	uint64_t ranks;
-	/* Layout file, see ckptfs(1); NULL: every tensor is split along its first dimension, as
-	 * torch.chunk does, or kept whole if the format stores whole tensors. */
+	/* Layout file, see ckptfs-layouts(5); NULL: every tensor is split along its first dimension,
+	 * as torch.chunk does, or kept whole if the format stores whole tensors. */
 	const char *layout;
-	/* Its format and its functions are ignored; NULL: defaults. */
+	/* Options of the save, of which format and functions are ignored; NULL: defaults. */
 	const struct ckpt_save_opts *save;
 	/*
 	 * Only the model, under its names in hf/; no objects. As safetensors, it comes with the
@@ -48,7 +49,7 @@ struct ckpt_reshard {
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *progress_arg;
 	/*
-	 * Polled from any thread: return true to give up with ECANCELED, which leaves the same
+	 * Polled, from any thread: return true to give up with ECANCELED, which leaves the same
 	 * state as any other failure. May be NULL.
 	 */
 	bool (*stop)(void *arg);

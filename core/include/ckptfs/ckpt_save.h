@@ -10,15 +10,15 @@
  *
  *	rc = ckpt_save(comm, "run/step-100", &dict, &opts, &e);
  *
- * ckpt_load fills shards of the same names, cut in any other way, from any checkpoint that
- * ckpt_open reads, whatever its ranks and format. A single process passes ckpt_comm_self();
- * ckpt_comm.h has ranks as threads and as MPI processes. A program may supply its own planners
+ * ckpt_load fills shards of the same names, however they are cut, from any checkpoint that
+ * ckpt_open reads, whatever its ranks and format. A single process passes ckpt_comm_self(); with
+ * ckpt_comm.h, ranks are threads or MPI processes. A program may supply its own planners
  * (ckpt_plan.h) and storage writers and readers (ckpt_storage.h).
  *
  * Functions return 0 or a negative errno with one sentence in *e; all ranks fail with the same
  * sentence, that of the first rank that failed. If a save fails or is killed, what existed at its
- * destination before is unchanged. The path may be an address of an object store, if the ranks are
- * threads of one process; ckptfs-remote(7) tells what is guaranteed there.
+ * destination before is unchanged. The path may be an address in an object store, if the ranks are
+ * threads of one process; ckptfs-remote(7) describes what is guaranteed there.
  *
  * Threads: one call at a time for each struct ckpt_comm; the state dict must stay until it returns.
  */
@@ -57,17 +57,17 @@ struct ckpt_save_opts {
 	bool file_per_item; /* DCP, Megatron: one file per item instead of per rank or thread */
 	unsigned threads; /* DCP, Megatron: writer threads per rank, each with a file of its own; 0:
                              one */
-	/* tensor bytes per file; safetensors: 0 is 5 GB; zarr: of a chunk, 0 is 256 MiB */
+	/* safetensors: tensor bytes per file, 0: 5 GB; zarr: bytes per chunk, 0: 256 MiB */
 	uint64_t shard_size;
 	bool no_paths; /* DCP: leave out planner_data; otherwise entries without a path are written
                           at the top level */
-	bool save_to_lowest_rank; /* of ranks that hold the same data let the lowest write, not the
-                                     least loaded */
+	bool save_to_lowest_rank; /* if several ranks hold the same data, the lowest one writes it,
+                                     not the least loaded */
 	/* The caller's own, instead of the format's; may be NULL. */
 	struct ckpt_save_planner *planner;
 	struct ckpt_storage_writer *writer;
-	/* Do not send plans again that have not changed. Needs a planner that is kept from save to
-	 * save (and, for safetensors, a writer). */
+	/* Do not resend plans that have not changed. Needs a planner (and, for safetensors, a
+	 * writer) that is kept from save to save. */
 	bool cache_plans;
 	/* `bytes` more have been written; called from any thread; may be NULL. */
 	void (*progress)(void *arg, uint64_t bytes);
@@ -77,11 +77,11 @@ struct ckpt_save_opts {
 	 * ckpt_open (endpoint=, region=, profile=, anonymous, retry=); NULL: none.
 	 */
 	const char *const *open;
-	/* Asked, from any thread, while the store is waited for: true gives up with ECANCELED. May
-	 * be NULL. */
+	/* Polled, from any thread, while waiting for the store: return true to give up with
+	 * ECANCELED. May be NULL. */
 	bool (*stop)(void *arg);
 	void *stop_arg;
-	/* Told about uploads of a failed save that could not be removed, one sentence; may be
+	/* Called with a sentence about uploads of a failed save that could not be removed; may be
 	 * NULL. */
 	void (*warn)(void *arg, const char *what);
 	void *warn_arg;
@@ -111,7 +111,7 @@ static inline int ckpt_save_writer(const struct ckpt_save_opts *opts,
 
 struct ckpt_load_opts {
 	const char *const *open;	/* options as for ckpt_open; NULL: none */
-	bool allow_partial;		/* leave entries alone that the checkpoint lacks */
+	bool allow_partial;		/* leave entries that the checkpoint lacks unchanged */
 	ckpt_take_bytes_fn *take_bytes; /* NULL: the dict has no bytes entries */
 	void *arg;			/* passed to take_bytes */
 	/* Instead of CKPT_PLANNER_DCP and ckpt_reader_new; may be NULL. */

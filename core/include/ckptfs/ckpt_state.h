@@ -11,7 +11,7 @@
  *
  * The program supplies the box (off and len), or computes it with ckpt_sharding_box from a mesh and
  * placements (DTensor), ckpt_rank_offsets_box from rank offsets (Megatron) or ckpt_hp_layout_box
- * from a layout (HyperParallel). ckpt_sharded_dict_new makes a state dict of Megatron's sharded
+ * from a layout (HyperParallel). ckpt_sharded_dict_new makes a state dict from Megatron's sharded
  * tensors.
  *
  * All structures are plain values that borrow their arrays from the program. Offsets and lengths of
@@ -108,7 +108,8 @@ struct ckpt_path_step {
 
 /*
  * Bytes that are in memory (data), or that `read` supplies piece by piece, so that they need not
- * fit in memory. A caller that gets one from ckpt_save_planner_get_data must call ckpt_data_close.
+ * fit in memory. A caller that gets such a value from ckpt_save_planner_get_data must call
+ * ckpt_data_close.
  */
 struct ckpt_data {
 	const void *data; /* NULL: call read, from any thread; for a tensor in whole elements */
@@ -138,7 +139,7 @@ struct ckpt_state_dict {
 /* ---- as Megatron describes it ---- */
 
 /*
- * A program with Megatron core's ShardedTensor and ShardedObject (core 0.20, mapping.py) lists
+ * A program that has Megatron core's ShardedTensor and ShardedObject (core 0.20, mapping.py) lists
  * those of its rank, in any order, and gets a state dict for ckpt_save or ckpt_load:
  *
  *	struct ckpt_array a = { rows, CKPT_DTYPE_BF16, 2, local_shape };
@@ -154,7 +155,7 @@ struct ckpt_state_dict {
  * What Megatron rejects fails with EINVAL and Megatron's message.
  */
 
-/* Which replica this is: a number, or several. The main one, all 0, is the one that is saved. */
+/* Which replica this is: one number, or several. The main one, with all 0, is the one saved. */
 struct ckpt_replica_id {
 	const int64_t *ids;
 	size_t n;
@@ -226,8 +227,8 @@ struct ckpt_sharded_object {
 	struct ckpt_replica_id replica;
 	struct ckpt_data bytes; /* if it is being saved */
 };
-/* Do all ranks' objects of one key include each main replica once, as many as the shape
- * requires? */
+/* Do the objects of one key, taken from all ranks, include the main replica of each object that the
+ * shape requires exactly once? */
 CKPT_API int ckpt_sharded_objects_check(const struct ckpt_sharded_object *objects, size_t n,
 					struct ckpt_err *e);
 
@@ -254,8 +255,8 @@ CKPT_API void ckpt_sharded_dict_free(struct ckpt_sharded_dict *d);
 /*
  * A layout: a mesh, which dimension of a tensor each of its axes splits, and which rank is at each
  * position. Mesh axes are counted from the right. What HyperParallel refuses fails with EINVAL and
- * its text. Every rank saves its box as a CKPT_LOCAL_BOX; of ranks with the same box the planner
- * lets one write.
+ * HyperParallel's message. Every rank saves its box as a CKPT_LOCAL_BOX; if several ranks have the
+ * same box, the planner lets one of them write it.
  */
 struct ckpt_hp_layout {
 	const uint64_t *mesh; /* mesh_shape */
@@ -292,9 +293,9 @@ typedef int ckpt_hp_visit_fn(void *arg, uint64_t rank, const uint64_t *off, cons
 			     const uint64_t *local_off);
 /*
  * Which parts of which ranks' tensors make up rank to_rank's tensor in another layout: visit is
- * called with source ranks, each element of to_rank's box in exactly one call. Either layout may be
- * NULL, not both: then rank 0 holds the whole tensor. A non-zero return of visit stops and is
- * returned.
+ * called with source ranks, and covers each element of to_rank's box in exactly one call. Either
+ * layout may be NULL, but not both: rank 0 then holds the whole tensor. A non-zero return of visit
+ * stops and is returned.
  */
 CKPT_API int ckpt_hp_reshard(const struct ckpt_hp_layout *from, const struct ckpt_hp_layout *to,
 			     size_t n_dims, const uint64_t *shape, uint64_t to_rank,

@@ -22,11 +22,11 @@
  *	ckpt_storage_reader_prepare_global_plan(&r, parts, n, &e);       // the coordinator; scatter
  *	ckpt_storage_reader_read_data(&r, &plan, &planner, &e);
  *
- * Calls in another order fail with EPERM and a sentence that names the step. Writers and readers
+ * Calls in any other order fail with EPERM and a sentence that names the step. Writers and readers
  * may be reset and used again. A writer that is reset or freed before it has finished leaves its
  * destination as it was and removes its own files.
  *
- * For the storages of this library the checkpoint id is a path.
+ * For the writers and readers of this library the checkpoint id is a path.
  *
  * Ownership: what these functions return belongs to the writer or reader and is valid until it is
  * reset or freed; the plans passed to them are borrowed until then.

@@ -65,7 +65,7 @@ enum ckpt_dtype {
 	CKPT_DTYPE_BITS1X8,
 	CKPT_DTYPE_BITS2X4,
 	CKPT_DTYPE_BITS4X2,
-	/* Those of JAX that torch lacks. An element takes a byte, also if it has 4 or 2 bits. */
+	/* JAX's types that torch lacks. An element takes a byte, even if it has only 4 or 2 bits. */
 	CKPT_DTYPE_F8_E3M4,
 	CKPT_DTYPE_F8_E4M3B11FNUZ,
 	CKPT_DTYPE_F4_E2M1FN,
@@ -74,7 +74,7 @@ enum ckpt_dtype {
 	CKPT_DTYPE_COUNT
 };
 
-/* torch's name, or if it has none JAX's: "bfloat16". NULL: not a dtype. */
+/* torch's name, or JAX's if torch has none: "bfloat16". NULL: not a dtype. */
 CKPT_API const char *ckpt_dtype_name(enum ckpt_dtype t);
 /* Bytes per element; 0: not a dtype. */
 CKPT_API size_t ckpt_dtype_size(enum ckpt_dtype t);

@@ -27,9 +27,9 @@ CKPT_BEGIN
  * Counts are exact and do not depend on the number of threads. NaN, infinities and magnitudes of
  * 2^128 and more are in no bin.
  *
- *	linear       bins of equal width, a power of two, at multiples of it: the smallest width
- *	             with which at most `bins` bins hold all elements, but at least 2^-7 of the
- *	             power of two below the largest magnitude
+ *	linear       bins whose width is a power of two and whose edges are multiples of it: the
+ *	             smallest width with which at most `bins` bins hold all elements, but at least
+ *	             2^-7 of the power of two below the largest magnitude
  *	logarithmic  a bin for each power of two, of either sign, from the largest down, and one in
  *	             the middle, from -2^k to 2^k, for zero and all smaller magnitudes
  */
@@ -128,7 +128,7 @@ struct ckpt_series_item {
 	 * a dtype that can be compared:
 	 */
 	bool compared;
-	/* not compared because the previous one has another shape or kind of dtype */
+	/* not compared, because the previous one has a different shape or kind of dtype */
 	bool other_shape;
 	uint64_t changed; /* elements whose bytes differ; between two dtypes: whose values differ */
 	/*
@@ -156,7 +156,8 @@ struct ckpt_series {
 	uint64_t tensors, failed; /* failed: rows of tensors that exist but cannot be read */
 };
 #define CKPT_SERIES_MAX_ROWS (1 << 20)
-/* E2BIG: more than CKPT_SERIES_MAX_ROWS rows, or 256 MiB of names and shapes. For a checkpoint: -EINVAL. */
+/* E2BIG: more than CKPT_SERIES_MAX_ROWS rows, or more than 256 MiB of names and shapes. For a
+ * checkpoint: -EINVAL. */
 CKPT_API int ckpt_series_sized(struct ckpt *run, struct ckpt_series *s, size_t size,
 			       struct ckpt_err *e);
 static inline int ckpt_series(struct ckpt *run, struct ckpt_series *s, struct ckpt_err *e)
@@ -200,9 +201,9 @@ static inline int ckpt_values_check(struct ckpt *c, struct ckpt_values_check *k,
 /*
  * Elements of tensor i of the tree, or of the model, as text. Only the elements shown are read.
  *
- *	CKPT_TEXT_NUMPY  as NumPy prints an array with its default options: of more than 1000
- *	                 elements the first and last three along each dimension. bfloat16 and
- *	                 float8, which NumPy lacks, are printed as float32.
+ *	CKPT_TEXT_NUMPY  as NumPy prints an array with its default options: if there are more than
+ *	                 1000 elements, only the first and last three along each dimension. bfloat16
+ *	                 and float8, which NumPy lacks, are printed as float32.
  *	CKPT_TEXT_BITS   the same with elements in hexadecimal; also for packed and quantised types
  *	CKPT_TEXT_JSON   nested lists of all elements; NaN and infinities are strings
  *
