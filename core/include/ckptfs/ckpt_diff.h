@@ -51,9 +51,8 @@ struct ckpt_diff_side {
 struct ckpt_diff_heat {
 	size_t rows, columns;
 	/*
-	 * In row-major order, for each cell: the difference B - A of that of its elements for which
-	 * it is largest in magnitude; NaN if one of the elements changed and is not finite in A or
-	 * in B.
+	 * In row-major order, for each cell: the difference B - A with the largest magnitude among
+	 * its elements; NaN if one of them changed and is not finite in A or in B.
 	 */
 	const float *cells;
 };
