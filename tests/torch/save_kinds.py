@@ -5,6 +5,7 @@ Each case is OUT/NAME/ckpt, a file, and OUT/NAME/expected.json with what a mount
 tensors and texts, as torch itself loads them.
 """
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -306,7 +307,7 @@ RANKS = 4
 
 def cut_rank(rank, port, file):
     """FILE has for each checkpoint its tensors: dim, shape and the ranks' parts."""
-    import dequant_subclasses  # noqa: F401  the classes in it
+    importlib.import_module("dequant_subclasses")  # the classes in it
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
     mesh = init_device_mesh("cpu", (RANKS,))
