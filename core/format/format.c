@@ -153,12 +153,14 @@ int format_detect(struct place *place, const char *file, const struct format **r
 
 int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 {
+	char text[FORMAT_NOTE];
 	va_list ap;
 
 	va_start(ap, fmt);
-	if (!*note)
-		(void)vsnprintf(note, FORMAT_NOTE, fmt, ap);
+	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	if (!*note) /* names may be hostile */
+		(void)text_show(text, strlen(text), note, FORMAT_NOTE);
 	return 0;
 }
 

@@ -36,10 +36,18 @@ int cmd_finish(int status)
 	return cmd_fail(&e);
 }
 
+void cmd_warn(const char *what)
+{
+	char fit[1200];
+
+	(void)fprintf(stderr, "ckptfs: warning: %s\n",
+		      text_show(what, strlen(what), fit, sizeof(fit)));
+}
+
 static void show_warning(void *arg, const char *what)
 {
 	(void)arg;
-	(void)fprintf(stderr, "ckptfs: warning: %s\n", what);
+	cmd_warn(what);
 }
 
 /* The user's options and the command's, in an array that the caller frees; NULL: out of memory. */

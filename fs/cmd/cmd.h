@@ -47,6 +47,8 @@ const struct command *command_at(size_t i);
 
 /* "ckptfs: <msg>" on stderr; returns STATUS_TROUBLE. */
 int cmd_fail(const struct ckpt_err *e);
+/* "ckptfs: warning: <what>" on stderr, with control bytes of hostile names as %XX. */
+void cmd_warn(const char *what);
 /* Flushes stdout: a failed write is reported and turns `status` into STATUS_TROUBLE. */
 int cmd_finish(int status);
 

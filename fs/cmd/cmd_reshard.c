@@ -121,7 +121,7 @@ static int read_options(const struct options *o, struct ckpt_reshard *r,
 static void show_warning(void *arg, const char *what)
 {
 	progress_hide(arg);
-	(void)fprintf(stderr, "ckptfs: warning: %s\n", what);
+	cmd_warn(what);
 }
 
 /* ---- being stopped ---- */

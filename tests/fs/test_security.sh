@@ -192,6 +192,21 @@ test_names_do_nothing_to_a_terminal() {
   done
 }
 
+# Of what a format cannot show, the warning has names and classes.
+test_warnings_do_nothing_to_a_terminal() {
+  local command
+  copy_of dcp_cut c
+  LC_ALL=C sed -i $'s/OptimState8bit/OptimS\e[31mbit/g' c/*.distcp
+  for command in "info c" "check c" "reshard -q c d"; do
+    # shellcheck disable=SC2086 # words
+    ckptfs $command >out 2>err
+    grep "is cut into parts of class OptimS" err >/dev/null || fail "$(cat err)"
+    harmless out err
+  done
+  ckptfs cat c objects/not_shown >out
+  harmless out
+}
+
 test_names_are_the_same_in_json() {
   hostile escapes 0 c
   ckptfs ls --json c >ls.json
