@@ -111,39 +111,39 @@ int dcp_read_metafiles(struct dcp_records *r, struct place *place, const struct 
 }
 
 struct scanning {
-	struct place *place;
+	struct dcp_looks looks;
 	struct catalog_writer *w;
 };
 
 static int quantised(void *arg, const struct dcp_records *r, const struct dcp_inside *q,
 		     struct ckpt_err *e)
 {
-	const struct scanning *x = arg;
+	struct scanning *x = arg;
 
-	return dcp_report_quantiser(x->place, r, q, x->w, e);
+	return dcp_report_quantiser(&x->looks, r, q, x->w, e);
 }
 
 static int wrapped(void *arg, const struct dcp_records *r, const struct dcp_inside *q,
 		   struct ckpt_err *e)
 {
-	const struct scanning *x = arg;
+	struct scanning *x = arg;
 
-	return dcp_report_wrapped(x->place, r, q, x->w, e);
+	return dcp_report_wrapped(&x->looks, r, q, x->w, e);
 }
 
 static int cut(void *arg, const struct dcp_cut *of, char not_shown[static FORMAT_NOTE],
 	       struct ckpt_err *e)
 {
-	const struct scanning *x = arg;
+	struct scanning *x = arg;
 
-	return dcp_report_cut(x->place, of, not_shown, x->w, e);
+	return dcp_report_cut(&x->looks, of, not_shown, x->w, e);
 }
 
 int dcp_scan(struct place *place, char *const *names, size_t n, const struct scan_opts *opts,
 	     struct catalog_writer *w, struct ckpt_err *e)
 {
 	const char *slash = strrchr(names[0], '/');
-	struct scanning scanning = { place, w };
+	struct scanning scanning = { { place, 0 }, w };
 	const struct dcp_join_opts join = { .quantised = quantised,
 					    .wrapped = wrapped,
 					    .cut = cut,
@@ -166,6 +166,7 @@ int dcp_scan(struct place *place, char *const *names, size_t n, const struct sca
 	rc = dcp_records_init(&r, &why);
 	if (!rc)
 		rc = dcp_read_metafiles(&r, place, v, n, opts, w, &why);
+	scanning.looks.left = DCP_LOOKS_FIRST + DCP_LOOKS_EACH * r.n_storage;
 	if (!rc)
 		rc = dcp_join(&r, &join, w, &why);
 	if (rc && r.ancient && n == 1)

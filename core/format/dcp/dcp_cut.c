@@ -52,7 +52,7 @@ struct part {
 };
 
 struct cut {
-	struct place *place;
+	struct dcp_looks *looks;
 	struct catalog_writer *w;
 	const struct dcp_cut *of;
 	const struct cut_class *class;
@@ -98,12 +98,48 @@ static bool in_rows(struct cut *x)
 	return !ckd_mul(&x->before, off[0], row);
 }
 
-static int read_same(struct cut *x, struct part *p, const struct chunk_loc *loc, struct ckpt_err *e)
+/* The whole tensor's shape and the item's box of it, if it has the shape of what it is a part of. */
+static bool place_like(const struct cut *x, struct part *p, const uint64_t *shape, uint64_t *box)
+{
+	const struct tensor_chunks *t = x->of->t;
+	const uint64_t *from = box_of(x);
+	size_t bytes = t->n_dims * sizeof(*box);
+
+	if (!dims_equal(t->n_dims, shape, from + t->n_dims))
+		return false;
+	memcpy(box, from, 2 * bytes);
+	memcpy(p->shape, t->shape, bytes);
+	return true;
+}
+
+/* The same of a line, whose elements each stand for as many of the tensor's. */
+static bool place_line(struct cut *x, struct part *p, const uint64_t *shape, uint64_t *box)
+{
+	const struct tensor_chunks *t = x->of->t;
+	uint64_t per, all;
+
+	if (!shape[0] || !in_rows(x) || x->volume % shape[0] ||
+	    !box_volume(t->n_dims, t->shape, &all))
+		return false;
+	per = x->volume / shape[0];
+	p->per = p->n ? p->per : per;
+	if (p->per != per || x->before % per || all % per)
+		return false;
+	box[0] = x->before / per;
+	box[1] = shape[0];
+	p->shape[0] = all / per;
+	return true;
+}
+
+/* 1 if these are other bytes than those of the first item. */
+static int compare_same(struct cut *x, struct part *p, const struct chunk_loc *loc,
+			struct ckpt_err *e)
 {
 	uint8_t bytes[MAX_SAME], *to = p->n ? bytes : p->same;
 	int64_t got;
 
-	if (loc->length > MAX_SAME)
+	if (loc->length > MAX_SAME || loc->length != p->locs->length ||
+	    loc->encoding != p->locs->encoding)
 		return 1;
 	got = source_read(x->file, to, loc->length, loc->offset, e);
 	if (got < 0)
@@ -111,53 +147,52 @@ static int read_same(struct cut *x, struct part *p, const struct chunk_loc *loc,
 	return (uint64_t)got < loc->length || memcmp(to, p->same, loc->length) != 0;
 }
 
-/* 1 if the part is not what the class has; without memory, an error. */
+/* The first item decides on dtype and dimensions. */
+static int begin_part(const struct cut *x, struct part *p, enum how how,
+		      const struct tensor_chunks *c, struct ckpt_err *e)
+{
+	size_t count = how == THE_SAME ? 1 : x->of->t->count;
+
+	p->dtype = c->dtype;
+	p->n_dims = c->n_dims;
+	p->boxes = calloc(count * 2 * c->n_dims + 1, sizeof(*p->boxes));
+	p->locs = calloc(count, sizeof(*p->locs));
+	if (!p->boxes || !p->locs)
+		return err_nomem(e);
+	p->locs[0] = *c->locs;
+	if (how == THE_SAME) {
+		memcpy(p->shape, c->shape, c->n_dims * sizeof(*p->shape));
+		memcpy(p->boxes + c->n_dims, c->shape, c->n_dims * sizeof(*p->shape));
+	}
+	return 0;
+}
+
+/* 1 if the part is not what the class has. */
 static int add_part(struct cut *x, struct part *p, enum how how, const struct tensor_chunks *c,
 		    struct ckpt_err *e)
 {
-	const struct tensor_chunks *t = x->of->t;
-	const uint64_t *box = box_of(x), *len = box + t->n_dims;
 	size_t n = c->n_dims;
-	uint64_t *to, per, all;
+	uint64_t *box;
+	int rc = 0;
 
-	if (!p->boxes) {
-		*p = (struct part){ .dtype = c->dtype,
-				    .n_dims = n,
-				    .boxes = calloc((size_t)t->count * 2 * n + 1, sizeof(*box)),
-				    .locs = calloc(t->count, sizeof(*p->locs)) };
-		if (!p->boxes || !p->locs)
-			return err_nomem(e);
-	}
-	if (p->dtype != c->dtype || p->n_dims != n || c->count != 1)
+	if (how != THE_SAME && n != (how == LIKE_IT ? x->of->t->n_dims : 1))
 		return 1;
-	to = p->boxes + (size_t)p->n * 2 * n;
-	memcpy(to + n, c->shape, n * sizeof(*to));
-	p->locs[p->n] = *c->locs;
-	if (how == LIKE_IT) {
-		if (n != t->n_dims || !dims_equal(n, c->shape, len))
-			return 1;
-		memcpy(to, box, n * sizeof(*to));
-		memcpy(p->shape, t->shape, n * sizeof(*to));
-	} else if (how == A_LINE) {
-		if (n != 1 || !c->shape[0] || !in_rows(x) || x->volume % c->shape[0] ||
-		    !box_volume(t->n_dims, t->shape, &all))
-			return 1;
-		per = x->volume / c->shape[0];
-		p->per = p->n ? p->per : per;
-		if (p->per != per || x->before % per || all % per)
-			return 1;
-		to[0] = x->before / per;
-		p->shape[0] = all / per;
+	if (!p->n)
+		rc = begin_part(x, p, how, c, e);
+	if (rc)
+		return rc;
+	if (p->dtype != c->dtype || p->n_dims != n)
+		return 1;
+	if (how == THE_SAME) {
+		rc = dims_equal(n, c->shape, p->shape) ? compare_same(x, p, c->locs, e) : 1;
 	} else {
-		int rc = p->n && !dims_equal(n, c->shape, p->shape) ? 1
-								    : read_same(x, p, c->locs, e);
-
-		if (rc)
-			return rc;
-		memcpy(p->shape, c->shape, n * sizeof(*to));
+		box = p->boxes + (size_t)p->n * 2 * n;
+		p->locs[p->n] = *c->locs;
+		rc = how == LIKE_IT ? !place_like(x, p, c->shape, box)
+				    : !place_line(x, p, c->shape, box);
 	}
-	p->n++;
-	return 0;
+	p->n += !rc;
+	return rc;
 }
 
 static struct part *part_of(struct cut *x, const char *attribute, size_t len, enum how *ret)
@@ -262,7 +297,7 @@ static int open_item(void *arg, const struct dcp_inside *q, struct ckpt_err *e)
 {
 	struct cut *x = arg;
 
-	return dcp_look_inside(x->place, q, x->look, x, x->w, e);
+	return dcp_look_inside(x->looks, q, x->look, x, x->w, e);
 }
 
 /* Has each item all parts? */
@@ -274,11 +309,11 @@ static bool is_whole(const struct cut *x)
 	return x->class != NULL;
 }
 
-int dcp_report_cut(struct place *place, const struct dcp_cut *of,
+int dcp_report_cut(struct dcp_looks *l, const struct dcp_cut *of,
 		   char not_shown[static FORMAT_NOTE], struct catalog_writer *w, struct ckpt_err *e)
 {
 	CLEANUP(cut_release)
-	struct cut x = { .place = place, .w = w, .of = of, .look = look };
+	struct cut x = { .looks = l, .w = w, .of = of, .look = look };
 	const struct tensor_chunks *t = of->t;
 	uint32_t first = 0;
 	int rc = 0;

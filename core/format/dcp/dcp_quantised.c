@@ -17,9 +17,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+	LOOK = 2048, /* what any look counts for, in bytes */
+	LOOK_READS =
+		66 * 1024, /* and what it may read for that: the end of a ZIP, with its comment */
+};
+
 struct item {
 	struct blob file;
-	uint64_t at;
+	uint64_t at, read;
 };
 
 static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
@@ -27,6 +33,7 @@ static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct 
 	struct item *x = arg;
 	uint64_t at;
 
+	x->read += len;
 	return ckd_add(&at, x->at, off) ? 0 : x->file.read(x->file.arg, at, buf, len, e);
 }
 
@@ -50,7 +57,7 @@ static bool is_taken_beside(const struct dcp_records *r, const struct dcp_inside
 	return dcp_is_taken(r, name, q->fqn_len + strlen(word));
 }
 
-int dcp_look_inside(struct place *place, const struct dcp_inside *q, dcp_look_fn *look, void *arg,
+int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn *look, void *arg,
 		    struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct source *file CLEANUP(source_freep) = NULL;
@@ -62,17 +69,18 @@ int dcp_look_inside(struct place *place, const struct dcp_inside *q, dcp_look_fn
 	uint32_t plain;
 	int kept, rc = catalog_add_encoding(w, "dcp", &plain, e);
 
-	if (rc || q->loc->encoding != plain)
+	if (rc || q->loc->encoding != plain || !l->left)
 		return rc;
-	rc = place_look(place, q->path, &seen, &why);
+	rc = place_look(l->place, q->path, &seen, &why);
 	if (!rc) /* reading the tensor reports it; the file may arrive later */
 		return catalog_add_metadata(w, q->path, NULL, NULL, e);
-	rc = place_file(place, q->path, &file, &why);
+	rc = place_file(l->place, q->path, &file, &why);
 	if (!rc) {
 		item.file = source_blob(file);
 		if (!range_ok(item.at, blob.size, item.file.size))
 			return 0;
 		rc = torchsave_open(&t, &blob, &why);
+		l->left -= min_u64(l->left, LOOK + item.read - min_u64(item.read, LOOK_READS));
 	}
 	if (rc) {
 		torchsave_release(&t);
@@ -103,7 +111,7 @@ static int report_quantiser(void *arg, const struct dcp_inside *q, struct torchs
 	return rc == -ENOMEM ? err_nomem(e) : 0; /* a damaged item is reported when it is read */
 }
 
-int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
+int dcp_report_quantiser(struct dcp_looks *l, const struct dcp_records *r,
 			 const struct dcp_inside *q, struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct reporting x = { r, w };
@@ -111,7 +119,7 @@ int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
 	return is_taken_beside(r, q, ".scale") || is_taken_beside(r, q, ".zero_point") ||
 			       is_taken_beside(r, q, ".axis")
 		       ? 0
-		       : dcp_look_inside(place, q, report_quantiser, &x, w, e);
+		       : dcp_look_inside(l, q, report_quantiser, &x, w, e);
 }
 
 static int report_wrapped(void *arg, const struct dcp_inside *q, struct torchsave *t,
@@ -130,10 +138,10 @@ static int report_wrapped(void *arg, const struct dcp_inside *q, struct torchsav
 	return torchsave_report_wrapped(t, &how, x->w, e);
 }
 
-int dcp_report_wrapped(struct place *place, const struct dcp_records *r, const struct dcp_inside *q,
+int dcp_report_wrapped(struct dcp_looks *l, const struct dcp_records *r, const struct dcp_inside *q,
 		       struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct reporting x = { r, w };
 
-	return dcp_look_inside(place, q, report_wrapped, &x, w, e);
+	return dcp_look_inside(l, q, report_wrapped, &x, w, e);
 }

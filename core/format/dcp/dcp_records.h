@@ -163,23 +163,30 @@ struct dcp_join_opts {
 		   struct ckpt_err *e);
 	void *arg;
 };
+/* For looks into items, which cost time: so many bytes are left for all of them. */
+struct dcp_looks {
+	struct place *place;
+	uint64_t left; /* DCP_LOOKS_FIRST + DCP_LOOKS_EACH for each storage entry */
+};
+#define DCP_LOOKS_FIRST ((uint64_t)64 << 20)
+#define DCP_LOOKS_EACH	4096
 /* Reports its scale and zero point, if they can be found. */
-int dcp_report_quantiser(struct place *place, const struct dcp_records *r,
+int dcp_report_quantiser(struct dcp_looks *l, const struct dcp_records *r,
 			 const struct dcp_inside *q, struct catalog_writer *w, struct ckpt_err *e);
 /* Has the checkpoint, a struct dcp_records, a tensor or object of this name? */
 bool dcp_is_taken(const void *arg, const char *name, size_t len);
-/* Opens the item, unless it is damaged or missing, which reading it reports, and returns what `look`
- * does; else 0. */
+/* Opens the item, unless it is damaged or missing, which reading it reports, or nothing is left; returns
+ * what `look` does, else 0. */
 typedef int dcp_look_fn(void *arg, const struct dcp_inside *q, struct torchsave *t,
 			struct source *file, struct ckpt_err *e);
-int dcp_look_inside(struct place *place, const struct dcp_inside *q, dcp_look_fn *look, void *arg,
+int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn *look, void *arg,
 		    struct catalog_writer *w, struct ckpt_err *e);
 /* Reports what a wrapper is made of; 1 if it did. */
-int dcp_report_wrapped(struct place *place, const struct dcp_records *r, const struct dcp_inside *q,
+int dcp_report_wrapped(struct dcp_looks *l, const struct dcp_records *r, const struct dcp_inside *q,
 		       struct catalog_writer *w, struct ckpt_err *e);
 /* Puts together what the items of a tensor that is cut are made of, and reports it; 1 if it did. If
  * they are made of others and that is not possible, the tensor is not shown, and a note says so. */
-int dcp_report_cut(struct place *place, const struct dcp_cut *of,
+int dcp_report_cut(struct dcp_looks *l, const struct dcp_cut *of,
 		   char not_shown[static FORMAT_NOTE], struct catalog_writer *w,
 		   struct ckpt_err *e);
 /* Reports everything to the catalog. */
