@@ -10,6 +10,7 @@ import io
 import os
 import struct
 import sys
+import zipfile
 import zlib
 
 # The first 8 bytes of XXH3's secret. A name that begins with them has the same hash whatever its next 8
@@ -377,13 +378,36 @@ def zip_bomb(p, n, directory):
     one_tensor(p, storage=lambda: p.key("w", [0]).place("f", 0, len(data)))
 
 
+def same_wrapper(p, n, directory):
+    """n tensors of a subclass, all in one item, which has to be read to know that: 4 MB of pickle."""
+    q = Raw().globl("torch._tensor", "_rebuild_from_type_v2").put(b"(").globl("torch._utils", "_rebuild_wrapper_subclass")
+    q.globl("m", "X").put(b"(").globl("m", "X").globl("torch", "float32").numbers([100000]).put(b"t}(").text("a")
+    q.globl("torch._utils", "_rebuild_tensor_v2").put(b"((").text("storage").globl("torch", "FloatStorage").text("0")
+    q.text("cpu").number(1).put(b"tQ").number(0).numbers([1]).numbers([1]).put(b"\x89NtR")
+    q.text("b").put(b"](", struct.pack("<BI", ord("J"), 5) * 800000, b"eutR.")
+    with zipfile.ZipFile(os.path.join(directory, "f"), "w") as z:
+        z.writestr("archive/data.pkl", q.out.getvalue())
+        z.writestr("archive/data/0", bytes(4))
+    size = os.path.getsize(os.path.join(directory, "f"))
+
+    def tensors():
+        for i in range(n):
+            p.text(f"w{i}").tensor([100000], lambda: p.chunk([0], [100000]))
+
+    def items():
+        for i in range(n):
+            p.key(f"w{i}", [0]).place("f", 0, size)
+
+    p.metadata(tensors, items)
+
+
 KINDS = {
     f.__name__: f
     for f in (
         colliding_paths, colliding_names, overlapping_chunks, crossing_chunks, rows_beside_columns,
         empty_chunks, same_chunk, doubling, deep, deep_marks, far_memo, memo,
         text_that_is_not_there, huge_int, digits, huge_shape, far_item, no_items, escapes, zstd_bomb,
-        zstd_window, zip_bomb,
+        zstd_window, zip_bomb, same_wrapper,
     )
 }
 KINDS["absolute_path"] = outside("/etc/passwd")

@@ -40,6 +40,7 @@ huge_shape 65 100 2 at.most.64
 far_item 4611686018427387904 100 2 below.2.63
 far_item 2305843009213693952 100 0 items.in.it.reach
 colliding_names 1000 100 2 is.not.UTF-8
+same_wrapper $((5000 / scale)) 400 0 ^tensors
 END
   full_only <<END
 colliding_paths $((150000 / scale)) 250 0 is.missing
