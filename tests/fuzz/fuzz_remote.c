@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Object stores whose answers are any bytes: S3, a web server and the Hugging Face hub are asked for
- * an object, a listing, bytes and, for S3, an upload. The network is this file: net.c's calls are
+ * an object, a listing, bytes and, for S3, an upload. The network is this file: the calls of http.h are
  * replaced when the target is linked.
  *
  *	a digit: 0 to 3 an address, + 4 signed; then the answers, each
