@@ -99,8 +99,10 @@ static size_t on_field(char *p, size_t size, size_t n, void *arg)
 			atomic_store(t->call->how.answered, true);
 		return size * n;
 	}
-	if (t->head_over) { /* another head, behind "100 Continue" */
-		buf_restart(&t->fields);
+	if (t->head_over) {
+		if (len < 5 || memcmp(p, "HTTP/", 5) != 0) /* a trailer, behind the body */
+			return size * n;
+		buf_restart(&t->fields); /* another head, behind "100 Continue" */
 		t->head_over = false;
 	}
 	colon = memchr(p, ':', len);

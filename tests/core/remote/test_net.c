@@ -210,6 +210,37 @@ START_TEST(what_came_is_kept_and_only_the_rest_asked_for)
 }
 END_TEST
 
+/* The body is in chunks, behind which are more fields (RFC 9112, 7.1.2). */
+static bool with_trailers(struct served *r)
+{
+	size_t n = r->last - r->first + 1;
+	char head[512];
+	int len = snprintf(head, sizeof(head),
+			   "HTTP/1.1 206 x\r\n" ETAG "Content-Range: bytes %zu-%zu/%d\r\n"
+			   "Transfer-Encoding: chunked\r\nTrailer: Server-Timing\r\n\r\n%zx\r\n",
+			   (size_t)r->first, (size_t)r->last, SIZE, n);
+
+	send_all(r->fd, head, (size_t)len);
+	send_all(r->fd, object + r->first, n);
+	send_all(r->fd, "\r\n0\r\nServer-Timing: a;dur=1\r\n\r\n", 31);
+	return true;
+}
+
+START_TEST(fields_behind_a_body_are_no_other_head)
+{
+	struct reader r;
+
+	on_get = with_trailers;
+	start(&(struct net_options){ .retry_ms = 500 });
+	ck_assert_msg(!read_range(&r, store, "a b", &seen, 5, 100000), "%s", r.e.msg);
+	ck_assert_uint_eq(r.n, 100000);
+	ck_assert_mem_eq(r.p, object + 5, 100000);
+	ck_assert_uint_eq(atomic_load(&gets), 1);
+	reader_release(&r);
+	stop();
+}
+END_TEST
+
 /* ---- what is not ---- */
 
 static bool another_version(struct served *r)
