@@ -198,7 +198,7 @@ static void on_file(struct server *s, struct wire_msg *m)
 	if (!store || !wire_get_seen(&m->head, &seen))
 		(void)err_set(&e, EINVAL, "a file that is not possible");
 	else if (!io_check_relative(path, strlen(path), &e)) {
-		jobs_start(s, m, store, (uint32_t)m->head.n[0], &seen);
+		(void)jobs_start(s, m, store, (uint32_t)m->head.n[0], &seen);
 		return;
 	}
 	server_answer(s, m->head.id, &e);
@@ -213,7 +213,7 @@ static void on_place(struct server *s, struct wire_msg *m)
 	if (!store)
 		(void)err_set(&e, EINVAL, "a place that is not open");
 	else if (!strcmp(path, ".") || !io_check_relative(path, strlen(path), &e)) {
-		jobs_start(s, m, store, (uint32_t)m->head.n[0], NULL);
+		(void)jobs_start(s, m, store, (uint32_t)m->head.n[0], NULL);
 		return;
 	}
 	server_answer(s, m->head.id, &e);
@@ -273,8 +273,8 @@ static void on_begin(struct server *s, struct wire_msg *m)
 		server_answer(s, m->head.id, &e);
 		return;
 	}
-	server_place_enter(s, (uint32_t)m->head.n[0]); /* until the session is over */
-	jobs_start(s, m, store, (uint32_t)m->head.n[0], NULL);
+	if (jobs_start(s, m, store, (uint32_t)m->head.n[0], NULL))
+		server_place_enter(s, (uint32_t)m->head.n[0]); /* until the session is over */
 }
 
 static int on_hello(struct server *s, const struct wire_msg *m)
@@ -313,7 +313,7 @@ static int on_message(struct server *s, struct wire_msg *m)
 		return -EPROTO;
 	switch (h->kind) {
 	case WIRE_OPEN:
-		jobs_start(s, m, NULL, 0, NULL);
+		(void)jobs_start(s, m, NULL, 0, NULL);
 		return 0;
 	case WIRE_CLOSE:
 		server_place_close(s, h->n[0]);
@@ -332,7 +332,7 @@ static int on_message(struct server *s, struct wire_msg *m)
 	case WIRE_NAME:
 	case WIRE_COMMIT:
 	case WIRE_END:
-		jobs_start(s, m, NULL, 0, NULL);
+		(void)jobs_start(s, m, NULL, 0, NULL);
 		return 0;
 	case WIRE_READ:
 		on_read(s, m);

@@ -62,8 +62,8 @@ void server_wake(struct server *s);
 
 struct jobs *jobs_new(void); /* NULL: out of memory */
 /* Has a thread answer the message, and takes over its descriptor. Out of memory: says so to the other
- * side. store: that of the place, or NULL. seen: of WIRE_FILE, or NULL. */
-void jobs_start(struct server *s, struct wire_msg *m, struct store *store, uint32_t place,
+ * side, and returns false. store: that of the place, or NULL. seen: of WIRE_FILE, or NULL. */
+bool jobs_start(struct server *s, struct wire_msg *m, struct store *store, uint32_t place,
 		const struct place_seen *seen);
 /* Has a thread free the store. */
 void jobs_close(struct server *s, struct store *store);

@@ -273,7 +273,7 @@ static struct job *job_new(void)
 	return j;
 }
 
-void jobs_start(struct server *s, struct wire_msg *m, struct store *store, uint32_t place,
+bool jobs_start(struct server *s, struct wire_msg *m, struct store *store, uint32_t place,
 		const struct place_seen *seen)
 {
 	struct job *j = job_new();
@@ -298,7 +298,7 @@ void jobs_start(struct server *s, struct wire_msg *m, struct store *store, uint3
 		if (j)
 			job_free(j);
 		server_answer(s, m->head.id, &e);
-		return;
+		return false;
 	}
 	j->server = s;
 	j->head = m->head;
@@ -309,6 +309,7 @@ void jobs_start(struct server *s, struct wire_msg *m, struct store *store, uint3
 	if (store)
 		server_place_enter(s, place);
 	queue_job(s, j);
+	return true;
 }
 
 void jobs_close(struct server *s, struct store *store)

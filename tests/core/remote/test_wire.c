@@ -5,6 +5,7 @@
 #include "blob_util.h"
 #include "remote/wire.h"
 #include "suites.h"
+#include "wire_util.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -294,26 +295,10 @@ END_TEST
 
 /* ---- a client that asks for what is not possible ---- */
 
-/* The answer to a message; *ret_text its text. */
 static struct wire_head ask(const struct wire_head *h, const void *text, size_t len, int fd,
 			    char ret_text[static 512])
 {
-	struct wire_head copy = *h;
-	int rc;
-
-	copy.id = 77;
-	ck_assert_int_eq(wire_send(pair[0], &copy, text, len, fd), 0);
-	for (;;) {
-		autofree struct wire_msg *m = receive(&rc);
-
-		ck_assert_int_eq(rc, 1);
-		if (m->fd >= 0)
-			(void)close(m->fd);
-		if (m->head.kind != WIRE_ANSWER || m->head.id != 77)
-			continue;
-		(void)snprintf(ret_text, 512, "%.500s", m->text);
-		return m->head;
-	}
+	return wire_ask(pair[0], h, text, len, fd, ret_text);
 }
 
 enum with { NOTHING, A_FILE, A_PIPE };
