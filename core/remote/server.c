@@ -40,6 +40,22 @@ struct messages {
 	struct out *done, **done_end; /* answers from other threads */
 };
 
+struct messages *messages_new(int sock)
+{
+	struct messages *m = calloc(1, sizeof(*m));
+
+	if (!m)
+		return NULL;
+	m->sock = sock;
+	m->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (m->event < 0)
+		m->event = -errno;
+	m->out_end = &m->out;
+	m->done_end = &m->done;
+	(void)pthread_mutex_init(&m->lock, NULL);
+	return m;
+}
+
 /* ---- sending ---- */
 
 /* Takes over fd. Out of memory: the other side would wait for ever, so it is told by our end. */
@@ -408,22 +424,6 @@ static int run(struct server *s, struct wire_msg *m)
 		if (rc)
 			return rc == -EPIPE || rc == -ECONNRESET ? 0 : rc;
 	}
-}
-
-static struct messages *messages_new(int sock)
-{
-	struct messages *m = calloc(1, sizeof(*m));
-
-	if (!m)
-		return NULL;
-	m->sock = sock;
-	m->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (m->event < 0)
-		m->event = -errno;
-	m->out_end = &m->out;
-	m->done_end = &m->done;
-	(void)pthread_mutex_init(&m->lock, NULL);
-	return m;
 }
 
 int server_run(int sock)

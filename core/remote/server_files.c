@@ -186,8 +186,13 @@ void server_file_add(struct server *s, uint32_t id, uint32_t place, const char *
 
 bool server_file_leave_disk(struct server *s, struct file *f, struct ckpt_err *e)
 {
-	return !object_in_memory(f->object) && !object_leave_disk(f->object, e) &&
-	       !send_map(s, f, 0, e);
+	if (object_in_memory(f->object) || object_leave_disk(f->object, e))
+		return false;
+	/* They were those of another map, and may be fewer. */
+	free(f->sent);
+	f->sent = NULL;
+	f->sent_n = 0;
+	return !send_map(s, f, 0, e);
 }
 
 /* ---- segments ---- */
@@ -199,6 +204,8 @@ bool server_file_send(struct server *s, struct file *f, struct span span, struct
 	for (uint64_t b = span.first; b < span.end; b++)
 		if (!object_has(f->object, b))
 			return false;
+	if (!f->sent && send_map(s, f, 0, e))
+		return false;
 	for (uint64_t i = span.first / per; i <= (span.end - 1) / per; i++) {
 		struct wire_head h = { .kind = WIRE_SEGMENT };
 		uint32_t generation;
@@ -231,7 +238,7 @@ void server_file_unsend(struct file *f, struct span span)
 {
 	uint64_t per = object_view(f->object)->segment / WIRE_BLOCK;
 
-	for (uint64_t i = span.first / per; i <= (span.end - 1) / per; i++)
+	for (uint64_t i = span.first / per; i <= (span.end - 1) / per && i < f->sent_n; i++)
 		f->sent[i] = 0;
 }
 

@@ -47,6 +47,7 @@ struct server {
 
 /* ---- messages: server.c ---- */
 
+struct messages *messages_new(int sock); /* NULL: out of memory */
 /* Takes over fd, or -1. */
 void server_send(struct server *s, const struct wire_head *h, const void *text, size_t len, int fd);
 /* e: why it failed; NULL: it did not. id 0: no answer is expected, and none is sent. */
@@ -101,8 +102,8 @@ struct file {
 	struct object *object;
 	bool forgotten; /* by the other side; freed when nothing is on its way */
 	/* Of server_files.c. */
-	uint32_t *sent; /* generation of each segment whose descriptor was sent; 0: none */
-	uint64_t sent_n;
+	uint32_t *sent;	 /* generation of each segment whose descriptor was sent; 0: none */
+	uint64_t sent_n; /* segments; 0, and sent is NULL: the map is still to be sent */
 	/* Of server_fetch.c. */
 	struct steps steps; /* of requests for what was wanted */
 	unsigned fetches;

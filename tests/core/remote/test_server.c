@@ -2,11 +2,14 @@
 /* The server of ckptfs-fetch on a thread of this process, with stores of its own: what happens when
  * memory or descriptors are short at a certain moment. What else it does is in test_wire.c and
  * source/test_remote.c. */
-#include "remote/server.h"
+#include "remote/server_internal.h"
 
 #include "base/err.h"
 #include "blob_util.h"
 #include "fault.h"
+#include "remote/depot.h"
+#include "remote/server.h"
+#include "remote/store.h"
 #include "suites.h"
 #include "wire_util.h"
 
@@ -85,6 +88,68 @@ START_TEST(a_session_that_does_not_begin_uses_no_place)
 	}
 	tell(WIRE_CLOSE, 0);
 	ck_assert_uint_eq(open_place(NULL), 0);
+}
+END_TEST
+
+/* ---- a map that cannot be sent ---- */
+
+/* Fetches all of an object. */
+static void fill(struct object *o)
+{
+	const struct map_view *v = object_view(o);
+	static const uint8_t zeros[WIRE_BLOCK];
+	struct ckpt_err e;
+
+	for (uint64_t b = 0, n; b < v->n_blocks; b++) {
+		struct hold *h;
+
+		REQUIRE(!object_hold(o, b, 1, false, &h, &n, &e));
+		REQUIRE(!hold_write(h, zeros, (size_t)map_block_size(v, b)));
+		hold_end(h);
+	}
+}
+
+/* The other side has the map of the object's directory until it gets that of the memory. */
+START_TEST(a_map_that_could_not_be_sent_is_sent_before_segments)
+{
+	const struct place_seen seen = { .kind = PLACE_FILE, .size = 9 << 20, .id.len = 1 };
+	struct server s = { .messages = messages_new(-1),
+			    .jobs = jobs_new(),
+			    .places = places_new() };
+	struct span all = { 0, seen.size / WIRE_BLOCK };
+	struct ckpt_err e = { 0 };
+	struct store *store;
+	struct object *o;
+	struct file *f;
+
+	dir = new_dir(path);
+	REQUIRE(!depot_new(&(struct depot_options){ .dir = path }, server_drop_segment, &s,
+			   &s.depot, &e));
+	REQUIRE(!store_open(NULL, "file:///x", &(struct store_options){ .dir = dir }, &store, &e));
+	server_place_add(&s, 1, store);
+	REQUIRE(!depot_prepare(s.depot, "file:///x", "a", &seen, false, &o, &e));
+	server_file_add(&s, 2, 0, "a", &seen, o);
+	f = server_file(&s, 0);
+	REQUIRE(f && !object_in_memory(o));
+	ck_assert_uint_eq(f->sent_n, 1);
+
+	fault_on(FAULT_STAT, 1, 1); /* fcntl, by which a descriptor is copied */
+	ck_assert(!server_file_leave_disk(&s, f, &e));
+	ck_assert_str_eq(fault_name(), "fcntl");
+	(void)fault_off();
+	ck_assert(object_in_memory(o));
+	ck_assert_uint_eq(object_view(o)->n_segments, 2);
+	server_file_unsend(f, all);
+	fill(o);
+
+	fault_on(FAULT_STAT, 1, 1);
+	ck_assert(!server_file_send(&s, f, all, &e));
+	(void)fault_off();
+	ck_assert_int_ne(e.code, 0);
+	e.code = 0;
+	ck_assert_msg(server_file_send(&s, f, all, &e), "%s", e.msg);
+	ck_assert_uint_eq(f->sent_n, 2); /* it has the new map, and both segments */
+	ck_assert(f->sent[0] && f->sent[1]);
 }
 END_TEST
 
