@@ -157,13 +157,16 @@ static void cancel_ahead(struct server *s, const struct file *f)
 {
 	drop_wants(s, f);
 	LIST_EACH (x, &s->fetching->fetches)
-		if (x->file == f && !x->urgent)
+		if (x->file == f && !x->urgent) {
 			x->cancelled = true;
+			get_cancel(s->net, x->get); /* no byte may come for long */
+		}
 }
 
 void fetching_forget(struct server *s, struct file *f)
 {
 	struct fetching *g = s->fetching;
+
 	f->forgotten = true;
 	cancel_ahead(s, f);
 	for (struct waiter *w = g->waiters.last; w;)

@@ -10,6 +10,7 @@
 #include "remote/depot.h"
 #include "remote/server.h"
 #include "remote/store.h"
+#include "remote_util.h"
 #include "suites.h"
 #include "wire_util.h"
 
@@ -88,6 +89,48 @@ START_TEST(a_session_that_does_not_begin_uses_no_place)
 	}
 	tell(WIRE_CLOSE, 0);
 	ck_assert_uint_eq(open_place(NULL), 0);
+}
+END_TEST
+
+/* ---- what is forgotten ---- */
+
+static _Atomic unsigned asked;
+
+/* Says that an object is there, and gives no byte of it for as long as the other side waits. */
+static bool look_only(struct served *r)
+{
+	char c;
+
+	if (!strcmp(r->method, "HEAD"))
+		return answer(r, 200, "ETag: \"a\"\r\n", "", 1 << 20);
+	(void)atomic_fetch_add(&asked, 1);
+	(void)recv(r->fd, &c, 1, 0);
+	return false;
+}
+
+/* Not only once their next byte comes, or the network gives up, which is in an hour. */
+START_TEST(requests_for_what_is_forgotten_end)
+{
+	struct wire_head file = { .kind = WIRE_FILE,
+				  .seen = { .size = 1 << 20, .kind = PLACE_FILE, .id_len = 2 } };
+	struct wire_head want = { .kind = WIRE_WANT, .n = { 0, 0, 1 << 20 } };
+	const struct wire_head look = { .kind = WIRE_LOOK };
+	char address[64];
+
+	(void)snprintf(address, sizeof(address), "http://127.0.0.1:%u/d", server_start(look_only));
+	start_server(3600 * 1000);
+	ck_assert_uint_eq(open_place(address), 0);
+	ck_assert_uint_eq(ask(&look, "x", -1).n[1], 1);
+	ck_assert_uint_eq(ask(&file, "x", -1).n[0], 0);
+	ck_assert_int_eq(wire_send(sock, &want, NULL, 0, -1), 0);
+	while (!atomic_load(&asked))
+		(void)usleep(1000);
+	tell(WIRE_FORGET, 0);
+	tell(WIRE_CLOSE, 0);
+	for (uint64_t place; (place = open_place(address));) { /* the request still uses place 0 */
+		tell(WIRE_CLOSE, place);
+		(void)usleep(10000);
+	}
 }
 END_TEST
 
