@@ -372,6 +372,17 @@ static int on_message(struct server *s, struct wire_msg *m)
 
 /* ---- the loop ---- */
 
+/* A message has come without its descriptor. */
+static void refuse(struct server *s, const struct wire_msg *m)
+{
+	struct ckpt_err e;
+
+	if (s->depot)
+		depot_spare(s->depot);
+	(void)err_set(&e, EMFILE, "ckptfs-fetch has no descriptor left");
+	server_answer(s, m->head.id, &e);
+}
+
 /* 1: go on; 0: the other side is gone. */
 static int receive_some(struct server *s, struct wire_msg *m)
 {
@@ -383,6 +394,10 @@ static int receive_some(struct server *s, struct wire_msg *m)
 		if (poll(&p, 1, 0) <= 0 || !p.revents)
 			break;
 		rc = wire_receive(s->messages->sock, m);
+		if (rc == -EMFILE) {
+			refuse(s, m);
+			continue;
+		}
 		is_there = rc > 0;
 		if (is_there)
 			rc = on_message(s, m);

@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static int sock, dir;
@@ -88,6 +89,28 @@ START_TEST(a_session_that_does_not_begin_uses_no_place)
 		ck_assert_msg(answer.n[0] == ENOMEM, "%u %s: %s", i, fault_name(), text);
 	}
 	tell(WIRE_CLOSE, 0);
+	ck_assert_uint_eq(open_place(NULL), 0);
+}
+END_TEST
+
+/* No descriptor is left for one that comes with a message. */
+START_TEST(a_descriptor_for_which_there_is_no_room_is_refused)
+{
+	struct rlimit before, full;
+	struct wire_head answer;
+	int next;
+
+	start_server(0);
+	(void)ask_for(WIRE_PING, 0); /* by then it has closed what it sent before */
+	REQUIRE(!getrlimit(RLIMIT_NOFILE, &before));
+	next = dup(sock);
+	REQUIRE(next >= 0 && !close(next));
+	full = (struct rlimit){ (rlim_t)next, before.rlim_max };
+	REQUIRE(!setrlimit(RLIMIT_NOFILE, &full));
+	answer = ask(&(struct wire_head){ .kind = WIRE_OPEN }, "file:///x", dir);
+	REQUIRE(!setrlimit(RLIMIT_NOFILE, &before));
+	ck_assert_uint_eq(answer.n[0], EMFILE);
+	ck_assert_str_eq(text, "ckptfs-fetch has no descriptor left");
 	ck_assert_uint_eq(open_place(NULL), 0);
 }
 END_TEST
