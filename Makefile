@@ -385,7 +385,8 @@ check-asan:
 # Under ThreadSanitizer only the suites that start threads, and mounts with much going on at once.
 check-tsan:
 	@MOUNTS="live_faults mount reads run" \
-	  UNIT="blockcache catalog ckpt ckpt_model comm counters diff fetch files index lease pagemap run save_run writer_dcp" \
+	  UNIT="blockcache catalog ckpt ckpt_model comm counters depot diff fetch files http index lease net pagemap remote run save_run \
+	    server wire writer_dcp" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 # The unit suites under memcheck (valgrind); SUITES names some of them.
 check-valgrind:

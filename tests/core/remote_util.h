@@ -269,7 +269,8 @@ static inline struct http_answer answer_of(unsigned status, const char *fields, 
 
 struct reader {
 	uint8_t *p;
-	size_t n, cap;
+	size_t n;
+	_Atomic size_t cap; /* a test may reduce it meanwhile */
 	bool over;
 	int rc;
 	struct ckpt_err e;
