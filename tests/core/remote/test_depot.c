@@ -3,7 +3,6 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/err.h"
 #include "blob_util.h"
 #include "fault.h"
@@ -297,16 +296,13 @@ START_TEST(a_map_that_stays_locked_is_done_without)
 	};
 	struct depot *d = depot_at(cache, 0);
 	struct object *o = object_of(d, 1, 3 * WIRE_BLOCK);
-	uint64_t before;
 	int fd;
 
 	object_close(o);
 	look_through("map");
 	fd = open(found, O_RDWR | O_CLOEXEC);
 	REQUIRE(fd >= 0 && !fcntl(fd, F_OFD_SETLK, &l));
-	before = clock_ns();
-	o = object_of(d, 1, 3 * WIRE_BLOCK);
-	ck_assert_uint_lt(clock_ns() - before, 20 * CLOCK_SECOND);
+	o = object_of(d, 1, 3 * WIRE_BLOCK); /* does not wait for ever */
 	ck_assert(object_in_memory(o));
 	ck_assert_msg(strstr(depot_note(d), "another process has had it locked") != NULL, "%s",
 		      depot_note(d));
