@@ -11,6 +11,7 @@
  */
 #include "base/buf.h"
 #include "base/checked.h"
+#include "base/search.h"
 #include "base/text.h"
 #include "base/vec.h"
 #include "format/fsdp/fsdp.h"
@@ -20,6 +21,7 @@
 #include "source/source.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_SAMPLES = 1 << 21 }; /* number of copies that are compared */
@@ -37,7 +39,8 @@ struct walk {
 	} steps[FSDP_MAX_DEPTH + 1];
 	size_t n_steps;
 	struct fsdp_tensor *t; /* the tensor whose parts are being added */
-	const char *flat_key;  /* the storage of a flat parameter */
+	const char **flat;     /* the storages of flat parameters, sorted */
+	size_t n_flat;
 };
 
 /* ---- tensors ---- */
@@ -253,6 +256,13 @@ static int keep_view(struct walk *w, struct torch_view *v, struct fsdp_copy *ret
 	return ret->view ? 0 : err_nomem(e);
 }
 
+static bool is_flat_storage(const struct walk *w, const char *key)
+{
+	size_t at = PARTITION_POINT(i, w->n_flat, strcmp(w->flat[i], key) < 0);
+
+	return at < w->n_flat && !strcmp(w->flat[at], key);
+}
+
 static int add_copy(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 {
 	struct fsdp_copy c = { .rank = w->f->rank, .file = w->file.number };
@@ -271,8 +281,8 @@ static int add_copy(struct walk *w, const struct pk_value *v, struct ckpt_err *e
 		rc = keep_view(w, &view, &c, e);
 	if (rc)
 		return rc;
-	c.flat = w->flat_key && c.view->n_dims == 1 &&
-		 (!c.view->numel || (key && !strcmp(key, w->flat_key)));
+	c.flat = w->n_flat && c.view->n_dims == 1 &&
+		 (!c.view->numel || (key && is_flat_storage(w, key)));
 	t->copies[t->n_copies++] = c;
 	return 0;
 }
@@ -437,20 +447,43 @@ static bool is_flat_name(const struct pk_value *key)
 	       !strcmp(key->s->data + key->s->len - n, word);
 }
 
-static void find_flat(struct walk *w, const struct pk_value *dict, struct torch_tensor *t)
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* There is one for each module that was wrapped. */
+static int find_flat(struct walk *w, const struct pk_value *dict, struct ckpt_err *e)
 {
 	const struct pk_value *model = pk_get(dict, "model");
+	size_t n = 0;
 
 	dict = model && model->type == PK_DICT ? model : dict;
-	for (size_t i = 0; dict->type == PK_DICT && i < pk_len(dict); i++) {
+	for (size_t i = 0; dict->type == PK_DICT && i < pk_len(dict); i++)
+		n += is_flat_name(&dict->n->v[2 * i]) && torch_is_tensor(&dict->n->v[2 * i + 1]);
+	if (!n)
+		return 0;
+	w->d->flat = true;
+	w->flat = arena_array(&w->arena, n, sizeof(*w->flat));
+	if (!w->flat)
+		return err_nomem(e);
+	for (size_t i = 0; i < pk_len(dict); i++) {
 		const struct pk_value *v = &dict->n->v[2 * i];
+		struct torch_tensor t;
+		const char *key;
 
 		if (!is_flat_name(v) || !torch_is_tensor(v + 1))
 			continue;
-		w->d->flat = true;
-		if (!w->flat_key)
-			w->flat_key = storage_of(fsdp_local(v + 1), t);
+		key = storage_of(fsdp_local(v + 1), &t);
+		if (!key)
+			continue;
+		key = arena_dup(&w->arena, key, strlen(key));
+		if (!key)
+			return err_nomem(e);
+		w->flat[w->n_flat++] = key;
 	}
+	qsort(w->flat, w->n_flat, sizeof(*w->flat), by_text);
+	return 0;
 }
 
 /* torch.optim: {state, param_groups: [{params: [0, 1, ...]}]} */
@@ -485,7 +518,6 @@ int fsdp_read(struct fsdp *d, const struct fsdp_file *f, struct ckpt_err *e)
 	struct walk w = {
 		.d = d, .f = f, .arena = ARENA_INIT((size_t)1 << 30), .fqn = BUF_INIT(FSDP_MAX_FQN)
 	};
-	struct torch_tensor flat;
 	int rc = torch_file_open(&w.file, d->place, f->path, d->w, e);
 
 	w.reader = (struct fsdp_reader){ .file = &w.file,
@@ -497,7 +529,7 @@ int fsdp_read(struct fsdp *d, const struct fsdp_file *f, struct ckpt_err *e)
 	if (!rc && w.file.root.type != PK_DICT)
 		rc = err_set(e, ERR_CORRUPT, "'%.200s' does not hold a state dict", f->path);
 	if (!rc && f->kind == FSDP_MODEL)
-		find_flat(&w, &w.file.root, &flat);
+		rc = find_flat(&w, &w.file.root, e);
 	if (!rc && f->kind == FSDP_OPTIM && !f->rank)
 		count_params(d, &w.file.root);
 	buf_str(&w.fqn, "");

@@ -669,6 +669,8 @@ START_TEST(pieces_of_flat_parameters_are_each_ranks_own)
 {
 #define FLAT \
 	"! not everything is shown: the parameters that FSDP1 has flattened (LOCAL_STATE_DICT): "
+#define FLAT_PARAM(local, off) SHARDED("(4,)", "([" PIECE(local, off, "(2,)") "], N, N)")
+#define PIECES		       "'a.norm': t0+0(2), 'b.norm': t2+0(2), 'c': t1+0(2)}"
 	for (unsigned rank = 0; rank < 2; rank++)
 		put("model", 2, rank,
 		    "{'_flat_param': t0+0(6), 'a': t0+0(2), 'b': t1+0(2), 'c': t1+0(0), 'd': "
@@ -689,8 +691,23 @@ START_TEST(pieces_of_flat_parameters_are_each_ranks_own)
 							" 'n': {'_flat_param': 5}}",
 		    0);
 	saved_expect_begin(dir, "fsdp",
-			   "model.x._flat_param[1] 0\nmodel.y._flat_param[1] 100\n"
-			   "rank_0/model.z[1] 0\nrank_1/model.z[1] 0\nobject n\n" FLAT);
+			   "model.x._flat_param[1] 0\nrank_0/model.y._flat_param[1] 100\n"
+			   "rank_0/model.z[1] 0\nrank_1/model.y._flat_param[1] 100\n"
+			   "rank_1/model.z[1] 0\nobject n\n" FLAT);
+	/* Each module that was wrapped has one; a norm's pieces may be equal in all ranks. */
+	put("model", 2, 0,
+	    "{'b._flat_param': " FLAT_PARAM("t2+0(2)", "(0,)") ", 'a._flat_param': " FLAT_PARAM(
+		    "t0+0(2)", "(0,)") ", " PIECES,
+	    0);
+	put("model", 2, 1,
+	    "{'b._flat_param': " FLAT_PARAM("t2+0(2)", "(2,)") ", 'a._flat_param': " FLAT_PARAM(
+		    "t0+0(2)", "(2,)") ", " PIECES,
+	    0);
+	saved_expect_begin(
+		dir, "fsdp",
+		"a._flat_param[4] 0 1 0 1\nb._flat_param[4] 200 201 200 201\nc[2] 100 101\n"
+		"rank_0/a.norm[2] 0 1\nrank_0/b.norm[2] 200 201\n"
+		"rank_1/a.norm[2] 0 1\nrank_1/b.norm[2] 200 201\n" FLAT);
 }
 END_TEST
 
