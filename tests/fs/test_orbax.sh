@@ -73,6 +73,7 @@ test_steps_are_a_run() {
   orbax_copy v2_two_processes run/300
   orbax_copy v3_sharded run/2000
   cp -r run/300 run/3000.orbax-checkpoint-tmp-1
+  aged run
   mount_at m run -o allow_missing
   is ".ckptfs 2000 300 latest" "$(entries m | tr ' ' '\n' | sorted)"
   is 2000 "$(readlink m/latest)"
