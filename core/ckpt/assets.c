@@ -103,6 +103,8 @@ struct finder {
 	const char *dir; /* absolute */
 	enum asset_from from;
 	struct refused refused;
+	struct place *within; /* where files that were closed can be opened again; may be NULL */
+	const char *inner;    /* the directory in it that is searched, and '/'; or "" */
 };
 
 static void finder_release(struct finder *f)
@@ -223,6 +225,23 @@ static int add_opened(struct finder *f, const char *path, const char *name, int 
 
 /* ---- without assets= ---- */
 
+/* The file that was added last may be closed, and opened again. */
+static int may_close(struct finder *f, struct ckpt_err *e)
+{
+	struct found *v = &f->v[f->n - 1];
+	autofree char *name = NULL;
+
+	if (!f->within)
+		return 0;
+	if (asprintf(&name, "%s%s", f->inner, v->name) < 0) {
+		name = NULL;
+		return err_nomem(e);
+	}
+	v->seen.name = own(f->a, name);
+	v->seen.within = f->within;
+	return v->seen.name ? 0 : err_nomem(e);
+}
+
 /* Looks in the checkpoint's own directory. 0: the file does not exist. */
 static int look_in_place(struct finder *f, const char *name, struct place *place,
 			 struct ckpt_err *e)
@@ -244,6 +263,8 @@ static int look_in_place(struct finder *f, const char *name, struct place *place
 	rc = add(f, path, name, s, true, e);
 	if (rc)
 		source_free(s);
+	else
+		rc = may_close(f, e);
 	return rc ? rc : 1;
 }
 
@@ -333,6 +354,7 @@ static int find_inner(struct finder *f, const struct assets_ask *ask, bool *sett
 	if (place_sub(ask->place, inner, &place, &ignored))
 		return ignored.code == ENOMEM ? err_nomem(e) : 0;
 	f->dir = dir;
+	f->inner = "huggingface/";
 	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++) {
 		rc = settled[i] ? 0 : look_in_place(f, usual[i], place, e);
 		settled[i] |= rc > 0;
@@ -340,6 +362,7 @@ static int find_inner(struct finder *f, const struct assets_ask *ask, bool *sett
 	if (rc >= 0)
 		rc = say_refused(f, ask, e);
 	f->dir = outer;
+	f->inner = "";
 	place_free(place);
 	return rc;
 }
@@ -366,7 +389,12 @@ static int find_usual(struct finder *f, const struct assets_ask *ask, struct ckp
 
 	if (!above)
 		return err_nomem(e);
-	*f = (struct finder){ f->a, NULL, 0, dirfd, ask->path, ASSET_OF_CHECKPOINT, { 0 } };
+	*f = (struct finder){ .a = f->a,
+			      .dirfd = dirfd,
+			      .dir = ask->path,
+			      .from = ASSET_OF_CHECKPOINT,
+			      .within = dirfd >= 0 ? ask->place : NULL,
+			      .inner = "" };
 	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++) {
 		rc = look_in_place(f, usual[i], ask->place, e);
 		settled[i] = rc > 0;
@@ -425,7 +453,7 @@ static int find_all(struct finder *f, const struct assets_ask *ask, struct ckpt_
 
 	if (!path)
 		return err_sys(e, errno, "assets directory '%s'", ask->given);
-	*f = (struct finder){ f->a, NULL, 0, dirfd(d), path, ASSET_GIVEN, { 0 } };
+	*f = (struct finder){ .a = f->a, .dirfd = dirfd(d), .dir = path, .from = ASSET_GIVEN };
 	while ((rc = io_next_entry(d, &entry, e)) > 0) {
 		if (is_weights(entry->d_name) || entry->d_name[0] == '.' ||
 		    (ask->dequantised && is_of_codes(entry->d_name)) ||
@@ -475,7 +503,7 @@ static int find_remote(struct finder *f, const struct assets_ask *ask, struct ck
 
 	if (rc)
 		return err_wrap(e, "assets");
-	*f = (struct finder){ f->a, NULL, 0, -1, root, ASSET_GIVEN, { 0 } };
+	*f = (struct finder){ .a = f->a, .dirfd = -1, .dir = root, .from = ASSET_GIVEN };
 	rc = file ? err_set(e, ENOTDIR, "it is a file") : list_remote(place, &names, e);
 	for (size_t i = 0; rc >= 0 && i < names.n; i++)
 		if (!ask->dequantised || !is_of_codes(names.v[i]))

@@ -12,7 +12,8 @@
  * has been counted already, so that the file stays open, or finds it closed. `source` is set before
  * the file is marked open, read only by users, and freed by the thread that closes the file. Two
  * threads may open a source of the same file; the second to get the lock drops its own. Files
- * provided by the caller (files_new_seen) are open until files_free and are in no list.
+ * provided by the caller (files_new_seen) who does not say how to open them again are open until
+ * files_free and are in no list.
  *
  * So are bytes in memory, which never change.
  *
@@ -56,6 +57,8 @@ struct file {
 	atomic_bool used;	/* since take_surplus last looked at it */
 	bool given; /* source is closed only by files_free: it is in memory, or from the caller of
 		     * files_new_seen */
+	struct place *within; /* where it is opened by `name`; NULL: in place, by its path */
+	const char *name;
 	struct source *source; /* while it is open */
 	atomic_bool no_bring;  /* files_bring was tried, but the bytes did not stay in memory */
 	uint32_t newer, older; /* list of open files, by index + 1; 0 ends it */
@@ -182,6 +185,26 @@ int files_new(struct place *place, const struct stored_file *sources, size_t n, 
 	return 0;
 }
 
+/* The list of open files, under the lock. */
+static void list_remove(struct files *f, uint32_t i)
+{
+	struct file *x = &f->v[i];
+
+	*(x->newer ? &f->v[x->newer - 1].older : &f->newest) = x->older;
+	*(x->older ? &f->v[x->older - 1].newer : &f->oldest) = x->newer;
+	x->newer = x->older = 0;
+}
+
+static void list_push(struct files *f, uint32_t i)
+{
+	struct file *x = &f->v[i];
+
+	x->older = f->newest;
+	x->newer = 0;
+	*(f->newest ? &f->v[f->newest - 1].newer : &f->oldest) = i + 1;
+	f->newest = i + 1;
+}
+
 int files_new_seen(struct place *place, const struct stored_file *sources,
 		   const struct files_seen *seen, size_t n, struct files **ret, struct ckpt_err *e)
 {
@@ -195,6 +218,13 @@ int files_new_seen(struct place *place, const struct stored_file *sources,
 		note(x, &seen[i].seen);
 		if (seen[i].source)
 			give(x, seen[i].source);
+		if (seen[i].source && seen[i].within) {
+			x->given = false;
+			x->within = seen[i].within;
+			x->name = seen[i].name;
+			list_push(*ret, (uint32_t)i);
+			(*ret)->n_open++;
+		}
 	}
 	return 0;
 }
@@ -320,25 +350,6 @@ void files_digest(const struct files *f, struct digest *d)
 
 /* ---- open files; all of this under the lock ---- */
 
-static void list_remove(struct files *f, uint32_t i)
-{
-	struct file *x = &f->v[i];
-
-	*(x->newer ? &f->v[x->newer - 1].older : &f->newest) = x->older;
-	*(x->older ? &f->v[x->older - 1].newer : &f->oldest) = x->newer;
-	x->newer = x->older = 0;
-}
-
-static void list_push(struct files *f, uint32_t i)
-{
-	struct file *x = &f->v[i];
-
-	x->older = f->newest;
-	x->newer = 0;
-	*(f->newest ? &f->v[f->newest - 1].newer : &f->oldest) = i + 1;
-	f->newest = i + 1;
-}
-
 /* Closes the least recently used file without users if more than max are open. */
 static struct source *take_surplus(struct files *f, size_t max)
 {
@@ -379,13 +390,21 @@ static void unpin(struct files *f, uint32_t i)
 	(void)atomic_fetch_sub(&f->v[i].users, 1);
 }
 
+static int open_source(struct files *f, uint32_t i, struct source **ret, struct ckpt_err *e)
+{
+	const struct file *x = &f->v[i];
+
+	return x->within ? place_file(x->within, x->name, ret, e)
+			 : place_file(f->place, f->sources[i].path, ret, e);
+}
+
 /* If descriptors have run out, closes a file without users and tries again. */
 static int open_file(struct files *f, uint32_t i, struct source **ret, struct ckpt_err *e)
 {
 	for (int tries = 0;; tries++) {
 		struct source *s = NULL;
 		struct ckpt_err why;
-		int rc = place_file(f->place, f->sources[i].path, ret, &why);
+		int rc = open_source(f, i, ret, &why);
 
 		if ((rc == -EMFILE || rc == -ENFILE) && tries < MAX_TRIES) {
 			SCOPED_LOCK(&f->lock);
@@ -490,7 +509,7 @@ int files_open(struct files *f, uint32_t i, struct ckpt_err *e)
 {
 	const char *path = f->sources[i].path;
 	struct source *opened CLEANUP(source_freep) = NULL, *s = f->v[i].source;
-	int fd, rc = f->v[i].given ? 0 : place_file(f->place, path, &opened, e);
+	int fd, rc = f->v[i].given ? 0 : open_source(f, i, &opened, e);
 
 	if (opened)
 		s = opened;
@@ -514,7 +533,8 @@ bool files_written(struct files *f, uint32_t i)
 	if (f->sources[i].bytes)
 		return false;
 	if (x->given ? source_look(x->source, &now) != 0
-		     : place_look(f->place, f->sources[i].path, &now, &e) <= 0)
+		     : place_look(x->within ? x->within : f->place,
+				  x->within ? x->name : f->sources[i].path, &now, &e) <= 0)
 		return false;
 	change = compare(f, x, &now.id);
 	return change == PLACE_WRITTEN || change == PLACE_TOUCHED;
@@ -565,7 +585,7 @@ int files_allow_maps(struct files *f, uint64_t max_bytes, struct ckpt_err *e)
 	if (!f->lender)
 		return err_nomem(e);
 	for (size_t i = 0; i < f->n; i++)
-		if (f->v[i].given)
+		if (f->v[i].users & IS_OPEN)
 			f->v[i].source->lender = f->lender;
 	return 0;
 }

@@ -33,11 +33,15 @@ int files_new(struct place *place, const struct stored_file *sources, size_t n, 
 /*
  * The same for files that the caller has opened and looked at. A source that is not NULL is read
  * from then on, whatever its path later refers to; once files_new_seen has succeeded, it owns the
- * source. The other files are opened by their paths and must be what was seen.
+ * source. With `within`, which is borrowed like place, the source may be closed like that of any other
+ * file, and is opened again by this name in that place. The other files are opened by their paths. What
+ * is opened must be what was seen.
  */
 struct files_seen {
 	struct place_seen seen;
 	struct source *source;
+	struct place *within; /* or NULL */
+	const char *name;
 };
 int files_new_seen(struct place *place, const struct stored_file *sources,
 		   const struct files_seen *seen, size_t n, struct files **ret, struct ckpt_err *e);

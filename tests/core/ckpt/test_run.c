@@ -866,8 +866,8 @@ START_TEST(those_that_nobody_uses_are_closed)
 }
 END_TEST
 
-/* Descriptors of data files that this process has. */
-static size_t data_files_open(void)
+/* Descriptors of files of this kind that this process has. */
+static size_t files_open_now(const char *kind)
 {
 	DIR *fds = opendir("/proc/self/fd");
 	struct dirent *d;
@@ -881,10 +881,15 @@ static size_t data_files_open(void)
 		if (len < 0)
 			continue;
 		target[len] = '\0';
-		n += strstr(target, ".distcp") != NULL;
+		n += strstr(target, kind) != NULL;
 	}
 	REQUIRE(!closedir(fds));
 	return n;
+}
+
+static size_t data_files_open(void)
+{
+	return files_open_now(".distcp");
 }
 
 START_TEST(data_files_that_nobody_uses_are_let_go)
@@ -922,6 +927,56 @@ START_TEST(data_files_that_nobody_uses_are_let_go)
 	ck_assert(!ckpt_let_go(c, 0));
 	ck_assert_uint_eq(data_files_open(), 0);
 	ckpt_close(c);
+}
+END_TEST
+
+static void read_asset(struct ckpt *c, const char *path, const char *want)
+{
+	struct ckpt_err e = { 0 };
+	struct ckpt_file *f;
+	char got[100];
+
+	REQUIRE(!ckpt_file_open(c, node_of(c, path), &f, &e));
+	ck_assert_int_eq(ckpt_file_read(f, got, strlen(want), 0, &e), (int)strlen(want));
+	ck_assert_mem_eq(got, want, strlen(want));
+	ckpt_file_close(f);
+}
+
+/* Else its directory could not be removed on NFS. */
+START_TEST(assets_that_nobody_uses_are_let_go)
+{
+	static const char text[] = "{\"model_type\": \"llama\"}", words[] = "{\"a\": 0}";
+	struct ckpt_err e = { 0 };
+	struct ckpt_file *f;
+	struct ckpt *c;
+	int fd, inner;
+
+	save("step-1", 1);
+	fd = sub_dir("step-1");
+	put_file(fd, "config.json", text, strlen(text));
+	inner = sub_dir("step-1/huggingface");
+	put_file(inner, "vocab.json", words, strlen(words));
+	c = open_run(&plain);
+	for (unsigned i = 0; i < 2; i++) {
+		read_asset(c, "step-1/hf/config.json", text);
+		read_asset(c, "step-1/hf/vocab.json", words);
+		ck_assert_uint_gt(files_open_now("/config.json") + files_open_now("/vocab.json"),
+				  0);
+		ck_assert(!ckpt_let_go(c, 0));
+		ck_assert_uint_eq(files_open_now("/config.json"), 0);
+		ck_assert_uint_eq(files_open_now("/vocab.json"), 0);
+	}
+	/* Another file is never read in its place. */
+	put_file(fd, "new", "x", 1);
+	REQUIRE(!renameat(fd, "new", fd, "config.json"));
+	ck_assert_int_eq(ckpt_file_open(c, node_of(c, "step-1/hf/config.json"), &f, &e), -EIO);
+	read_asset(c, "step-1/hf/vocab.json", words);
+	ckpt_close(c);
+	REQUIRE(!unlinkat(inner, "vocab.json", 0));
+	REQUIRE(!unlinkat(fd, "huggingface", AT_REMOVEDIR));
+	REQUIRE(!unlinkat(fd, "config.json", 0));
+	(void)close(inner);
+	(void)close(fd);
 }
 END_TEST
 
