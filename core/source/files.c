@@ -552,8 +552,9 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 		return rc;
 	}
 	n = source_read(f->v[i].source, buf, len, off, &why);
-	/* After the bytes were taken, see files.h; and if a store does not have them any more. */
-	if (n == (int64_t)len || n == -ESTALE)
+	/* After the bytes were taken, see files.h; also if there are fewer than before, or a store does not
+	 * have them any more. */
+	if (n >= 0 || n == -ESTALE)
 		rc = files_check(f, i, e);
 	if (!rc && n < 0 && *why.msg)
 		rc = err_set(e, (int)-n, "read '%s', %s", f->sources[i].path, why.msg);

@@ -970,6 +970,7 @@ START_TEST(assets_that_nobody_uses_are_let_go)
 	put_file(fd, "new", "x", 1);
 	REQUIRE(!renameat(fd, "new", fd, "config.json"));
 	ck_assert_int_eq(ckpt_file_open(c, node_of(c, "step-1/hf/config.json"), &f, &e), -EIO);
+	ck_assert_ptr_nonnull(strstr(e.msg, "config.json' was changed after the checkpoint was"));
 	read_asset(c, "step-1/hf/vocab.json", words);
 	ckpt_close(c);
 	REQUIRE(!unlinkat(inner, "vocab.json", 0));

@@ -512,6 +512,24 @@ START_TEST(a_descriptor_that_comes_in_the_end_leaves_no_error)
 }
 END_TEST
 
+START_TEST(a_file_that_has_become_shorter_has_changed)
+{
+	const struct stored_file s[] = { { "a", 5, NULL } };
+	struct ckpt_err e = { 0 };
+	struct files *f;
+	char b[5];
+
+	put_file(dir_fd, "a", "01234", 5);
+	f = open_files(s, 1);
+	put_file(dir_fd, "b", "012", 3);
+	REQUIRE(!renameat(dir_fd, "b", dir_fd, "a"));
+	ck_assert_int_eq(files_read(f, 0, b, 3, 2, &e), -EIO);
+	ck_assert_str_eq(e.msg, "'a' was changed after the checkpoint was opened");
+	ck_assert(files_changed(f));
+	files_free(f);
+}
+END_TEST
+
 START_TEST(a_failing_read_is_told_with_its_place)
 {
 	const struct stored_file s[] = { { "a", 5, NULL } };
