@@ -284,13 +284,17 @@ static bool is_ours(const struct index_request *rq)
 	       !(st.st_mode & (S_IWGRP | S_IWOTH));
 }
 
+bool index_is_beside(const char *root, const char *path)
+{
+	size_t n = strlen(root);
+
+	return !strncmp(path, root, n) && path[n] == '/' && !strcmp(path + n + 1, beside_name);
+}
+
 bool index_may_grow(const struct index_request *rq, const char *path)
 {
-	size_t n = strlen(rq->root);
-	bool beside =
-		!strncmp(path, rq->root, n) && path[n] == '/' && !strcmp(path + n + 1, beside_name);
-
-	return strcmp(path, ":memory:") != 0 && (rq->where || !beside || is_ours(rq));
+	return strcmp(path, ":memory:") != 0 &&
+	       (rq->where || !index_is_beside(rq->root, path) || is_ours(rq));
 }
 
 /* Opens or builds the index at path; 1: it cannot be written there, or may_write is false. */

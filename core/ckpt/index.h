@@ -40,6 +40,9 @@ bool index_is_fresh(const struct index_request *rq, const struct catalog *c);
 /* May the index that index_open has found or built be extended? */
 bool index_may_grow(const struct index_request *rq, const char *path);
 
+/* Is the index at this path in the checkpoint's own directory? root: absolute. */
+bool index_is_beside(const char *root, const char *path);
+
 /* The default directory, created if needed; the caller frees it. NULL: there is none. */
 char *index_cache_dir(void);
 

@@ -9,6 +9,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
+#include "ckpt/index.h"
 #include "index/catalog_query.h"
 #include "layout/layout.h"
 #include "source/files.h"
@@ -364,6 +365,22 @@ void run_done(struct ckpt_run *r, struct run_child *k)
 	end_use(r, k, clock_ns(), false);
 }
 
+/* Closes the checkpoint, unless it is used again. */
+static void close_unused(struct ckpt_run *r, struct run_child *k)
+{
+	struct ckpt *close = NULL;
+
+	{
+		SCOPED_LOCK(&r->lock);
+		if (k->users == 1) {
+			close = k->ckpt;
+			k->ckpt = NULL;
+			keep_counters(r, close);
+		}
+	}
+	ckpt_close(close);
+}
+
 /*
  * On a local disk an open file keeps its space after it has been deleted. On NFS and on what uses
  * libfuse it also keeps a name (.nfs..., .fuse_hidden...), and `rm -r` of the checkpoint fails.
@@ -392,7 +409,11 @@ bool run_let_go(struct ckpt_run *r, uint64_t unused_ns)
 			k->users++;
 			left_ns = k->left_ns;
 		}
-		engine_rest(k->ckpt->engine, 0);
+		/* SQLite has no way to close the file of an index but to close the whole. */
+		if (index_is_beside(k->ckpt->root, k->ckpt->engine->index))
+			close_unused(r, k);
+		else
+			engine_rest(k->ckpt->engine, 0);
 		end_use(r, k, left_ns, true);
 	}
 }

@@ -981,6 +981,38 @@ START_TEST(assets_that_nobody_uses_are_let_go)
 }
 END_TEST
 
+/* An index beside the data is open as long as the checkpoint is. */
+START_TEST(an_index_in_the_checkpoint_is_let_go)
+{
+	static const char name[] = "step-1/.ckptfs-index.sqlite";
+	const struct ckpt_opts runs = { .runs = true };
+	struct ckpt *c, *one;
+	struct ckpt_err e = { 0 };
+	struct ckpt_file *held;
+	char path[PATH_MAX], index[PATH_MAX];
+
+	save("step-1", 1);
+	REQUIRE(snprintf(path, sizeof(path), "%s/step-1", dir) < PATH_MAX &&
+		snprintf(index, sizeof(index), "%s/%s", dir, name) < PATH_MAX);
+	REQUIRE(!open_typed(path, &(struct ckpt_opts){ .index = index }, &one, &e));
+	ckpt_close(one);
+	REQUIRE(!open_typed(dir, &runs, &c, &e));
+	expect_save(c, "step-1", "step-1", 1);
+	ck_assert_uint_gt(files_open_now(name), 0);
+	ck_assert(!ckpt_let_go(c, 0));
+	ck_assert_uint_eq(files_open_now(name), 0);
+	expect_save(c, "step-1", "step-1", 1); /* opened again */
+	REQUIRE(!ckpt_file_open(c, node_of(c, "step-1/tensors/model.w"), &held, &e));
+	ck_assert(!ckpt_let_go(c, 0));
+	ck_assert_uint_gt(files_open_now(name), 0); /* used */
+	ckpt_file_close(held);
+	ck_assert(!ckpt_let_go(c, 0));
+	ck_assert_uint_eq(files_open_now(name), 0);
+	ckpt_close(c);
+	REQUIRE(!unlinkat(dir_fd, name, 0));
+}
+END_TEST
+
 static void note_progress(void *arg, uint64_t done, uint64_t total)
 {
 	uint64_t *before = arg;
