@@ -229,7 +229,7 @@ static int add_blocks(const struct wrapped *x, struct jval attrs, enum codes cod
 }
 
 /* Adds zero points, which have the shape of the scales; not there: nothing. */
-static int add_zeros(const struct wrapped *x, struct deq_found *found, bool floats)
+static int add_zeros(const struct wrapped *x, struct deq_found *found)
 {
 	const struct catalog_tensor *s = part(x, ".scale"), *z = part(x, ".zero_point");
 
@@ -238,7 +238,7 @@ static int add_zeros(const struct wrapped *x, struct deq_found *found, bool floa
 	if (s->n_dims != z->n_dims || !dims_equal(s->n_dims, s->shape, z->shape))
 		return deq_bad_scales(x->f, x->t, z,
 				      "the zero points must be as many as the scales");
-	if (!is_zero_dtype(z) || (!floats && is_scale_dtype(z)))
+	if (!is_zero_dtype(z))
 		return deq_bad_scales(x->f, x->t, z, "zero points of that type are not known");
 	found->q.zeros = deq_add_input(x->f, found, z);
 	found->q.zeros_plain = true;
@@ -256,7 +256,7 @@ static int find_int8(const struct wrapped *x)
 		return bad_part(x, "its codes are not int8");
 	rc = add_blocks(x, x->owner->attrs, CODES_INT8, &found);
 	if (!rc)
-		rc = add_zeros(x, found, true);
+		rc = add_zeros(x, found);
 	hide_part(x, ".act_quant_scale");
 	hide_part(x, ".act_quant_zero_point");
 	return rc;
@@ -310,7 +310,7 @@ static int find_int4(const struct wrapped *x)
 	found->q.form = DEQUANT_ADDED;
 	(void)deq_add_input(x->f, found, t);
 	(void)deq_add_input(x->f, found, s);
-	return add_zeros(x, found, true);
+	return add_zeros(x, found);
 }
 
 /* ---- AffineQuantizedTensor, which torchao 0.3 to 0.17 had ---- */
@@ -370,7 +370,9 @@ static int find_plain(const struct wrapped *x, const struct owner *outer)
 		if (part(x, ".zero_point") && !is_scale_dtype(part(x, ".zero_point")))
 			return bad_part(x, "its zero_point_domain is FLOAT, but they are integers");
 	}
-	return add_zeros(x, found, domain == DOMAIN_FLOAT);
+	/* int8_dynamic_activation_int4_weight stores integers in the dtype of the weight. */
+	found->q.zeros_whole = domain == DOMAIN_INT;
+	return add_zeros(x, found);
 }
 
 static int find_plain_float8(const struct wrapped *x, const struct owner *outer)

@@ -240,6 +240,19 @@ static int zeros_of_integers(const struct dequant *q, enum ckpt_dtype dtype, con
 	return 0;
 }
 
+/* The same of floats. */
+static int check_whole(const struct dequant *q, const float *v, uint64_t n, struct ckpt_err *e)
+{
+	int low = q->codes == CODES_UINT ? 0 : -128, high = low + 255;
+
+	for (uint64_t i = 0; i < n; i++)
+		if (!(v[i] >= (float)low && v[i] <= (float)high) || rintf(v[i]) != v[i])
+			return err_set(e, ERR_CORRUPT,
+				       "a zero point is %.9g, and not an integer from %d to %d",
+				       (double)v[i], low, high);
+	return 0;
+}
+
 /* Reads zero points that are stored like the scales. */
 static int load_plain_zeros(const struct part *p, float *ret, struct ckpt_err *e)
 {
@@ -258,6 +271,8 @@ static int load_plain_zeros(const struct part *p, float *ret, struct ckpt_err *e
 		rc = zeros_of_integers(q, dtype, raw, ret, n, e);
 	} else {
 		cast_run(dtype, CKPT_DTYPE_F32, raw, ret, n);
+		if (q->zeros_whole)
+			rc = check_whole(q, ret, n, e);
 		if (q->form == DEQUANT_ROUNDED)
 			round_all(q, ret, n, raw);
 	}

@@ -214,6 +214,8 @@ def aqt(root):
             key = f"model.layers.{i}.{str(dtype)[6:]}"
             put(key + ".int", i % 2, shape, q, scale, zero, block, ZeroPointDomain.INT, affine(q, scale, zero, block))
             put(key + ".uint", False, shape, u, scale, uzero, block, ZeroPointDomain.INT, affine(u, scale, uzero, block), True)
+            whole = ints(-128, 128, *short).to(dtype)
+            put(key + ".whole", True, shape, q, scale, whole, block, ZeroPointDomain.INT, affine(q, scale, whole, block))
             put(key + ".none", True, shape, q, scale, None, block, ZeroPointDomain.NONE, affine(q, scale, None, block),
                 low=-127, high=127)
             nibbles = u & 15

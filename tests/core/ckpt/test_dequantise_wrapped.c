@@ -545,8 +545,6 @@ static const struct {
 	  "its zero_point_domain does not say what its zero points are" },
 	{ AQT_OF("I8", "I64[6]", "block_size: (1,8), zero_point_domain: " DOMAIN "(3)"),
 	  "its zero_point_domain does not say what its zero points are" },
-	{ AQT_OF("I8", "F32[6]", "block_size: (1,8), zero_point_domain: " DOMAIN "(1)"),
-	  "zero points of that type are not known" },
 	{ AQT_OF("I8", "I64[6]", "block_size: (1,8), zero_point_domain: " DOMAIN "(2)"),
 	  "its zero_point_domain is FLOAT, but they are integers" },
 	{ AQT_OF("U8", "F32[6]",
@@ -667,6 +665,13 @@ static const struct {
 	  "}, block_size: (1,4), quant_min: 0, quant_max: 15, zero_point_domain: " DOMAIN "(2)}}",
 	  &as_bf16,
 	  { 2.09375F, -2.40625F, 0.0050048828125F, 0.306640625F } },
+	/* Integers, but for their dtype. */
+	{ "{w: " AQT "<1,4>{tensor_impl: " PLAIN
+	  "<1,4>{int_data: I8[1,4]=-8,7,-1,3, scale: BF16[1,2]=0.5,3, zero_point: "
+	  "BF16[1,2]=2,-3, " LAYOUT
+	  "}, block_size: (1,2), quant_min: -8, quant_max: 7, zero_point_domain: " DOMAIN "(1)}}",
+	  &as_bf16,
+	  { -5, 2.5F, 6, 18 } },
 	{ "{w: " INT4 "<1,4>{qdata: U8[1,2]=24,127, scale: BF16[2,1]=0.5,2, zero_point: "
 	  "BF16[2,1]=1,-1, block_size: (1,2)}}",
 	  &as_fp32,
@@ -722,10 +727,16 @@ START_TEST(integer_zero_points_are_among_the_codes)
 		       "block_size: (1,8), zero_point_domain: " DOMAIN "(1)"),
 		AQT_OF("I8", "I32[6]=0,1,127,2,-129,3",
 		       "block_size: (1,8), zero_point_domain: " DOMAIN "(1)"),
+		AQT_OF("I8", "F32[6]=0,1,127,2,-128,3.5",
+		       "block_size: (1,8), zero_point_domain: " DOMAIN "(1)"),
+		AQT_OF("U8", "F32[6]=0,1,127,2,-1,3",
+		       "block_size: (1,8), zero_point_domain: " DOMAIN "(1)"),
 	};
 	static const char *const want[] = {
 		"a zero point is 256, outside the codes, 0 to 255",
 		"a zero point is -129, outside the codes, -128 to 127",
+		"a zero point is 3.5, and not an integer from -128 to 127",
+		"a zero point is -1, and not an integer from 0 to 255",
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(saved); i++) {
