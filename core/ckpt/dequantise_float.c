@@ -42,7 +42,10 @@ static int find_qdata(struct deq_finder *f, const struct catalog_tensor *t)
 	size_t prefix = t->n_dims < 2 ? 0 : t->n_dims - 2u;
 	const uint64_t *n = t->shape + prefix, *k;
 	struct deq_found *x;
+	int rc = deq_check_float8(f, t, qdata);
 
+	if (rc)
+		return rc;
 	if (!s)
 		return deq_no_scales(f, t, qdata, ".scale");
 	k = s->shape + prefix;

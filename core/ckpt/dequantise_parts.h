@@ -109,6 +109,8 @@ deq_find_fn deq_find_float8, deq_find_int8, deq_find_blocks, deq_find_fp4; /* de
 deq_find_fn deq_find_bnb;						   /* dequantise_flat.c */
 deq_find_fn deq_find_packed, deq_find_qweight;				   /* dequantise_packed.c */
 deq_find_fn deq_find_wrapped; /* dequantise_wrapped.c */
+/* Error: t, whose name has this end, is part of a tensor subclass that is not torchao's Float8Tensor. */
+int deq_check_float8(const struct deq_finder *f, const struct catalog_tensor *t, const char *end);
 /* Are there scales beside t, as in a tensor subclass? */
 bool deq_has_parts(const struct deq_finder *f, const struct catalog_tensor *t);
 /* Error: t, which may hold codes, is part of a tensor subclass that is not known. */

@@ -641,6 +641,18 @@ int deq_find_wrapped(struct deq_finder *f, const struct catalog_tensor *t)
 	return rc < 0 ? rc : 0;
 }
 
+int deq_check_float8(const struct deq_finder *f, const struct catalog_tensor *t, const char *end)
+{
+	static const char *const known[] = { "Float8Tensor", "PrototypeFloat8Tensor" };
+	CLEANUP(owner_release) struct owner o = { 0 };
+	int rc = owner_read(f, t->fqn, t->fqn_len - strlen(end), &o);
+
+	for (size_t i = 0; !rc && i < ARRAY_LEN(known); i++)
+		if (!strcmp(o.class, known[i]))
+			return 0;
+	return rc > 0 ? 0 : rc ? rc : deq_refuse_wrapped(f, t);
+}
+
 bool deq_has_parts(const struct deq_finder *f, const struct catalog_tensor *t)
 {
 	static const struct {

@@ -379,6 +379,10 @@ static const struct {
 	{ "{w: " INT8 "<2,6,8>{qdata: I8[2,6,8], scale: F32[], block_size: (2,6,8)}}",
 	  "w f [2,6,8]" },
 	{ "{w: " INT8 "<0,8>{qdata: I8[0,8], scale: F32[0,1], block_size: (1,8)}}", "w f [0,8]" },
+	{ "{w: torchao.quantization.Float8Tensor<6,8>{qdata: E4[6,8], scale: F32[6,1]}, x: "
+	  "torchao.prototype.quantization.PrototypeFloat8Tensor<6,8>{qdata: E5[6,8], scale: "
+	  "F32[1,1]}}",
+	  "w f [6,8]; x f [6,8]" },
 	{ "{w: " INTX "<6,8>{qdata: I8[6,8], scale: F16[3,2], block_size: (2,4), zero_point: "
 	  "F16[3,2], target_dtype: torch.int4}}",
 	  "w f [6,8]" },
@@ -595,6 +599,14 @@ static const struct {
 	  "'w._scale_inv' has shape (6,) (float32): that is not one float32" },
 	{ "{w: " FP8 "(U8[6,8], 7, N, torch.bfloat16, (6,8))}",
 	  "'w._scale_inv', which would be their scales, does not exist" },
+	/* Others than Float8Tensor, in the order of a kernel. */
+	{ "{w: torchao.prototype.float8_opaque_tensor.Float8OpaqueTensor<6,8>{qdata: E4[6,8], "
+	  "scale: F32[6,1], block_size: (1,8)}}",
+	  "'w.qdata' (float8_e4m3fn, shape (6, 8)) holds codes of torchao's class "
+	  "Float8OpaqueTensor, whose layout is not known" },
+	{ "{w: torchao.prototype.mx_formats.mx_tensor.MXTensor<6,64>{qdata: E4[6,64], scale: "
+	  "U8[6,2], block_size: 32}}",
+	  "holds codes of torchao's class MXTensor, whose layout is not known" },
 	{ "{w: " FP8 "(I8[6,8], 7, F32[1], torch.bfloat16, (6,8))}",
 	  "'w', of class Float8Tensor: its codes are not bytes of two dimensions or more" },
 	{ "{w: " FP8 "(N, 7, F32[1], torch.bfloat16, (6,8), U8[8,6])}",
