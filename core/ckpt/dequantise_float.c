@@ -34,7 +34,7 @@ static const struct {
 	{ ".weight", ".qscale_weight" }, /* Mistral */
 };
 
-/* torchao's Float8Tensor: as many scales as it has blocks, which are all of one size. */
+/* torchao's Float8Tensor: as many scales as it has blocks, which are all of one size; or one for all. */
 static int find_qdata(struct deq_finder *f, const struct catalog_tensor *t)
 {
 	int64_t at = deq_sibling(f, t, qdata, ".scale");
@@ -42,23 +42,25 @@ static int find_qdata(struct deq_finder *f, const struct catalog_tensor *t)
 	size_t prefix = t->n_dims < 2 ? 0 : t->n_dims - 2u;
 	const uint64_t *n = t->shape + prefix, *k;
 	struct deq_found *x;
+	bool one;
 	int rc = deq_check_float8(f, t, qdata);
 
 	if (rc)
 		return rc;
 	if (!s)
 		return deq_no_scales(f, t, qdata, ".scale");
-	k = s->shape + prefix;
-	if (t->n_dims < 2 || s->n_dims != t->n_dims || !dims_equal(prefix, s->shape, t->shape) ||
-	    !cast_possible((enum ckpt_dtype)s->dtype, CKPT_DTYPE_F32) || !k[0] || !k[1] ||
-	    n[0] % k[0] || n[1] % k[1])
+	one = deq_is_one(s);
+	k = one ? (const uint64_t[]){ 1, 1 } : s->shape + prefix;
+	if (t->n_dims < 2 || !cast_possible((enum ckpt_dtype)s->dtype, CKPT_DTYPE_F32) ||
+	    (!one && (s->n_dims != t->n_dims || !dims_equal(prefix, s->shape, t->shape) || !k[0] ||
+		      !k[1] || n[0] % k[0] || n[1] % k[1])))
 		return deq_bad_scales(f, t, s, "its dimensions must divide those of the codes");
 	x = deq_add(f, t, qdata, "", t->shape, t->n_dims);
 	if (!x)
 		return -ENOMEM;
 	x->q.codes = t->dtype == CKPT_DTYPE_F8_E4M3FN ? CODES_E4M3 : CODES_E5M2;
 	x->q.n_prefix = (uint8_t)prefix;
-	x->q.scale_dims = 2;
+	x->q.scale_dims = one ? 0 : 2;
 	x->q.rows = max_u64(n[0] / k[0], 1);
 	x->q.columns = max_u64(n[1] / k[1], 1);
 	(void)deq_add_input(f, x, t);

@@ -381,8 +381,9 @@ static const struct {
 	{ "{w: " INT8 "<0,8>{qdata: I8[0,8], scale: F32[0,1], block_size: (1,8)}}", "w f [0,8]" },
 	{ "{w: torchao.quantization.Float8Tensor<6,8>{qdata: E4[6,8], scale: F32[6,1]}, x: "
 	  "torchao.prototype.quantization.PrototypeFloat8Tensor<6,8>{qdata: E5[6,8], scale: "
-	  "F32[1,1]}}",
-	  "w f [6,8]; x f [6,8]" },
+	  "F32[1,1]}, y: torchao.quantization.Float8Tensor<3,6,8>{qdata: E4[3,6,8], scale: "
+	  "F32[1,1,1]}}",
+	  "w f [6,8]; x f [6,8]; y f [3,6,8]" },
 	{ "{w: " INTX "<6,8>{qdata: I8[6,8], scale: F16[3,2], block_size: (2,4), zero_point: "
 	  "F16[3,2], target_dtype: torch.int4}}",
 	  "w f [6,8]" },
@@ -694,6 +695,10 @@ static const struct {
 	{ "{w: " FP8_0 "(U8[1,4]=60,61,188,0, 8, F32[1]=3, torch.bfloat16, (1,4))}",
 	  &as_fp32,
 	  { 3, 3.75F, -3, 0 } },
+	{ "{w: torchao.quantization.Float8Tensor<2,1,2>{qdata: E4[2,1,2]=56,60,184,0, scale: "
+	  "F32[1,1,1]=3}}",
+	  &as_fp32,
+	  { 3, 4.5F, -3, 0 } },
 	{ "{w: " STATEF "<2,2>{codes: E4[2,2]=56,60,184,0, scale: F32[2]=3,5}}",
 	  &as_fp32,
 	  { 3, 4.5F, -5, 0 } },
