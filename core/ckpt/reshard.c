@@ -9,6 +9,7 @@
 #include "index/catalog_query.h"
 #include "layout/layout.h"
 #include "model/box.h"
+#include "source/files.h"
 #include "store/megatron_form.h"
 #include "store/writer_safetensors.h"
 #include "tree/view.h"
@@ -215,8 +216,12 @@ static int list_entries(struct resharding *s, struct ckpt_err *e)
 static int read_asset(void *arg, uint64_t off, void *to, size_t len, struct ckpt_err *e)
 {
 	const struct reshard_asset *a = arg;
+	int rc = assets_read(a->of, a->number, to, len, off, e);
 
-	return assets_read(a->of, a->number, to, len, off, e);
+	/* These are read last, and may have to be removed then: see reshard_gate. */
+	if (a->of->files && off + len == a->of->v[a->number].size)
+		files_trim(a->of->files, 0);
+	return rc;
 }
 
 /*

@@ -61,7 +61,7 @@ static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_
 {
 	struct gate *g = self;
 
-	/* All has been read. The source may be what is replaced, and on NFS the directory of a file
+	/* All has been read but config.json and the like. The source may be what is replaced, and on NFS the directory of a file
 	 * that is open cannot be removed. */
 	engine_rest(g->source->engine, 0);
 	return ckpt_storage_writer_finish(&g->inner, md, all, n, e);

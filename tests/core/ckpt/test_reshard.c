@@ -16,7 +16,9 @@
 #include <ckptfs/ckpt_reshard.h>
 #include <ckptfs/ckpt_save.h>
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -178,6 +180,48 @@ START_TEST(a_run_is_not_written)
 	r.save = &save;
 	ck_assert_int_eq(ckpt_reshard(c, dest, &r, &e), -EISDIR);
 	ck_assert_msg(strstr(e.msg, "it is a run") != NULL, "%s", e.msg);
+	ckpt_close(c);
+}
+END_TEST
+
+static bool holds_open(const char *name)
+{
+	DIR *fds = opendir("/proc/self/fd");
+	char target[4200];
+	bool found = false;
+	struct dirent *d;
+
+	REQUIRE(fds);
+	while ((d = readdir(fds))) {
+		ssize_t n = readlinkat(dirfd(fds), d->d_name, target, sizeof(target) - 1);
+
+		target[n < 0 ? 0 : n] = 0;
+		found |= strstr(target, name) != NULL;
+	}
+	REQUIRE(!closedir(fds));
+	return found;
+}
+
+/* On NFS a directory with a file that is open cannot be removed. */
+START_TEST(what_is_replaced_by_itself_is_closed_before)
+{
+	static const char config[] = "{\"model_type\": \"llama\"}";
+	static const struct ckpt_save_opts save = { .overwrite = true };
+	struct ckpt_reshard r = { .format = CKPT_SAFETENSORS, .model = true, .save = &save };
+	struct ckpt_opts o = { .index = ":memory:" };
+	struct rng rng = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	char source[4200];
+
+	(void)snprintf(source, sizeof(source), "%s/source", dir);
+	REQUIRE(!mkdirat(dir_fd, "source", 0700));
+	st_put(dir_fd, "source/model.safetensors", &rng, "a F32 4x3; b F32 3");
+	put_file(dir_fd, "source/config.json", config, strlen(config));
+	ck_assert_msg(!open_typed(source, &o, &c, &e), "%s", e.msg);
+	ck_assert_msg(!ckpt_reshard(c, source, &r, &e), "%s", e.msg);
+	ck_assert(!holds_open("/model.safetensors"));
+	ck_assert(!holds_open("/config.json"));
 	ckpt_close(c);
 }
 END_TEST
