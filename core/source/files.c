@@ -508,11 +508,10 @@ int files_check(struct files *f, uint32_t i, struct ckpt_err *e)
 int files_open(struct files *f, uint32_t i, struct ckpt_err *e)
 {
 	const char *path = f->sources[i].path;
-	struct source *opened CLEANUP(source_freep) = NULL, *s = f->v[i].source;
+	struct source *opened CLEANUP(source_freep) = NULL, *s;
 	int fd, rc = f->v[i].given ? 0 : open_source(f, i, &opened, e);
 
-	if (opened)
-		s = opened;
+	s = f->v[i].given ? f->v[i].source : opened; /* others may be closed meanwhile */
 	if (!rc)
 		rc = check(f, i, s, e);
 	if (rc)
