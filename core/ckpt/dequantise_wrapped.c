@@ -28,6 +28,8 @@
 #include <string.h>
 
 #define MAX_TEXT ((uint32_t)1 << 20) /* of an object; they have some hundred bytes */
+#define MAX_LEVELS \
+	16 /* of names, from a tensor to the object that it is a part of; there are at most 4 */
 
 /* ---- objects ---- */
 
@@ -675,12 +677,16 @@ bool deq_has_parts(const struct deq_finder *f, const struct catalog_tensor *t)
 
 int deq_refuse_wrapped(const struct deq_finder *f, const struct catalog_tensor *t)
 {
+	unsigned levels = 0;
+
 	for (size_t len = t->fqn_len; f->n_objects && len-- > 1;) {
 		CLEANUP(owner_release) struct owner o = { 0 };
 		int rc;
 
 		if (t->fqn[len] != '.')
 			continue;
+		if (levels++ == MAX_LEVELS) /* a name may be nothing but dots */
+			break;
 		rc = owner_read(f, t->fqn, len, &o);
 		if (rc < 0)
 			return rc;

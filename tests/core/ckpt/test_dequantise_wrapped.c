@@ -651,6 +651,24 @@ START_LOOP_TEST(what_is_not_known_is_refused_by_name, ARRAY_LEN(refused))
 }
 END_TEST
 
+/* Each '.' in a name may be the end of the name that it is a part of; there may be a million. */
+START_TEST(what_it_is_a_part_of_is_a_few_levels_up)
+{
+	static const char *const saved[] = {
+		"{w: torchao.X<4>{a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.b: U8[4]}}",
+		"{w: torchao.X<4>{a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.b: U8[4]}}",
+	};
+
+	for (int i = 0; i < 2; i++) {
+		struct ckpt_err e = { 0 };
+		struct ckpt *c = NULL;
+
+		ck_assert_int_eq(open_saved(saved[i], &as_bf16, &c, &e), i ? 0 : -ERR_UNSUPPORTED);
+		ckpt_close(c);
+	}
+}
+END_TEST
+
 /* ---- values ---- */
 
 /* Numbers that the order of roundings changes. */
