@@ -68,7 +68,7 @@ struct dequant {
 	uint8_t zero_more; /* added to each */
 	/* They have the shape of the scales and a dtype of their own, an integer's or a float's. */
 	bool zeros_plain;
-	bool zeros_whole; /* floats, too, have to be integers among the codes */
+	bool zeros_whole;	/* floats, too, have to be integers among the codes */
 	enum dequant_form form; /* others than DEQUANT_SCALED: not turned, without groups */
 	float mid;		/* of DEQUANT_SHIFTED */
 	/* Input: the group of each index of a or b, in place of a / rows or b / columns. */
