@@ -46,9 +46,18 @@ static bool may_be_codes(const struct catalog_tensor *t)
 static const struct sign *sign_of(const struct deq_finder *f, const struct catalog_tensor *t)
 {
 	static const struct sign signs[] = {
-		{ "", deq_scale_inv },	  { "", deq_scale },	   { "_packed", deq_scale },
-		{ "_blocks", "_scales" }, { ".weight", ".scale" }, { ".qweight", ".scales" },
-		{ ".weight", ".SCB" },	  { "", ".absmax" },
+		{ "", deq_scale_inv },
+		{ "", deq_scale },
+		{ "_packed", deq_scale },
+		{ "_blocks", "_scales" },
+		{ ".weight", ".scale" },
+		{ ".qweight", ".scales" },
+		{ ".weight", ".SCB" },
+		{ "", ".absmax" },
+		/* torchao's tensors in safetensors files */
+		{ "_qdata", deq_scale },
+		{ "_qdata", "_group_scale" },
+		{ "_qdata", "_scale_and_zero" },
 	};
 
 	if (!may_be_codes(t))

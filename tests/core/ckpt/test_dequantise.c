@@ -253,6 +253,15 @@ static const struct {
 	{ FP8, "a.weight F8_E4M3 3x4; a.weight_scale F32 1; b.weight I8 3x4; b.SCB F32 3",
 	  SAYS "'b.weight' (int8, shape (3, 4)) holds codes of a form that is not known: there is "
 	       "also 'b.SCB'" },
+	{ NULL, "a._weight_qdata I8 3x4; a._weight_scale F32 3x1",
+	  SAYS "'a._weight_qdata' (int8, shape (3, 4)) holds codes of a form that is not known: "
+	       "there is also 'a._weight_scale'" },
+	{ NULL, "a._weight_qdata I8 3x4; a._weight_group_scale BF16 3x1",
+	  SAYS "'a._weight_qdata' (int8, shape (3, 4)) holds codes of a form that is not known: "
+	       "there is also 'a._weight_group_scale'" },
+	{ NULL, "a._weight_qdata I32 3x4; a._weight_scale_and_zero BF16 3x1x2",
+	  SAYS "'a._weight_qdata' (int32, shape (3, 4)) holds codes of a form that is not known: "
+	       "there is also 'a._weight_scale_and_zero'" },
 	{ FP8, "a.weight F8_E4M3 3x4; a.weight_scale F32 1; a.pre_quant_scale F32 4",
 	  SAYS
 	  "'a.pre_quant_scale' is to be multiplied into activations, which is not known here" },
@@ -268,6 +277,27 @@ START_LOOP_TEST(what_does_not_belong_together_is_refused_by_name, ARRAY_LEN(refu
 	ck_assert(open_typed(dir, &as_bf16, &c, &e));
 	why = strstr(e.msg, SAYS);
 	ck_assert_str_eq(why ? why : e.msg, refused[_i].want);
+}
+END_TEST
+
+/* A cast would round the scales and leave the codes. */
+START_TEST(a_cast_of_torchaos_files_is_refused)
+{
+	static const char *const tensors[] = {
+		"a._weight_qdata I8 3x4; a._weight_scale F32 3x1",
+		"a._weight_qdata I8 3x4; a._weight_group_scale BF16 3x1",
+		"a._weight_qdata I32 3x4; a._weight_scale_and_zero BF16 3x1x2",
+	};
+	const struct ckpt_opts as = { .dtype = "fp16", .index = ":memory:" };
+
+	for (size_t i = 0; i < ARRAY_LEN(tensors); i++) {
+		struct ckpt_err e = { 0 };
+		struct ckpt *c = NULL;
+
+		put_checkpoint(NULL, tensors[i]);
+		ck_assert_msg(open_typed(dir, &as, &c, &e) != 0, "%s", tensors[i]);
+		ck_assert_msg(strstr(e.msg, "'a._weight_qdata' holds codes") != NULL, "%s", e.msg);
+	}
 }
 END_TEST
 
