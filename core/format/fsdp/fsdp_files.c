@@ -241,15 +241,15 @@ static int check_ranks(const struct fsdp_file *v, size_t n, struct ckpt_err *e)
 {
 	uint32_t found = 0, missing = UINT32_MAX;
 
-	for (size_t i = 0; i < n && v[i].kind == FSDP_MODEL; i++, found++) {
-		if (i && v[i].rank == v[i - 1].rank)
+	for (size_t i = 1; i < n; i++)
+		if (v[i].kind == v[i - 1].kind && v[i].rank == v[i - 1].rank)
 			return err_set(e, ERR_CORRUPT,
 				       "'%.100s' and '%.100s' are of the same rank: one is of "
 				       "another checkpoint",
 				       v[i - 1].base, v[i].base);
+	for (size_t i = 0; i < n && v[i].kind == FSDP_MODEL; i++, found++)
 		if (v[i].rank != found && missing == UINT32_MAX)
 			missing = found;
-	}
 	if (v->world && found < v->world && missing == UINT32_MAX)
 		missing = found;
 	if (v->world && v[found - 1].rank >= v->world)
