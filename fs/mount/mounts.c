@@ -327,7 +327,7 @@ int mounts_remove(const struct mount_found *m, int flags, struct ckpt_err *e)
 {
 	enum { TRIES = 10 };
 
-	for (int i = 0; i < TRIES; i++) {
+	for (int tries = 1;; tries++) {
 		autofree char *path = NULL;
 		int rc = where_is(m, &path, e);
 
@@ -336,9 +336,10 @@ int mounts_remove(const struct mount_found *m, int flags, struct ckpt_err *e)
 		rc = remove_at(m, path, flags, e);
 		if (rc < 0)
 			return rc;
-		(void)err_set(e, EBUSY, "umount '%s': something else is mounted on it", path);
+		if (tries == TRIES)
+			return err_set(e, EBUSY, "umount '%s': something else is mounted on it",
+				       path);
 	}
-	return -EBUSY;
 }
 
 /* ---- paths ---- */

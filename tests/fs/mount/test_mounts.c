@@ -166,6 +166,7 @@ START_TEST(only_that_mount_is_removed)
 	ck_assert_int_eq(mounts_find(in_dir("q/m"), &m, &e), 1);
 	/* when it has gone already */
 	ck_assert_int_eq(mounts_remove(&m, MNT_DETACH, &e), 0);
+	ck_assert_msg(!e.code && !*e.msg, "success left an error: %s", e.msg);
 	/* not what lies on it, nor what it lies on */
 	mount_tmpfs("d");
 	(void)mount_fuse("ckpt", "d");
