@@ -485,8 +485,16 @@ static int check(struct files *f, uint32_t i, struct source *s, struct ckpt_err 
 	if (f->sources[i].bytes)
 		return 0;
 	/* Another thread may accept a new or removed name at the same time. */
-	for (int tries = 0; change == PLACE_TOUCHED && tries < MAX_LOOKS; tries++)
-		change = source_look(s, &now) ? PLACE_ANOTHER : compare(f, x, &now.id);
+	for (int tries = 0; change == PLACE_TOUCHED && tries < MAX_LOOKS; tries++) {
+		int rc = source_look(s, &now);
+
+		if (rc && rc != -ESTALE)
+			return err_sys(e, -rc,
+				       "cannot tell whether '%s' has changed since the checkpoint "
+				       "was opened",
+				       f->sources[i].path);
+		change = rc ? PLACE_ANOTHER : compare(f, x, &now.id);
+	}
 	if (change == PLACE_SAME)
 		return 0;
 	f->changed = true;

@@ -289,6 +289,29 @@ START_LOOP_TEST(a_changed_file_never_gives_other_bytes, ARRAY_LEN(changes))
 }
 END_TEST
 
+/* Only what was seen to change has changed: the next read gives its bytes. */
+START_TEST(a_file_whose_state_is_unknown_has_not_changed)
+{
+	const struct stored_file s[] = { { "f", 10, NULL } };
+	struct files *f;
+	struct ckpt_err e = { 0 };
+	char b[4];
+
+	put_file(dir_fd, "f", "0123456789", 10);
+	f = open_files(s, 1);
+	ck_assert_int_eq(files_read(f, 0, b, 4, 2, &e), 0);
+	fault_on(FAULT_STAT, 1, 1);
+	ck_assert_int_eq(files_read(f, 0, b, 4, 2, &e), -EIO);
+	(void)fault_off();
+	ck_assert_str_eq(e.msg, "cannot tell whether 'f' has changed since the checkpoint was "
+				"opened: Input/output error");
+	ck_assert(!files_changed(f));
+	ck_assert_int_eq(files_read(f, 0, b, 4, 2, &e), 0);
+	ck_assert_mem_eq(b, "2345", 4);
+	files_free(f);
+}
+END_TEST
+
 /* Making and removing links changes no bytes, and the file is watched as before. */
 START_TEST(names_that_come_and_go_are_no_change)
 {
