@@ -178,13 +178,18 @@ static int open_by_element(int dirfd, const char *path, int flags)
 }
 
 /* Pointers begin with this text and are shorter than 1024 bytes (git-lfs, docs/spec.md). */
-bool io_is_pointer(int fd, const struct stat *st)
+int io_is_pointer(int fd, const struct stat *st)
 {
 	static const char begin[] = "version https://git-lfs.github.com/spec/v1\n";
 	char got[sizeof(begin) - 1];
+	int rc;
 
-	return st->st_size > (off_t)sizeof(got) && st->st_size < 1024 &&
-	       !io_pread(fd, got, sizeof(got), 0) && !memcmp(got, begin, sizeof(got));
+	if (st->st_size <= (off_t)sizeof(got) || st->st_size >= 1024)
+		return 0;
+	rc = io_pread(fd, got, sizeof(got), 0);
+	if (rc)
+		return rc == -ENODATA ? 0 : rc; /* it has just become shorter */
+	return !memcmp(got, begin, sizeof(got));
 }
 
 /* Opens the path, whatever type of file it is. */
@@ -217,6 +222,7 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_er
 	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 	autoclose int fd = open_beneath(dirfd, path, flags, e);
 	struct stat got;
+	int rc;
 
 	if (fd < 0)
 		return fd;
@@ -224,8 +230,11 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_er
 		return err_sys(e, errno, "stat '%s'", path);
 	if (!S_ISREG(got.st_mode))
 		return err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
-	if (io_is_pointer(fd, &got))
-		return err_set(e, EREMOTE, "open '%s': " IO_IS_POINTER, path);
+	rc = io_is_pointer(fd, &got);
+	if (rc < 0)
+		return err_sys(e, -rc, "read '%s'", path);
+	if (rc)
+		return err_set(e, EREMOTE, "open '%s': it is " IO_IS_POINTER, path);
 	*st = got;
 	return steal_fd(&fd);
 }

@@ -325,7 +325,9 @@ static int look_in_parent(struct finder *f, const char *name, const struct stat 
 		rc = fd < 0 ? -errno : fstat(fd, &st) ? -errno : 0;
 		if (!rc && !S_ISREG(st.st_mode))
 			return 0;
-		if (!rc && io_is_pointer(fd, &st))
+		if (!rc)
+			rc = io_is_pointer(fd, &st);
+		if (rc > 0)
 			rc = -EREMOTE;
 	} else {
 		fd = io_open_beneath(f->dirfd, name, &st, &why);
@@ -429,6 +431,7 @@ static int look_in(struct finder *f, const char *name, struct ckpt_err *e)
 	autoclose int fd = openat(f->dirfd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	autofree char *joined = join(f, name), *path = NULL;
 	struct stat st;
+	int rc;
 
 	if (!joined)
 		return err_nomem(e);
@@ -439,8 +442,9 @@ static int look_in(struct finder *f, const char *name, struct ckpt_err *e)
 		return not_opened(f, name, errno, e);
 	if (!S_ISREG(st.st_mode))
 		return 0;
-	if (io_is_pointer(fd, &st))
-		return not_opened(f, name, EREMOTE, e);
+	rc = io_is_pointer(fd, &st);
+	if (rc)
+		return not_opened(f, name, rc < 0 ? -rc : EREMOTE, e);
 	return add_opened(f, path, name, &fd, false, e);
 }
 

@@ -58,7 +58,7 @@ test_a_pointer_of_git_lfs_is_said_to_be_one() {
     "oid sha256:$(sha256sum <"ckpt/$file" | cut -d' ' -f1)" "size $(stat -c %s "ckpt/$file")" >pointer
   mv pointer "ckpt/$file"
   mkdir m
-  refused "'$file'.* a Git LFS pointer, .*: run git lfs pull" ckptfs mount "ckpt/${3:-}" m
+  refused "'$file'.* a Git LFS pointer; .*: run 'git lfs pull'" ckptfs mount "ckpt/${3:-}" m
 }
 
 # A tokenizer that Git LFS has not fetched is neither shown nor called absent, wherever it is.
@@ -75,8 +75,8 @@ test_assets_that_git_lfs_has_not_fetched_are_told() {
     ckptfs info run/ckpt -o assets=assets >/dev/null 2>says.given
     ckptfs info run/ckpt >/dev/null 2>says
     [[ $where != assets ]] || mv says.given says
-    grep -F "'$T/$where/tokenizer.json' is not used: it is a Git LFS pointer, the file itself has not been fetched: run \
-git lfs pull" says || fail "$where: $(cat says)"
+    grep -F "'$T/$where/tokenizer.json' is not used: it is a Git LFS pointer; the file itself has not been fetched: run \
+'git lfs pull'" says || fail "$where: $(cat says)"
     mount_at m run/ckpt -o assets=assets
     [[ -e m/hf/config.json && ! -e m/hf/tokenizer.json ]]
     ckptfs umount m
@@ -187,7 +187,7 @@ test_neighbours_are_named() {
   mkdir -p old/iter_0000010/mp_rank_00 orbax/7.orbax-checkpoint-tmp-1 x.partial hub/models--a--b m
   printf 'GGUF\3\0\0\0' >model.gguf
   refused "'iter_0000010' in it is a directory of Megatron's model-parallel ranks" ckptfs info old
-  refused "none of them has the model, in model_optim_rng.pt" ckptfs ls old/iter_0000010
+  refused "none of them holds the model: model_optim_rng.pt" ckptfs ls old/iter_0000010
   ckptfs info orbax | grep 'its name is that of an Orbax save that has not finished' >/dev/null
   refused 'its name is that of an Orbax save that has not finished' ckptfs info orbax/7.orbax-checkpoint-tmp-1
   refused 'its name is that of a save or export of ckptfs that has not finished' ckptfs info x.partial

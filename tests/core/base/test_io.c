@@ -105,6 +105,19 @@ START_TEST(a_failing_read_is_its_error_number)
 }
 END_TEST
 
+/* What cannot be read is not taken for the file that a pointer stands for. */
+START_TEST(a_pointer_that_cannot_be_read_is_no_file)
+{
+	struct stat st;
+	struct ckpt_err e = { 0 };
+
+	fault_on(FAULT_READ, 1, 1);
+	ck_assert_int_eq(io_open_beneath(ckpt, "lfs", &st, &e), -EIO);
+	(void)fault_off();
+	ck_assert_str_eq(e.msg, "read 'lfs': Input/output error");
+}
+END_TEST
+
 START_TEST(pread_some_reads_what_there_is)
 {
 	autoclose int fd = openat(ckpt, "file", O_RDONLY | O_CLOEXEC);
@@ -171,7 +184,8 @@ static const struct {
 	{ true, "indir", NULL, EBADMSG, "open 'indir': not a regular file" },
 	{ false, "fifo", NULL, EBADMSG, "open 'fifo': not a regular file" },
 	{ false, "lfs", NULL, EREMOTE,
-	  "open 'lfs': a Git LFS pointer, the file itself has not been fetched: run git lfs pull" },
+	  "open 'lfs': it is a Git LFS pointer; the file itself has not been fetched: run 'git lfs "
+	  "pull'" },
 	{ false, "lfsless", LFS, 0, NULL },
 	{ true, "out", NULL, EBADMSG, "open 'out': refused, a link leads out of the checkpoint" },
 	{ true, "abs", NULL, EBADMSG, "open 'abs': refused, a link leads out of the checkpoint" },

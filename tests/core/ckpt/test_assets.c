@@ -116,11 +116,11 @@ static const struct row {
 	{ "config.json*", "config.json", "config.json", NULL, false, false, NULL, "",
 	  "/ckpt/config.json' is not used: it is a Git LFS pointer" },
 	{ "config.json* vocab.txt* tokenizer.json*", "", "", NULL, false, false, NULL, "",
-	  "run git lfs pull (and 2 more beside it)" },
+	  "run 'git lfs pull' (and 2 more beside it)" },
 	{ "", "config.json*", "config.json", NULL, false, false, NULL, "",
 	  "/ckpt/huggingface/config.json' is not used: it is a Git LFS pointer" },
 	{ "", "", "config.json*", NULL, false, false, NULL, "",
-	  "run git lfs pull; assets= can name its directory" },
+	  "run 'git lfs pull'; assets= can name its directory" },
 	/* A directory that is named. */
 	{ "config.json", "", "", "a.json b.safetensors c.bin d.gguf .hidden e.ckpt", false, false,
 	  NULL, "a.json:assets", NULL },

@@ -1915,9 +1915,8 @@ START_TEST(a_pointer_of_git_lfs_is_said_to_be_one)
 			put_index("{\"weight_map\": {\"a\": \"m.bin\"}}");
 		put_file(dir_fd, names[i], pointer, sizeof(pointer) - 1);
 		(void)snprintf(want, sizeof(want),
-			       "open '%s': a Git LFS pointer, the file itself has not been "
-			       "fetched: run git lfs "
-			       "pull",
+			       "open '%s': it is a Git LFS pointer; the file itself has not "
+			       "been fetched: run 'git lfs pull'",
 			       names[i]);
 		expect_error(i ? NULL : names[i], EREMOTE, want);
 	}
