@@ -39,6 +39,7 @@ const char *run_inner_dir(size_t i)
 /* What was found under a name. */
 struct look {
 	enum { LOOK_OTHER, LOOK_INCOMPLETE, LOOK_COMPLETE } what;
+	bool unread; /* LOOK_INCOMPLETE because it cannot be read */
 	const char *inner;
 	char *first;
 	struct place_id dir, first_seen;
@@ -49,6 +50,17 @@ struct look {
 static void look_release(struct look *l)
 {
 	free(l->first);
+}
+
+/* It may be complete or not. */
+static void not_read(struct look *l, const struct ckpt_err *why)
+{
+	struct ckpt_err e = *why;
+
+	l->what = LOOK_INCOMPLETE;
+	l->unread = true;
+	(void)err_wrap(&e, "cannot be read");
+	(void)snprintf(l->why, sizeof(l->why), "%s", e.msg);
 }
 
 /* Refuse links anywhere on the way: what is shown must lie in the run. */
@@ -101,6 +113,12 @@ static bool is_shortage(int rc)
 	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE;
 }
 
+/* The storage failed, which says nothing about the checkpoint either. */
+static bool is_io_error(int rc)
+{
+	return rc == -EIO || rc == -ETIMEDOUT;
+}
+
 /* Is the subdirectory, or `inner` in it, a checkpoint? */
 static int look_into(const struct ckpt_run *r, const char *name, const char *inner, struct look *l,
 		     struct ckpt_err *e)
@@ -118,7 +136,7 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 	if (rc > 0)
 		rc = sign(place, &files, l, &why) ? -why.code : 1;
 	place_free(place);
-	if (is_shortage(rc)) {
+	if (is_shortage(rc) || is_io_error(rc)) {
 		*e = why;
 		return rc;
 	}
@@ -161,8 +179,7 @@ static int look_at(const struct ckpt_run *r, const char *name, struct look *l, s
 		if (is_absence(rc))
 			return 0;
 		if (rc == -EACCES) {
-			l->what = LOOK_INCOMPLETE;
-			(void)snprintf(l->why, sizeof(l->why), "%s", e->msg);
+			not_read(l, e);
 			return 0;
 		}
 		if (rc)
@@ -255,6 +272,7 @@ static struct run_child *child_new(const char *name, const struct look *l)
 	k->why = l->what == LOOK_INCOMPLETE ? strdup(l->why) : NULL;
 	k->first = l->first ? strdup(l->first) : NULL;
 	k->complete = l->what == LOOK_COMPLETE;
+	k->unread = l->unread;
 	k->inner = l->inner;
 	k->signature = l->signature;
 	k->dir = l->dir;
@@ -366,14 +384,14 @@ static int list_names(const struct ckpt_run *r, struct name_list *ret, struct ck
 static int cannot_look(struct ckpt_run *r, const char *name, const struct ckpt_err *why,
 		       struct ckpt_err *e)
 {
-	struct look l = { .what = LOOK_INCOMPLETE };
+	struct look l = { 0 };
 	struct run_child *k = find(r, name);
 
 	if (k) {
 		k->scan = r->scans;
 		return 0;
 	}
-	(void)snprintf(l.why, sizeof(l.why), "%s", why->msg);
+	not_read(&l, why);
 	return put(r, name, NULL, &l, e);
 }
 
@@ -425,8 +443,10 @@ int run_find(struct ckpt_run *r, const char *name, unsigned *ret)
 
 	rc = look_again(r, name, &ignored);
 	k = find(r, name); /* after a failure, use what was known */
-	if (!k || !k->slot)
+	if (!k)
 		return rc < 0 ? rc : 1;
+	if (!k->slot)
+		return 1;
 	*ret = k->slot;
 	return 0;
 }
@@ -439,7 +459,8 @@ bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e)
 	k = find(r, name);
 	if (!k || k->complete)
 		return false;
-	(void)err_set(e, ENOENT, "checkpoint '%s' is not complete: %s", name, k->why);
+	(void)err_set(e, ENOENT, "checkpoint '%s' %s%s", name,
+		      k->unread ? "" : "is not complete: ", k->why);
 	return true;
 }
 

@@ -41,6 +41,7 @@ struct run_child {
 	char *name;
 	const char *inner; /* "weights", or NULL if the checkpoint is the subdirectory itself */
 	bool complete;
+	bool unread;   /* its directory could not be read, so it counts as incomplete */
 	unsigned slot; /* 0: not shown */
 	/* Digest of everything that identifies it: another value means another checkpoint. */
 	uint64_t signature;
@@ -115,7 +116,8 @@ void run_free(struct ckpt_run *r); /* NULL is fine; no checkpoint may be in use 
 int run_refresh(struct ckpt_run *r, bool now, struct ckpt_err *e);
 /* Slot of the complete checkpoint that has this name now. 1: there is none. */
 int run_find(struct ckpt_run *r, const char *name, unsigned *ret);
-/* Does the name belong to an incomplete checkpoint? If so, *e says what it lacks. */
+/* Does the name belong to an incomplete checkpoint? If so, *e says what it lacks, or why it could not
+ * be read. */
 bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e);
 /* The sum of ckpt_counters over all checkpoints, open and closed. */
 void run_counters(struct ckpt_run *r, struct ckpt_counters *ret);

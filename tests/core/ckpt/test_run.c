@@ -461,8 +461,8 @@ START_TEST(a_checkpoint_of_a_run_is_opened_by_its_path)
 	expect_address("latest", "@/step-10");
 	erase("step-9");
 	erase("step-10");
-	expect_address("latest", "checkpoint '@/latest': not a checkpoint: 'latest' is neither "
-				 "safetensors nor GGUF nor by torch.save");
+	expect_address("latest", "checkpoint '@/latest': not a checkpoint: 'latest' is not a "
+				 "file of safetensors, torch.save, GGUF, Flax or NeMo");
 	(void)close(sub_dir("nemo-1"));
 	save_part("nemo-1/weights", "nemo-1", 1, true);
 	expect_address("nemo-1", "@/nemo-1/weights");
@@ -1319,6 +1319,60 @@ START_LOOP_TEST(what_fails_once_gives_no_wrong_bytes, 2)
 		failed += rc != 0;
 	}
 	ck_assert_uint_gt(failed, _i ? 0 : 20);
+}
+END_TEST
+
+/* A disk that fails says nothing about a checkpoint: one that was complete stays so, and of one that
+ * was never seen it is told that it cannot be read, not that its save was interrupted. */
+START_TEST(what_cannot_be_listed_is_not_called_incomplete)
+{
+	unsigned untold = 0, lost = 0;
+	struct ckpt *known;
+
+	save("step-1", 1);
+	save("step-2", 2);
+	known = open_run(&plain);
+	FAULT_LOOP(FAULT_STAT)
+	{
+		autofree char *text = NULL, *names = NULL;
+		struct ckpt_opts o = { .runs = true, .index = ":memory:" };
+		struct ckpt_err e = { 0 };
+		struct ckpt *c = NULL;
+		size_t len;
+		int rc = open_typed(dir, &o, &c, &e);
+
+		(void)fault_off();
+		REQUIRE(!rc == !*e.msg);
+		if (!rc) {
+			REQUIRE(!ckpt_info_json(c, &text, &len, &e));
+			if (strstr(text, "\"fault\": \"")) {
+				REQUIRE(strstr(text, "\"fault\": \"cannot be read: ") &&
+					strstr(text, ": Input/output error\""));
+				untold++;
+			}
+		}
+		ckpt_close(c);
+	}
+	ck_assert_uint_gt(untold, 0);
+	FAULT_LOOP(FAULT_STAT)
+	{
+		autofree char *names = NULL;
+		struct ckpt_err e = { 0 };
+		int rc;
+
+		(void)fault_off();
+		next_tick();
+		(void)close(sub_dir("step-2/x")); /* so that it is looked at */
+		REQUIRE(!unlinkat(dir_fd, "step-2/x", AT_REMOVEDIR));
+		fault_on(FAULT_STAT, fault_n, 1);
+		rc = run_refresh(known->run, true, &e);
+		(void)fault_off();
+		names = names_of(known);
+		REQUIRE(!strcmp(names, ".ckptfs latest step-1 step-2 "));
+		lost += rc != 0;
+	}
+	ck_assert_uint_gt(lost, 0);
+	ckpt_close(known);
 }
 END_TEST
 
