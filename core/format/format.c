@@ -28,7 +28,7 @@ static const char known_directories[] =
 	"PyTorch DCP has .metadata or __N.metadata, Megatron metadata.json or mp_rank_NN/, "
 	"HyperParallel .rankN_metadata, torch pytorch_model.bin, DeepSpeed *_model_states.pt, "
 	"FSDP *_world_size_W_rank_R.pt, Orbax *.ocdbt, others *.safetensors or *.gguf";
-static const char known_files[] = "neither safetensors nor GGUF nor by torch.save";
+static const char known_files[] = "not a file of safetensors, torch.save, GGUF, Flax or NeMo";
 
 int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e)
 {

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "format/format.h"
+#include "parse/msgpack.h"
 #include "source/source.h"
 
 #include <stdio.h>
@@ -14,6 +15,7 @@
 enum {
 	MAX_NAMES = 100000, /* of a directory */
 	MAX_DIRS = 16,	    /* directories in it that are looked into, the first in natural order */
+	MAX_FLAX = 16, /* files that are read for the one that is no Flax checkpoint, likewise */
 	NAME_CAP = 256,
 	MAGIC_CAP = 512,
 	SHOWN = 60, /* bytes of a name in a message */
@@ -21,6 +23,9 @@ enum {
 
 /* Formats that are known and not read. */
 static const char unread[] = ", which ckptfs does not read yet";
+static const char in_flax[] =
+	"a directory with a file that is named like a Flax checkpoint (msgpack), but does not "
+	"begin like one";
 
 struct neighbour {
 	const char *what, *unread, *todo;
@@ -29,15 +34,14 @@ struct neighbour {
 #define MEGATRON_RANKS \
 	{ \
 		"a directory of Megatron's model-parallel ranks", "", \
-			"none of them has the model, in model_optim_rng.pt or, of NeMo, " \
-			"model_weights.ckpt" \
+			"none of them holds the model: model_optim_rng.pt, or model_weights.ckpt " \
+			"for NeMo" \
 	}
 #define FSDP_RANKS \
 	{ \
 		"the files that each rank of an FSDP run wrote for itself", unread, \
 			"save with torch.distributed.checkpoint (SHARDED_STATE_DICT), or join " \
-			"them where they " \
-			"were trained" \
+			"the files where the model was trained" \
 	}
 #define ORBAX \
 	{ \
@@ -67,8 +71,12 @@ struct neighbour {
 	}
 #define FLAX \
 	{ \
-		"named like a Flax checkpoint (msgpack), and does not begin like one", "", \
+		"named like a Flax checkpoint (msgpack), but does not begin like one", "", \
 			"save or download it again" \
+	}
+#define IN_FLAX \
+	{ \
+		in_flax, "", "save or download it again" \
 	}
 #define KERAS \
 	{ \
@@ -111,8 +119,8 @@ static const struct {
 	{ "tp_rank_[0-9]*_pp_rank_[0-9]*", PLACE_DIR, MEGATRON_RANKS },
 	{ "*.nemo", PLACE_UNKNOWN, { "the directory of a NeMo archive", "", "name the archive" } },
 	{ "{saved_model.pb,*.data-[0-9]*-of-[0-9]*}", PLACE_UNKNOWN, TENSORFLOW },
-	{ "*.msgpack", PLACE_UNKNOWN, FLAX },
-	{ "checkpoint_[0-9]*", PLACE_FILE, FLAX },
+	{ "*.msgpack", PLACE_UNKNOWN, IN_FLAX },
+	{ "checkpoint_[0-9]*", PLACE_FILE, IN_FLAX },
 	{ "{*.h5,*.hdf5,*.keras}", PLACE_UNKNOWN, KERAS },
 	{ "*.onnx", PLACE_UNKNOWN, ONNX },
 	{ "*.pdparams", PLACE_UNKNOWN, PADDLE },
@@ -155,11 +163,11 @@ static const struct {
 	{ "*.incomplete", .is = UNFINISHED },
 	{ .magic = "\x93NUMPY",
 	  .len = 6,
-	  .is = { "one array of NumPy's", unread, "load it with numpy.load" } },
+	  .is = { "a single NumPy array", unread, "load it with numpy.load" } },
 	{ .magic = "<!DOCTYPE",
 	  .len = 9,
-	  .is = { "a web page, as servers send in place of a file that they refuse", "",
-		  "download it again, signed in" } },
+	  .is = { "a web page, which a server sent because it refused to send the file", "",
+		  "sign in and download it again" } },
 	{ .magic = "ustar", .at = 257, .len = 5, .is = ARCHIVE },
 	{ .magic = "\x1f\x8b", .len = 2, .is = ARCHIVE },
 	{ .magic = "PK\3\4", .len = 4, .is = ARCHIVE },
@@ -236,15 +244,46 @@ static int look_in(struct place *place, const char *dir, struct name_list *dirs,
 }
 
 /*
- * A file that would be a checkpoint, and is a pointer of Git LFS: -EREMOTE, with the sentence that
- * says so. Of what is not read, it does not matter.
+ * A file that would be a checkpoint is a pointer of Git LFS, or cannot be opened: a negative errno,
+ * with the sentence that says so. Of what is not read, it does not matter.
  */
-static int not_fetched(struct place *place, const struct neighbour *is, const char *file,
-		       struct ckpt_err *e)
+static int not_opened(struct place *place, const struct neighbour *is, const char *file,
+		      struct ckpt_err *e)
 {
 	struct source *s CLEANUP(source_freep) = NULL;
+	int rc = *is->unread ? 0 : place_file(place, file, &s, e);
 
-	return !*is->unread && place_file(place, file, &s, e) == -EREMOTE ? -EREMOTE : 0;
+	return rc == -EREMOTE || rc == -EACCES || rc == -EIO ? rc : 0;
+}
+
+static int add_flax(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
+{
+	(void)kind;
+	return text_glob("{*.msgpack,checkpoint_[0-9]*}", name, strlen(name))
+		       ? name_list_add(arg, name, e)
+		       : 0;
+}
+
+/* Other files may be Flax's: the message must name one that is not, or cannot be opened. */
+static void name_other_than_flax(struct place *place, struct look *l)
+{
+	struct name_list files CLEANUP(name_list_release) = { 0 };
+	struct ckpt_err ignored;
+
+	if (place_list(place, ".", add_flax, &files, &ignored) < 0)
+		return;
+	name_list_sort(&files);
+	for (size_t i = 0; i < files.n && i < MAX_FLAX; i++) {
+		struct source *s CLEANUP(source_freep) = NULL;
+		int rc = place_file(place, files.v[i], &s, &ignored);
+		char head[MAGIC_CAP];
+		int64_t n = rc ? 0 : source_read(s, head, sizeof(head), 0, &ignored);
+
+		if (rc == -ERR_CORRUPT || (n > 0 && msgpack_begins(head, (size_t)n)))
+			continue; /* a directory, for example; or a checkpoint */
+		(void)snprintf(l->name, sizeof(l->name), "%s", files.v[i]);
+		return;
+	}
 }
 
 static int directory(struct place *place, struct ckpt_err *e)
@@ -258,8 +297,10 @@ static int directory(struct place *place, struct ckpt_err *e)
 	if (l.row < ARRAY_LEN(entries)) {
 		const struct neighbour *is = &entries[l.row].is;
 
-		if (not_fetched(place, is, l.name, e))
-			return -EREMOTE;
+		if (is->what == in_flax)
+			name_other_than_flax(place, &l);
+		if (not_opened(place, is, l.name, e))
+			return -e->code;
 		return err_set(e, code_of(is), "it is %s ('%s' is in it)%s; %s", is->what,
 			       FQN_TEXT(l.name, strlen(l.name)), is->unread, is->todo);
 	}
@@ -323,6 +364,6 @@ int neighbour_of(struct place *place, const char *file, struct ckpt_err *e)
 		return -e->code;
 	if (!directory(place, &of_dir) || of_dir.code == ENOENT)
 		return 0;
-	return err_set(e, of_dir.code, "'%s' is no checkpoint; of its directory: %.280s",
+	return err_set(e, of_dir.code, "'%s' is not a checkpoint; about its directory: %.280s",
 		       FQN_TEXT(file, strlen(file)), of_dir.msg);
 }

@@ -304,9 +304,18 @@ static int find_flax(struct place *place, const struct look *l, struct orbax_fou
 			l->flax.v[0], l->flax.v[l->flax.n - 1]);
 	if (!rc && !to->n && l->flax.n == 1)
 		rc = name_list_add(to, l->flax.v[0], e);
-	for (size_t i = 0; !rc && i < to->n; i++)
-		if (orbax_is_msgpack(place, to->v[i], &ignored) <= 0)
+	for (size_t i = 0; !rc && i < to->n; i++) {
+		rc = orbax_is_msgpack(place, to->v[i], i ? e : &ignored);
+		if (rc <= 0 && !i) /* whatever it is, another format may be there */
 			return 0;
+		if (!rc)
+			return err_set(
+				e, ERR_CORRUPT,
+				"'%.100s' does not begin like a Flax checkpoint (msgpack), as "
+				"'%.100s' does: save or download it again",
+				to->v[i], to->v[0]);
+		rc = rc < 0 ? rc : 0;
+	}
 	for (size_t i = 0; !rc && i < to->n; i++)
 		rc = name_list_add(&f->files, to->v[i], e);
 	return rc ? rc : to->n > 0;

@@ -54,8 +54,7 @@ static const struct {
 	{ "model_rank_0.bin", ENOTSUP, "that each rank of an FSDP run wrote for itself" },
 	{ "mp_rank_00/distrib_optim.pt mp_rank_01/distrib_optim.pt", ENOENT,
 	  "a directory of Megatron's model-parallel ranks ('mp_rank_00' is in it); none of them "
-	  "has "
-	  "the model" },
+	  "holds the model" },
 	{ "latest_checkpointed_iteration.txt iter_0000010/mp_rank_00/distrib_optim.pt", ENOENT,
 	  "not a checkpoint; 'iter_0000010' in it is a directory of Megatron's model-parallel" },
 	{ "array_metadatas/process_0", ENOENT,
@@ -63,14 +62,14 @@ static const struct {
 	  "the directory of the checkpoint" },
 	{ "9.orbax-checkpoint-tmp-123/", ENOENT,
 	  "it is an Orbax save that has not finished ('9.orbax-checkpoint-tmp-123' is in it); " },
-	{ "tp_rank_00_pp_rank_000/x.ckpt", ENOENT, "or, of NeMo, model_weights.ckpt" },
+	{ "tp_rank_00_pp_rank_000/x.ckpt", ENOENT, "or model_weights.ckpt for NeMo" },
 	{ "x.nemo", ENOENT,
 	  "it is the directory of a NeMo archive ('x.nemo' is in it); name the archive" },
 	{ "checkpoint model.ckpt-7.index model.ckpt-7.data-00000-of-00001", ENOTSUP,
 	  "a TensorFlow checkpoint ('model.ckpt-7.data-00000-of-00001' is in it)" },
 	{ "saved_model.pb variables/variables.index", ENOTSUP, "a TensorFlow checkpoint" },
-	{ "config.json flax_model.msgpack", ENOENT, "named like a Flax checkpoint (msgpack), and" },
-	{ "checkpoint_100", ENOENT, "named like a Flax checkpoint (msgpack), and does not begin" },
+	{ "config.json flax_model.msgpack", ENOENT, "named like a Flax checkpoint (msgpack), but" },
+	{ "checkpoint_100", ENOENT, "named like a Flax checkpoint (msgpack), but does not begin" },
 	{ "model.keras", ENOTSUP, "a Keras model" },
 	{ "model.onnx", ENOTSUP, "an ONNX model" },
 	{ "model_state.pdparams", ENOTSUP, "a PaddlePaddle checkpoint" },
@@ -113,12 +112,12 @@ static const struct {
 	{ "checkpoint_100", "\x01", 1, ENOENT, "is named like a Flax checkpoint (msgpack)" },
 	{ "a.data-00000-of-00001", "", 0, ENOTSUP, "is a TensorFlow checkpoint" },
 	{ "model.onnx", "\b", 1, ENOTSUP, "is an ONNX model" },
-	{ "w.npy", "\x93NUMPY\1\0", 8, ENOTSUP, "'w.npy' is one array of NumPy's, which ckptfs" },
-	{ "model.pt", "<!DOCTYPE html>", 15, ENOENT, "is a web page, as servers send" },
+	{ "w.npy", "\x93NUMPY\1\0", 8, ENOTSUP, "'w.npy' is a single NumPy array, which ckptfs" },
+	{ "model.pt", "<!DOCTYPE html>", 15, ENOENT, "is a web page, which a server sent" },
 	{ "a", "\x1f\x8b\b", 3, ENOENT, "'a' is an archive; unpack it" },
 	{ "b", "\x28\xb5\x2f\xfd", 4, ENOENT, "'b' is an archive" },
 	{ "c", "GGU", 3, ENOENT,
-	  "not a checkpoint: 'c' is neither safetensors nor GGUF nor by torch.save" },
+	  "not a checkpoint: 'c' is not a file of safetensors, torch.save, GGUF, Flax or NeMo" },
 };
 
 START_LOOP_TEST(files_are_recognised_by_their_names_and_beginnings,
@@ -139,7 +138,7 @@ START_TEST(pointers_of_git_lfs_are_named)
 	put_file(dir_fd, "model.onnx", pointer, sizeof(pointer) - 1);
 	expect_refused(NULL, ENOTSUP, "it is an ONNX model");
 	put_file(dir_fd, "flax_model.msgpack", pointer, sizeof(pointer) - 1);
-	expect_refused(NULL, EREMOTE, "open 'flax_model.msgpack': a Git LFS pointer, ");
+	expect_refused(NULL, EREMOTE, "open 'flax_model.msgpack': it is a Git LFS pointer; ");
 }
 END_TEST
 
@@ -175,7 +174,7 @@ START_TEST(a_file_of_another_program_is_told_by_its_directory)
 	put_files("latest 7/variables.h5 8/variables.h5");
 	expect_refused(
 		"latest", ENOTSUP,
-		"'latest' is no checkpoint; of its directory: not a checkpoint; '7' in it is "
+		"'latest' is not a checkpoint; about its directory: not a checkpoint; '7' in it is "
 		"a Keras model");
 }
 END_TEST

@@ -979,7 +979,15 @@ START_TEST(shards_of_a_flax_model_are_one)
 	EXPECT_NAMES("", "d ");
 	put_text("flax_model.msgpack", "[5]");
 	EXPECT_SAYS("",
-		    "it is named like a Flax checkpoint (msgpack), and does not begin like one");
+		    "it is a directory with a file that is named like a Flax checkpoint (msgpack), "
+		    "but does not begin like one ('checkpoint_3' is in it)");
+	REQUIRE(!unlinkat(dir_fd, "checkpoint_3", 0) && !unlinkat(dir_fd, "checkpoint_4", 0));
+	EXPECT_SAYS("", "does not begin like one ('flax_model.msgpack' is in it)");
+	REQUIRE(!unlinkat(dir_fd, "flax_model.msgpack", 0));
+	put_text("flax_model-00002-of-00002.msgpack", "[5]");
+	EXPECT_SAYS("", "'flax_model-00002-of-00002.msgpack' does not begin like a Flax checkpoint "
+			"(msgpack), as 'flax_model-00001-of-00002.msgpack' does: save or download "
+			"it again");
 }
 END_TEST
 
