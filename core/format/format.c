@@ -146,7 +146,13 @@ int format_detect(struct place *place, const char *file, const struct format **r
 	int rc = format_probe(place, file, ret, files, e);
 
 	/* DCP's data files consist of what torch.save writes, so they may begin as its files do. */
-	if (!rc || (rc < 0 && file && text_glob("*.distcp", file, strlen(file))))
+	if (rc && file && text_glob("*.distcp", file, strlen(file))) {
+		if (neighbour_checkpoint(place, file, e))
+			return -e->code;
+		if (rc < 0)
+			rc = 0;
+	}
+	if (!rc)
 		return unknown(place, file, e);
 	return rc < 0 ? rc : 0;
 }

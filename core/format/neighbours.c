@@ -52,7 +52,7 @@ struct neighbour {
 #define ORBAX_UNFINISHED \
 	{ \
 		"an Orbax save that has not finished", "", \
-			"take another step, or wait until it has its final name" \
+			"use another step, or wait until it has its final name" \
 	}
 #define ZARR \
 	{ \
@@ -336,7 +336,7 @@ static const struct neighbour *contents_of(struct place *place, const char *file
 	return NULL;
 }
 
-static int in_checkpoint(struct place *place, const char *file, struct ckpt_err *e)
+int neighbour_checkpoint(struct place *place, const char *file, struct ckpt_err *e)
 {
 	struct name_list files CLEANUP(name_list_release) = { 0 };
 	const struct format *format;
@@ -360,7 +360,7 @@ int neighbour_of(struct place *place, const char *file, struct ckpt_err *e)
 	if (is)
 		return err_set(e, code_of(is), "'%s' is %s%s; %s", FQN_TEXT(file, strlen(file)),
 			       is->what, is->unread, is->todo);
-	if (in_checkpoint(place, file, e))
+	if (neighbour_checkpoint(place, file, e))
 		return -e->code;
 	if (!directory(place, &of_dir) || of_dir.code == ENOENT)
 		return 0;

@@ -163,9 +163,9 @@ START_TEST(a_file_of_a_checkpoint_leads_to_the_checkpoint)
 		       "'.metadata' is a file of a checkpoint (dcp); name the checkpoint, which is "
 		       "the directory that it is in");
 	expect_refused("config.json", ENOENT, "'config.json' is a file of a checkpoint (dcp)");
-	/* One item of it is what torch.save writes. */
+	/* It consists of items that torch.save writes, and is no such file itself. */
 	put_file(dir_fd, "__0_0.distcp", "PK\3\4", 4);
-	expect_refused("__0_0.distcp", ENOENT, "is ");
+	expect_refused("__0_0.distcp", ENOENT, "'__0_0.distcp' is a file of a checkpoint (dcp); ");
 }
 END_TEST
 
