@@ -40,7 +40,8 @@ static int refill(struct crc32c_stage *s, struct ckpt_err *e)
 	s->crc = crc32c(s->crc, s->data, s->n - TAIL);
 	s->summed = s->n - TAIL;
 	if (s->in_end && load_le32(s->data + s->summed) != s->crc)
-		return err_set(e, ERR_CORRUPT, "crc32c: the bytes have %08x, %08x is recorded",
+		return err_set(e, ERR_CORRUPT,
+			       "crc32c: the checksum of the bytes is %08x, but %08x is recorded",
 			       s->crc, load_le32(s->data + s->summed));
 	return 0;
 }

@@ -57,7 +57,7 @@ static inline int64_t stage_input(struct stage *s, void *buf, size_t len, struct
 		return n;
 	s->taken += n > 0 ? (uint64_t)n : 0;
 	if (s->taken > STAGE_MAX_AHEAD && (s->taken - STAGE_MAX_AHEAD) / 2 > s->asked)
-		return err_set(e, ERR_CORRUPT, "%llu MiB between two codecs decode to nothing",
+		return err_set(e, ERR_CORRUPT, "a codec decodes %llu MiB to nothing",
 			       (unsigned long long)s->taken >> 20);
 	return n;
 }

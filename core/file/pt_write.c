@@ -43,7 +43,7 @@ static int why_not(const struct tensor_info *m, struct ckpt_err *e)
 			       dtype_info(m->dtype)->name);
 	if (!text_is_utf8(m->fqn, m->fqn_len))
 		return err_set(e, ERR_UNSUPPORTED,
-			       "torch.load requires names in UTF-8, which this is not");
+			       "torch.load requires names in UTF-8, but this name is not in UTF-8");
 	return 0;
 }
 

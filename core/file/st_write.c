@@ -40,14 +40,15 @@ static bool is_unicode(const char *s, size_t n)
 static int why_not(const struct tensor_info *m, struct ckpt_err *e)
 {
 	if (!st_holds(m->dtype))
-		return err_set(e, ERR_UNSUPPORTED, "safetensors has no %s",
+		return err_set(e, ERR_UNSUPPORTED, "safetensors has no type %s",
 			       dtype_info(m->dtype)->name);
 	if (m->dtype == CKPT_DTYPE_F4_E2M1FN_X2 && !m->n_dims)
 		return err_set(e, ERR_UNSUPPORTED,
-			       "safetensors has no pair of 4-bit values without dimensions");
+			       "safetensors cannot hold a pair of 4-bit values without dimensions");
 	if (!is_unicode(m->fqn, m->fqn_len))
-		return err_set(e, ERR_UNSUPPORTED,
-			       "safetensors requires names in UTF-8, which this is not");
+		return err_set(
+			e, ERR_UNSUPPORTED,
+			"safetensors requires names in UTF-8, but this name is not in UTF-8");
 	if (bytes_are(m->fqn, m->fqn_len, METADATA))
 		return err_set(e, ERR_UNSUPPORTED, "safetensors reserves this name");
 	return 0;
@@ -126,9 +127,10 @@ int st_header(const struct tensor_info *m, const size_t *order, size_t n,
 	while (!ret->err && ret->len % ALIGN)
 		buf_str(ret, " ");
 	if (ret->err == EFBIG)
-		return err_set(e, EFBIG,
-			       "a safetensors header holds %u bytes, %zu tensors need more",
-			       ST_MAX_HEADER, n);
+		return err_set(
+			e, EFBIG,
+			"a safetensors header holds at most %u bytes, but %zu tensors need more",
+			ST_MAX_HEADER, n);
 	if (ret->err)
 		return err_set(e, ret->err, "out of memory");
 	(void)put_le((uint8_t *)ret->data, ret->len - 8, 8);
@@ -150,8 +152,8 @@ int st_layout(const struct tensor_info *m, size_t n, struct vfile *ret, struct c
 	rc = st_header(m, order, n, NULL, 0, &header, e);
 	if (rc == -EFBIG)
 		return err_set(e, EFBIG,
-			       "a safetensors header holds %u bytes, %zu tensors need more: "
-			       "a smaller shard_size= makes more and smaller files",
+			       "a safetensors header holds at most %u bytes, but %zu tensors need "
+			       "more: a smaller shard_size= makes more and smaller files",
 			       ST_MAX_HEADER, n);
 	if (rc)
 		return rc;

@@ -184,7 +184,7 @@ static int read_member(const struct blob *item, const struct zip_member *m, size
 	if (rc)
 		return rc;
 	if (m->size > max)
-		return err_set(e, ERR_CORRUPT, "zip record of %llu bytes",
+		return err_set(e, ERR_CORRUPT, "zip: a record of %llu bytes is too large",
 			       (unsigned long long)m->size);
 	p = malloc(m->size + 1);
 	if (!p)
@@ -224,7 +224,7 @@ static int by_directory(const struct blob *item, struct found *ret, struct ckpt_
 	if (!l.have_storage)
 		return err_set(e, ERR_CORRUPT, "the item's archive has no data/%s", ret->view.key);
 	if (l.storage.size < ret->view.storage_bytes)
-		return err_set(e, ERR_CORRUPT, "data/%s has %llu bytes, data.pkl counts %llu",
+		return err_set(e, ERR_CORRUPT, "data/%s has %llu bytes, but data.pkl says %llu",
 			       ret->view.key, (unsigned long long)l.storage.size,
 			       (unsigned long long)ret->view.storage_bytes);
 	return zip_member_data(item, &l.storage, &ret->data, e);
@@ -271,7 +271,7 @@ static int find_storage(const struct blob *item, uint8_t *head, size_t len, stru
 
 static int wrong_dtype(const struct item_want *want, enum ckpt_dtype found, struct ckpt_err *e)
 {
-	return err_set(e, ERR_CORRUPT, "the metadata says %s, its item holds %s",
+	return err_set(e, ERR_CORRUPT, "the metadata says %s, but its item holds %s",
 		       dtype_info(want->dtype)->name, dtype_info(found)->name);
 }
 

@@ -42,13 +42,13 @@ static int check_first(const struct catalog_file *f, struct ckpt_err *e)
 	} parts[] = {
 		{ 0, sizeof(magic), magic, "this is not a chunk index" },
 		{ 68, sizeof(id), id, "this is not a chunk index" },
-		{ 60, sizeof(version), version, "chunk index of another version" },
+		{ 60, sizeof(version), version, "it is a chunk index of another version" },
 		/* page size; no log; nothing at the end of pages */
 		{ 16, sizeof(form), form, "chunk index is damaged: its header" },
 		{ 52, sizeof(zero), zero, "chunk index is damaged: its header" }, /* vacuum */
 		{ 56, sizeof(utf8), utf8, "chunk index is damaged: its header" },
-		{ 100, sizeof(leaf), leaf, "chunk index with other tables" },
-		{ 103, sizeof(rows), rows, "chunk index with other tables" },
+		{ 100, sizeof(leaf), leaf, "the chunk index has other tables" },
+		{ 103, sizeof(rows), rows, "the chunk index has other tables" },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
@@ -273,7 +273,7 @@ static int check_schema(sqlite3 *db, struct ckpt_err *e)
 		const char *sql = (const char *)sqlite3_column_text(s, 0);
 
 		if (!catalog_schema[i] || !sql || strcmp(sql, catalog_schema[i]) != 0)
-			return err_set(e, ERR_CORRUPT, "chunk index with other tables");
+			return err_set(e, ERR_CORRUPT, "the chunk index has other tables");
 	}
 	if (step != SQLITE_DONE)
 		return sql_err(db, e, "chunk index");

@@ -176,9 +176,10 @@ static void judge(struct normal *r, const struct tensor_chunks *t, uint32_t lost
 		const uint64_t *box = t->boxes + first_lost * 2 * n;
 
 		(void)snprintf(r->fault, sizeof(r->fault),
-			       "%u of its chunks are listed but stored nowhere, first the one at "
-			       "%s of size %s",
-			       lost, show(box, n, a), show(box + n, n, b));
+			       "%u of its chunks %s listed but stored nowhere%s at %s of size %s",
+			       lost, lost == 1 ? "is" : "are",
+			       lost == 1 ? ": the one" : ", first the one", show(box, n, a),
+			       show(box + n, n, b));
 	} else {
 		(void)snprintf(r->fault, sizeof(r->fault),
 			       "no chunk holds the elements at %s of size %s", show(off, n, a),

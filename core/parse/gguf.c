@@ -34,7 +34,7 @@ bool gguf_is(const void *head, size_t len)
 
 static int wrong(struct ckpt_err *e, const char *name, size_t len, const char *what)
 {
-	return err_set(e, ERR_CORRUPT, "GGUF head: '%s': %s", FQN_TEXT(name, len), what);
+	return err_set(e, ERR_CORRUPT, "GGUF header: '%s': %s", FQN_TEXT(name, len), what);
 }
 
 /* ---- values ---- */
@@ -70,7 +70,7 @@ static int skip(struct cursor *c, uint32_t type, uint64_t n, unsigned depth,
 	int rc = 0;
 
 	if (type > GGUF_F64)
-		return err_set(e, ERR_CORRUPT, "GGUF head: '%s': there is no type %u of values",
+		return err_set(e, ERR_CORRUPT, "GGUF header: '%s': there is no type %u of values",
 			       FQN_TEXT(k->name, k->len), type);
 	if (size_of((enum gguf_type)type)) {
 		if (ckd_mul(&bytes, n, size_of((enum gguf_type)type)) || bytes > GGUF_READ_MAX)
@@ -161,10 +161,10 @@ static int check_name(const char *name, size_t len, size_t most, const char *wha
 		      struct ckpt_err *e)
 {
 	if (!len || len > most)
-		return err_set(e, ERR_CORRUPT, "GGUF head: the name of a %s has %zu bytes", what,
+		return err_set(e, ERR_CORRUPT, "GGUF header: the name of a %s has %zu bytes", what,
 			       len);
 	if (memchr(name, 0, len) || !text_is_utf8(name, len))
-		return err_set(e, ERR_CORRUPT, "GGUF head: the name of a %s, '%s', is not text",
+		return err_set(e, ERR_CORRUPT, "GGUF header: the name of a %s, '%s', is not text",
 			       what, FQN_TEXT(name, len));
 	return 0;
 }
@@ -188,7 +188,7 @@ static int check_distinct(struct name *v, size_t n, const char *what, struct ckp
 		qsort(v, n, sizeof(*v), by_name);
 	for (size_t i = 1; i < n; i++)
 		if (!by_name(&v[i - 1], &v[i]))
-			return err_set(e, ERR_CORRUPT, "GGUF head: two %ss are named '%s'", what,
+			return err_set(e, ERR_CORRUPT, "GGUF header: two %ss are named '%s'", what,
 				       FQN_TEXT(v[i].s, v[i].len));
 	return 0;
 }
@@ -245,11 +245,11 @@ static int check_shape(struct gguf_item *t, struct ckpt_err *e)
 	uint64_t n, columns = t->n_dims ? t->shape[t->n_dims - 1] : 1;
 
 	if (columns % t->type->elements)
-		return err_set(e, ERR_CORRUPT,
-			       "GGUF head: '%s' has rows of %llu elements, and blocks of %s have "
-			       "%u",
-			       FQN_TEXT(t->name, t->len), (unsigned long long)columns,
-			       t->type->name, t->type->elements);
+		return err_set(
+			e, ERR_CORRUPT,
+			"GGUF header: '%s' has rows of %llu elements, and blocks of %s have %u",
+			FQN_TEXT(t->name, t->len), (unsigned long long)columns, t->type->name,
+			t->type->elements);
 	if (!box_volume(t->n_dims, t->shape, &n) ||
 	    ckd_mul(&t->bytes, n / t->type->elements, t->type->bytes) || t->bytes > INT64_MAX)
 		return wrong(e, t->name, t->len, "its shape is too large");
@@ -268,7 +268,7 @@ static int read_item(struct gguf_head *h, struct cursor *c, struct ckpt_err *e)
 		return 0;
 	rc = check_name(t.name, t.len, GGUF_READ_NAME, "tensor", e);
 	if (!rc && t.n_dims > GGUF_READ_DIMS)
-		rc = err_set(e, ERR_CORRUPT, "GGUF head: '%s' has %u dimensions",
+		rc = err_set(e, ERR_CORRUPT, "GGUF header: '%s' has %u dimensions",
 			     FQN_TEXT(t.name, t.len), t.n_dims);
 	if (rc)
 		return rc;
@@ -281,7 +281,7 @@ static int read_item(struct gguf_head *h, struct cursor *c, struct ckpt_err *e)
 	t.type = ggml_info(type);
 	if (!t.type)
 		return err_set(e, ERR_UNSUPPORTED,
-			       "GGUF head: '%s' is of ggml's type %u, which is not known here",
+			       "GGUF header: '%s' is of ggml's type %u, which is not supported",
 			       FQN_TEXT(t.name, t.len), type);
 	rc = check_shape(&t, e);
 	if (rc)
@@ -322,8 +322,8 @@ static int parse(struct gguf_head *h, size_t len, uint64_t *ret_len, struct ckpt
 	n_keys = cursor_le64(&c);
 	if (!rc && !c.bad && (n_keys > GGUF_READ_KEYS || n_items > GGUF_READ_ITEMS))
 		rc = err_set(e, EFBIG,
-			     "GGUF head: %llu keys and %llu tensors, and at most %llu and %llu are "
-			     "read",
+			     "GGUF header: %llu keys and %llu tensors, but at most %llu and %llu "
+			     "are read",
 			     (unsigned long long)n_keys, (unsigned long long)n_items,
 			     (unsigned long long)GGUF_READ_KEYS,
 			     (unsigned long long)GGUF_READ_ITEMS);
@@ -357,11 +357,11 @@ static int load(struct gguf_head *h, const struct blob *b, uint64_t *ret_len, st
 			return rc;
 		if (have < want)
 			return err_set(e, ERR_CORRUPT,
-				       "GGUF head: it goes beyond the end of the file, which has "
+				       "GGUF header: it goes beyond the end of the file, which has "
 				       "%zu bytes",
 				       have);
 		if (want == GGUF_READ_MAX)
-			return err_set(e, EFBIG, "GGUF head: it has more than %zu bytes",
+			return err_set(e, EFBIG, "GGUF header: it has more than %zu bytes",
 				       GGUF_READ_MAX);
 	}
 }
@@ -373,7 +373,7 @@ static int read_alignment(struct gguf_head *h, uint64_t len, struct ckpt_err *e)
 
 	if (v && (v->type != GGUF_U32 || !gguf_number(v, &n) || !n || n & (n - 1)))
 		return err_set(e, ERR_CORRUPT,
-			       "GGUF head: general.alignment is not a power of two (uint32)");
+			       "GGUF header: general.alignment is not a power of two (uint32)");
 	h->alignment = (uint32_t)n;
 	h->data = (len + n - 1) & ~(n - 1); /* cannot overflow: both are below 2^32 */
 	return 0;
@@ -405,8 +405,8 @@ static int check_layout(const struct gguf_head *h, struct ckpt_err *e)
 
 		if (t->begin % h->alignment)
 			return err_set(e, ERR_CORRUPT,
-				       "GGUF head: '%s' begins at %llu, which is no multiple of "
-				       "general.alignment (%u)",
+				       "GGUF header: '%s' begins at %llu, which is not a multiple "
+				       "of general.alignment (%u)",
 				       FQN_TEXT(t->name, t->len), (unsigned long long)t->begin,
 				       h->alignment);
 		if (!range_ok(t->begin, t->bytes, most))

@@ -27,7 +27,7 @@ struct reader {
 static int cut(struct reader *r, uint64_t need)
 {
 	return err_set(r->e, ERR_CORRUPT,
-		       "msgpack: %llu bytes are needed at byte %llu, and %llu are left",
+		       "msgpack: %llu bytes are needed at byte %llu, but %llu are left",
 		       (unsigned long long)need, (unsigned long long)r->at,
 		       (unsigned long long)(r->end - r->at));
 }
@@ -234,7 +234,7 @@ static int read_inside(struct reader *r, uint64_t len, unsigned depth, struct ms
 	if (!rc && r->at != r->end)
 		rc = err_set(
 			r->e, ERR_CORRUPT,
-			"msgpack: the extension at byte %llu has %llu bytes, and %llu are used",
+			"msgpack: the extension at byte %llu has %llu bytes, but %llu are used",
 			(unsigned long long)at, (unsigned long long)len,
 			(unsigned long long)(r->at - at));
 	r->end = end;
@@ -272,7 +272,7 @@ static int read_extension(struct reader *r, uint64_t len, unsigned depth, struct
 	v->n = body.n;
 	return body.kind == MSGPACK_LIST
 		       ? 0
-		       : err_set(r->e, ERR_CORRUPT, "msgpack: the tuple at byte %llu is no list",
+		       : err_set(r->e, ERR_CORRUPT, "msgpack: the tuple at byte %llu is not a list",
 				 (unsigned long long)at);
 }
 
@@ -339,7 +339,7 @@ static int read_marked(struct reader *r, unsigned mark, unsigned depth, struct m
 	v->kind = mark == 0xc0 ? MSGPACK_NIL : MSGPACK_BOOL;
 	v->integer = mark == 0xc3;
 	return mark == 0xc1 ? err_set(r->e, ERR_CORRUPT,
-				      "msgpack: byte %llu is 0xc1, which means nothing",
+				      "msgpack: byte %llu is 0xc1, which has no meaning",
 				      (unsigned long long)r->at - 1)
 			    : 0;
 }

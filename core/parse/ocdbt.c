@@ -66,7 +66,7 @@ static int decompress(const uint8_t *p, size_t n, enum ocdbt_kind kind, struct o
 	}
 	(void)ZSTD_freeDCtx(ctx);
 	if (!rc && in.pos != in.size)
-		rc = bad(e, kind, "there are bytes behind its zstd frame");
+		rc = bad(e, kind, "there are bytes after its zstd frame");
 	if (rc) {
 		free(out.dst);
 		return rc;
@@ -90,13 +90,13 @@ int ocdbt_unwrap(const uint8_t *p, size_t n, enum ocdbt_kind kind, struct ocdbt_
 			       "%s: it begins with %02x%02x%02x%02x instead of %08x",
 			       kinds[kind].name, p[0], p[1], p[2], p[3], kinds[kind].magic);
 	if (load_le64(p + 4) != n)
-		return err_set(e, ERR_CORRUPT, "%s: it says that it has %llu bytes, and has %zu",
+		return err_set(e, ERR_CORRUPT, "%s: it says that it has %llu bytes, but has %zu",
 			       kinds[kind].name, (unsigned long long)load_le64(p + 4), n);
 	want = load_le32(p + n - CRC);
 	got = crc32c(0, p, n - CRC);
 	if (want != got)
 		return err_set(e, ERR_CORRUPT,
-			       "%s: the CRC-32C of its bytes is %08x, and %08x is stored",
+			       "%s: the CRC-32C of its bytes is %08x, but %08x is stored",
 			       kinds[kind].name, got, want);
 	c = cursor_of(p + HEAD, n - HEAD - CRC);
 	version = cursor_varint(&c);
@@ -204,7 +204,7 @@ static int read_files(struct cursor *c, enum ocdbt_kind kind, const char *outer,
 	const struct ocdbt_file *before = NULL;
 
 	if (c->bad || n > (uint64_t)(c->end - c->p))
-		return bad(e, kind, "its table of data files is longer than it is");
+		return bad(e, kind, "its table of data files extends beyond its end");
 	if (!n) {
 		*ret = (struct files){ 0 };
 		return 0;
@@ -213,7 +213,7 @@ static int read_files(struct cursor *c, enum ocdbt_kind kind, const char *outer,
 	suffix = column(c, (size_t)n, OCDBT_MAX_KEY, &sum);
 	base = column(c, (size_t)n, OCDBT_MAX_KEY, NULL);
 	if (c->bad || sum > (uint64_t)(c->end - c->p))
-		return bad(e, kind, "its table of data files is longer than it is");
+		return bad(e, kind, "its table of data files extends beyond its end");
 	ret->n = (size_t)n;
 	ret->v = arena_array(a, ret->n, sizeof(*ret->v));
 	if (!ret->v)
@@ -225,7 +225,9 @@ static int read_files(struct cursor *c, enum ocdbt_kind kind, const char *outer,
 		char *path;
 
 		if (before && shared > before->len - outer_len)
-			return bad(e, kind, "a data file shares more than the path before it has");
+			return bad(e, kind,
+				   "a data file shares more bytes with the path before it than "
+				   "that has");
 		if (own_base > shared + own)
 			return bad(e, kind, "the base of a data file is longer than its path");
 		if (shared > min_u64(own_base, base_before) && own_base != base_before)
@@ -288,7 +290,7 @@ static int read_versions(struct cursor *c, unsigned arity_log2, const struct fil
 		(void)column(c, n, UINT64_MAX, NULL);
 	(void)byte_column(c, n * 8); /* commit times */
 	if (c->bad)
-		return bad(e, OCDBT_MANIFEST, "its versions are longer than it is");
+		return bad(e, OCDBT_MANIFEST, "its versions extend beyond its end");
 	for (size_t i = 0; i < n && !wrong; i++) {
 		uint64_t id = next_of(&ids), offset = next_of(&offsets), len = next_of(&lengths);
 
@@ -301,7 +303,7 @@ static int read_versions(struct cursor *c, unsigned arity_log2, const struct fil
 		else if (!m->is_empty)
 			wrong = range_of(f, id, offset, len, &m->root);
 		else if (m->height || id >= f->n)
-			wrong = "a version is empty, and has a height or a file";
+			wrong = "a version is empty, but has a height or a file";
 	}
 	if (!wrong && n > (generation - 1) % ((uint64_t)1 << arity_log2) + 1)
 		wrong = "it has more versions than its generation allows";
@@ -317,7 +319,7 @@ static int skip_version_nodes(struct cursor *c, unsigned arity_log2, struct ckpt
 	for (int i = 0; i < 5; i++) /* generation, file, offset, length, number of generations */
 		(void)column(c, n, UINT64_MAX, NULL);
 	(void)byte_column(c, n * 9); /* commit times and heights */
-	return c->bad ? bad(e, OCDBT_MANIFEST, "its version nodes are longer than it is") : 0;
+	return c->bad ? bad(e, OCDBT_MANIFEST, "its version nodes extend beyond its end") : 0;
 }
 
 int ocdbt_manifest_read(const struct ocdbt_body *b, struct arena *a, struct ocdbt_manifest *ret,
@@ -354,7 +356,7 @@ int ocdbt_manifest_read(const struct ocdbt_body *b, struct arena *a, struct ocdb
 	if (!rc && !ret->numbered)
 		rc = skip_version_nodes(&c, *arity, e);
 	if (!rc && c.p != c.end)
-		rc = bad(e, OCDBT_MANIFEST, "there are bytes behind its last field");
+		rc = bad(e, OCDBT_MANIFEST, "there are bytes after its last field");
 	return rc;
 }
 
@@ -395,7 +397,7 @@ static const char *open_children(struct ocdbt_node *node, struct cursor *c)
 	node->lengths = column(c, node->n, UINT64_MAX, NULL);
 	for (int i = 0; i < 3; i++) /* statistics */
 		(void)column(c, node->n, UINT64_MAX, NULL);
-	return c->bad ? "its children are longer than it is" : NULL;
+	return c->bad ? "its children extend beyond its end" : NULL;
 }
 
 static const char *open_values(struct ocdbt_node *node, struct cursor *c)
@@ -407,7 +409,7 @@ static const char *open_values(struct ocdbt_node *node, struct cursor *c)
 	node->lengths = column(c, node->n, UINT64_MAX, NULL);
 	node->kinds = byte_column(c, node->n);
 	if (c->bad)
-		return "its values are longer than it is";
+		return "its values extend beyond its end";
 	lengths = node->lengths;
 	kind_of = node->kinds;
 	for (size_t i = 0; i < node->n; i++) {
@@ -424,7 +426,7 @@ static const char *open_values(struct ocdbt_node *node, struct cursor *c)
 	node->ids = column(c, indirect, UINT64_MAX, NULL);
 	node->offsets = column(c, indirect, UINT64_MAX, NULL);
 	if (c->bad || in_node > (uint64_t)(c->end - c->p))
-		return "its values are longer than it is";
+		return "its values extend beyond its end";
 	node->values = byte_column(c, (size_t)in_node);
 	return NULL;
 }
@@ -448,16 +450,16 @@ static int open_node(struct ocdbt_node *node, const struct ocdbt_body *b, const 
 	if (c.bad || !n || n > OCDBT_MAX_ENTRIES || n > (uint64_t)(c.end - c.p))
 		return err_set(
 			e, ERR_CORRUPT,
-			"B+tree node: it says that it has %llu entries, and %zu bytes follow",
+			"B+tree node: it says that it has %llu entries, but only %zu bytes follow",
 			(unsigned long long)n, (size_t)(c.end - c.p));
 	node->n = (size_t)n;
 	open_keys(node, &c);
 	if (c.bad)
-		wrong = "its keys are longer than it is";
+		wrong = "its keys extend beyond its end";
 	else
 		wrong = node->height ? open_children(node, &c) : open_values(node, &c);
 	if (!wrong && c.p != c.end)
-		wrong = "there are bytes behind its last field";
+		wrong = "there are bytes after its last field";
 	return wrong ? bad(e, OCDBT_NODE, wrong) : 0;
 }
 
@@ -505,7 +507,7 @@ static const char *next_key(struct ocdbt_node *node)
 	const uint8_t *p = cursor_take(&node->keys, own);
 
 	if (shared > before)
-		return "a key shares more than the key before it has";
+		return "a key shares more bytes with the key before it than that has";
 	if (shared + own > OCDBT_MAX_KEY)
 		return "a key has more than 65535 bytes";
 	if (node->i && bytes_compare(p, own, node->key + shared, before - shared) <= 0)
@@ -530,7 +532,7 @@ int ocdbt_node_next(struct ocdbt_node *node, struct ocdbt_entry *ret, struct ckp
 	if (node->height)
 		x.common = (size_t)next_of(&node->common);
 	if (!wrong && x.common > x.key_len)
-		wrong = "what a child's keys have in common is longer than the first of them";
+		wrong = "the common prefix of a child's keys is longer than the first of them";
 	if (!node->height && !*cursor_take(&node->kinds, 1))
 		x.bytes = cursor_take(&node->values, x.at.length);
 	else if (!wrong)

@@ -34,7 +34,8 @@ static int op_string(struct pickle *p, uint8_t op, struct ckpt_err *e)
 		return rc;
 	if (n > PK_MAX_STRING) {
 		if (text && !p->skip_long_text)
-			return err_set(e, EFBIG, "pickle: string of %llu bytes at byte %llu",
+			return err_set(e, EFBIG,
+				       "pickle: a string of %llu bytes is too long, at byte %llu",
 				       (unsigned long long)n,
 				       (unsigned long long)pk_reader_pos(&p->in));
 		rc = pk_reader_skip(&p->in, n, e);

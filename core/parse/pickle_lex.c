@@ -160,7 +160,7 @@ int pk_reader_fill(struct pk_reader *r, size_t n, struct ckpt_err *e)
 		r->end = r->window + have;
 	}
 	if (have < n)
-		return err_set(e, ENODATA, "pickle ends in the middle, at byte %llu",
+		return err_set(e, ENODATA, "pickle ends too early, at byte %llu",
 			       (unsigned long long)r->base);
 	return 0;
 }
@@ -295,7 +295,7 @@ int pk_reader_length(struct pk_reader *r, uint8_t op, uint64_t *ret, struct ckpt
 	n = width == 1 ? r->p[0] : width == 4 ? load_le32(r->p) : load_le64(r->p);
 	r->p += width;
 	if (n > INT64_MAX || ((op == OP_LONG4 || op == OP_BINSTRING) && n > INT32_MAX))
-		return err_set(e, ERR_CORRUPT, "pickle: length %llu at byte %llu",
+		return err_set(e, ERR_CORRUPT, "pickle: impossible length %llu at byte %llu",
 			       (unsigned long long)n, (unsigned long long)pk_reader_pos(r));
 	*ret = n;
 	return 0;
@@ -381,7 +381,8 @@ static int scan_op(struct pk_reader *r, uint8_t op, struct pk_memo_plan *m, stru
 		return rc ? rc : pk_memo_put(m, key, e);
 	case OP_PROTO:
 		if (*r->p > 5)
-			rc = err_set(e, ERR_UNSUPPORTED, "pickle protocol %d", *r->p);
+			rc = err_set(e, ERR_UNSUPPORTED, "pickle protocol %d is not supported",
+				     *r->p);
 		break;
 	case OP_BINPUT:
 	case OP_LONG_BINPUT:
@@ -391,8 +392,8 @@ static int scan_op(struct pk_reader *r, uint8_t op, struct pk_memo_plan *m, stru
 		if (operand[op] == VAR)
 			return skip_var(r, op, e);
 		if (!operand[op])
-			rc = err_set(e, ERR_CORRUPT, "pickle: opcode 0x%02x at byte %llu", op,
-				     (unsigned long long)pk_reader_pos(r) - 1);
+			rc = err_set(e, ERR_CORRUPT, "pickle: unknown opcode 0x%02x at byte %llu",
+				     op, (unsigned long long)pk_reader_pos(r) - 1);
 		break;
 	}
 	if (!rc)

@@ -134,7 +134,7 @@ static int check_layout(struct st_header *h, uint64_t limit, struct ckpt_err *e)
 	}
 	if (at > limit)
 		return err_set(e, ERR_CORRUPT,
-			       "safetensors header: data of %llu bytes, the file has %llu",
+			       "safetensors header: the data has %llu bytes, but the file has %llu",
 			       (unsigned long long)at, (unsigned long long)limit);
 	h->end = h->data + at;
 	if (h->n)

@@ -246,9 +246,9 @@ static int parse_fill(struct jval v, struct zarr_array *a, struct ckpt_err *e)
 	if (ok)
 		return 0;
 	if (jval_str(v))
-		return err_set(e, ERR_CORRUPT, "its fill_value '%s' is no element of %s",
+		return err_set(e, ERR_CORRUPT, "its fill_value '%s' is not a value of %s",
 			       shown(v, text), i->name);
-	return err_set(e, ERR_CORRUPT, "its fill_value is no element of %s", i->name);
+	return err_set(e, ERR_CORRUPT, "its fill_value is not a value of %s", i->name);
 }
 
 /* ---- parts of both versions ---- */
@@ -482,7 +482,7 @@ static int parse_chain(struct jval codecs, struct zarr_array *a, struct jval *re
 		}
 	}
 	if (!rc && !is_bytes && !is_shard)
-		return bad(e, "none of its codecs makes bytes of elements");
+		return bad(e, "none of its codecs turns elements into bytes");
 	return rc;
 }
 

@@ -37,11 +37,13 @@ int zip_read_local(const void *p, size_t len, struct zip_local *ret, struct ckpt
 	if (c.bad)
 		return err_set(e, ENODATA, "zip header ends early");
 	if (sig != ZIP_SIG_LOCAL)
-		return err_set(e, ERR_CORRUPT, "zip member header expected, found 0x%08x", sig);
+		return err_set(e, ERR_CORRUPT, "zip: expected the header of a member, found 0x%08x",
+			       sig);
 	if (method || flags & FLAG_ENCRYPTED)
 		return err_set(e, ERR_UNSUPPORTED, "zip member is compressed or encrypted");
 	if (name_len > ZIP_MAX_NAME)
-		return err_set(e, ERR_CORRUPT, "zip member name of %u bytes", name_len);
+		return err_set(e, ERR_CORRUPT,
+			       "zip: a member's name has %u bytes, which is too long", name_len);
 	ret->name = (const char *)cursor_take(&c, name_len);
 	if (!cursor_take(&c, extra_len))
 		return err_set(e, ENODATA, "zip header ends early");
@@ -76,14 +78,16 @@ static int read_exact(const struct blob *b, uint64_t off, void *buf, size_t len,
 	int64_t n;
 
 	if (!range_ok(off, len, b->size))
-		return err_set(e, ERR_CORRUPT, "zip: needs %zu bytes at %llu, the archive has %llu",
-			       len, (unsigned long long)off, (unsigned long long)b->size);
+		return err_set(e, ERR_CORRUPT,
+			       "zip: %zu bytes are needed at %llu, but the archive has %llu", len,
+			       (unsigned long long)off, (unsigned long long)b->size);
 	n = b->read(b->arg, off, buf, len, e);
 	if (n < 0)
 		return (int)n;
-	return (size_t)n == len ? 0
-				: err_set(e, ERR_CORRUPT, "zip: archive ends at %llu",
-					  (unsigned long long)off + (unsigned long long)n);
+	return (size_t)n == len
+		       ? 0
+		       : err_set(e, ERR_CORRUPT, "zip: the archive ends too early, at %llu",
+				 (unsigned long long)off + (unsigned long long)n);
 }
 
 struct directory {
@@ -100,7 +104,7 @@ static int find_directory(const struct blob *b, struct directory *ret, struct ck
 	int rc;
 
 	if (b->size < ZIP_END_SIZE)
-		return err_set(e, ERR_CORRUPT, "zip: archive of %llu bytes",
+		return err_set(e, ERR_CORRUPT, "zip: an archive of %llu bytes is too short",
 			       (unsigned long long)b->size);
 	rc = have64 ? read_exact(b, b->size - sizeof(tail), tail, sizeof(tail), e)
 		    : read_exact(b, b->size - ZIP_END_SIZE, tail + ZIP_LOCATOR64_SIZE, ZIP_END_SIZE,
@@ -108,7 +112,9 @@ static int find_directory(const struct blob *b, struct directory *ret, struct ck
 	if (rc)
 		return rc;
 	if (load_le32(end) != ZIP_SIG_END || load_le16(end + 20))
-		return err_set(e, ERR_CORRUPT, "zip: no end record in the last 22 bytes");
+		return err_set(e, ERR_CORRUPT,
+			       "zip: the archive has no end record in its last 22 bytes; it may "
+			       "have been cut off");
 	ret->count = load_le16(end + 10);
 	ret->size = load_le32(end + 12);
 	ret->off = load_le32(end + 16);
@@ -195,7 +201,7 @@ int zip_list(const struct blob *b,
 	if (!range_ok(d.off, d.size, b->size) || d.size > MAX_DIRECTORY ||
 	    d.count > d.size / ZIP_CENTRAL_SIZE)
 		return err_set(e, ERR_CORRUPT,
-			       "zip: %llu members in a directory of %llu bytes at %llu",
+			       "zip: impossible directory: %llu members in %llu bytes at %llu",
 			       (unsigned long long)d.count, (unsigned long long)d.size,
 			       (unsigned long long)d.off);
 	dir = malloc(d.size + 1);
@@ -252,7 +258,7 @@ int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *
 	data = m->header + ZIP_LOCAL_SIZE + load_le16(head + 26) + load_le16(head + 28);
 	if (!range_ok(data, m->size, b->size))
 		return err_set(e, ERR_CORRUPT,
-			       "zip: member of %llu bytes at %llu, the archive has %llu",
+			       "zip: a member has %llu bytes at %llu, but the archive has %llu",
 			       (unsigned long long)m->size, (unsigned long long)data,
 			       (unsigned long long)b->size);
 	*ret = data;

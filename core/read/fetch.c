@@ -404,7 +404,8 @@ static int open_found(struct fetch *f, const struct otensor *t, uint32_t i, stru
 		room = loc->length;
 	chunkmap_box(t->map, i, off, len);
 	if (d->bad || data > room)
-		return err_set(e, ERR_CORRUPT, "not what is kept of it");
+		return err_set(e, ERR_CORRUPT,
+			       "the data kept in the index does not match the chunk");
 	rc = raw_open(&l, &want, room - data, ret, e);
 	if (!rc) {
 		ret->data += data;

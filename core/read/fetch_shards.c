@@ -113,7 +113,8 @@ static int read_index(struct resolving *r, const struct shard_layout *l,
 		return err_nomem(e);
 	rc = files_read(r->f->store.files, loc->file, r->index, size, at, e);
 	if (!rc && !shard_index_ok(l, r->index))
-		return err_set(e, ERR_CORRUPT, "the index of its chunks has another CRC-32C");
+		return err_set(e, ERR_CORRUPT,
+			       "the index of its chunks does not match its CRC-32C");
 	return rc;
 }
 

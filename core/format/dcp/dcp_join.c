@@ -505,7 +505,7 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 	for (size_t i = from; i < to; i++)
 		count += j->r->entries[j->entries[i]].count;
 	if (count > UINT32_MAX / 2)
-		return err_set(e, EFBIG, "'%s' has %zu chunks", name->fqn, count);
+		return err_set(e, EFBIG, "'%s' has too many chunks, %zu", name->fqn, count);
 	ranks = malloc((count + 1) * sizeof(*ranks));
 	rc = ranks ? reserve(&j->boxes, &j->cap_boxes, 2 * n * count + 1, sizeof(*j->boxes), e)
 		   : err_nomem(e);

@@ -566,7 +566,8 @@ static int check_version(const struct pk_value *v, struct ckpt_err *e)
 		return err_set(e, ERR_CORRUPT, "Metadata's version is not a string");
 	if (strcmp(v->s->data, "1.0") != 0 && strcmp(v->s->data, "2.0") != 0)
 		return err_set(e, ERR_UNSUPPORTED,
-			       "Metadata is of version '%.60s', known are 1.0 and 2.0", v->s->data);
+			       "Metadata has version '%.60s'; known versions are 1.0 and 2.0",
+			       v->s->data);
 	return 0;
 }
 

@@ -188,7 +188,7 @@ static int add_group(struct ds_rank *x, size_t number, const uint32_t *members, 
 	if (!fits || fp32->mixed) {
 		(void)ds_refuse(x->d,
 				"group %zu of the optimizer states does not have the elements that "
-				"the model states list, %llu: they are of two saves",
+				"the model states list, %llu: they are from two different saves",
 				number, (unsigned long long)total);
 		return 1;
 	}
@@ -276,8 +276,8 @@ static int add_shared_group(struct ds_rank *x, size_t g, struct ckpt_err *e)
 	if (!members)
 		return err_nomem(e);
 	if (x->world % count || (experts > 1 && n && n * experts > MAX_EXPERT_WORK / n)) {
-		(void)ds_refuse(x->d, "group %zu is of %llu ranks, of %u", g,
-				(unsigned long long)count, x->world);
+		(void)ds_refuse(x->d, "group %zu has %llu of the %u ranks, which is not supported",
+				g, (unsigned long long)count, x->world);
 		return 1;
 	}
 	for (uint32_t i = 0; !rc && i < experts; i++) {
@@ -308,7 +308,7 @@ int ds_pair(struct ds_rank *x, struct ckpt_err *e)
 	if (!rc && x->n_groups != x->n_flat) {
 		(void)ds_refuse(x->d,
 				"the optimizer states have %zu groups, the model states %zu: they "
-				"are of two saves",
+				"are from two different saves",
 				x->n_flat, x->n_groups);
 		rc = 1;
 	}

@@ -441,13 +441,14 @@ static int read_model(struct ds_rank *x, struct ckpt_err *e)
 		struct ds_open o;
 
 		if (f[i].sharded != x->sharded)
-			return err_set(e, ERR_CORRUPT,
-				       "'%.200s' and '%.200s' are of two saves: ZeRO 3 writes one, "
-				       "the other stages the other; remove those of the older one",
-				       f->path, f[i].path);
+			return err_set(
+				e, ERR_CORRUPT,
+				"'%.200s' and '%.200s' are from two different saves: ZeRO 3 writes "
+				"one, the other stages the other; remove those of the older one",
+				f->path, f[i].path);
 		if (i && f[i].rank == f[i - 1].rank)
 			return err_set(e, ERR_CORRUPT,
-				       "'%.200s' and '%.200s' are of the same rank: one is of "
+				       "'%.200s' and '%.200s' are of the same rank: one is from "
 				       "another checkpoint",
 				       f[i - 1].path, f[i].path);
 		rc = ds_open(x->d, &f[i], &o, e);
@@ -461,8 +462,8 @@ static int read_model(struct ds_rank *x, struct ckpt_err *e)
 		if (rc > 0) {
 			refused = true;
 			rc = ds_refuse(x->d,
-				       "'%.120s' lists other parameters than '%.120s': they are of "
-				       "two saves",
+				       "'%.120s' lists other parameters than '%.120s': they are "
+				       "from two different saves",
 				       f[i].path, f->path);
 		}
 		if (!rc)

@@ -205,17 +205,17 @@ static int read_flat(struct ds_rank *x, struct ds_open *o, uint32_t r, struct ck
 	if (!flat)
 		flat = ds_get(states, flat2);
 	if (!flat || flat->type != PK_LIST) {
-		(void)ds_refuse(x->d, "'%.120s' %s", o->f->path,
-				ds_get(states, "local_sub_partitions_of_fp32_groups")
-					? "is of the ZeRO 1 before DeepSpeed 0.5.9, which says no "
-					  "names"
-					: "holds no flat groups as ZeRO has them");
+		(void)ds_refuse(
+			x->d, "'%.120s' %s", o->f->path,
+			ds_get(states, "local_sub_partitions_of_fp32_groups")
+				? "is of ZeRO 1 before DeepSpeed 0.5.9, which recorded no names"
+				: "holds no flat groups as ZeRO has them");
 		return 1;
 	}
 	if (regrouped && pk_len(regrouped)) {
 		(void)ds_refuse(x->d,
 				"'%.120s' partitions experts by replica groups (AutoEP), which is "
-				"not read",
+				"not supported",
 				o->f->path);
 		return 1;
 	}
@@ -239,8 +239,8 @@ static int read_flat(struct ds_rank *x, struct ds_open *o, uint32_t r, struct ck
 	}
 	if (zero3 != x->zero3 || pk_len(flat) != x->n_flat) {
 		(void)ds_refuse(x->d,
-				"'%.120s' has other groups than rank 0's file: they are of "
-				"two saves",
+				"'%.120s' has other groups than rank 0's file: they are from two "
+				"different saves",
 				o->f->path);
 		return 1;
 	}
@@ -248,7 +248,7 @@ static int read_flat(struct ds_rank *x, struct ds_open *o, uint32_t r, struct ck
 	if (rc > 0)
 		(void)ds_refuse(x->d,
 				"'%.120s': its partition_count is not that of rank 0's file: they "
-				"are of two saves",
+				"are from two different saves",
 				o->f->path);
 	if (!rc)
 		rc = torch_file_spend(&o->file, x->n_flat, e);
@@ -265,13 +265,13 @@ static int check_files(struct ds_rank *x, const struct ds_file *f, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		if (f[i].prefix != f->prefix) {
 			(void)ds_refuse(x->d,
-					"'%.120s' and '%.120s' are of two saves with other "
-					"precisions: remove those of the older one",
+					"'%.120s' and '%.120s' are from two different saves with "
+					"other precisions: remove those of the older one",
 					f->path, f[i].path);
 			return 1;
 		}
 		if (i && f[i].rank == f[i - 1].rank) {
-			(void)ds_refuse(x->d, "'%.120s' and '%.120s' are both rank %u's",
+			(void)ds_refuse(x->d, "'%.120s' and '%.120s' are both of rank %u",
 					f[i - 1].path, f[i].path, f[i].rank);
 			return 1;
 		}

@@ -92,7 +92,7 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	if (!rc && d.flat)
 		(void)fsdp_note(&d,
 				"the parameters that FSDP1 has flattened (LOCAL_STATE_DICT): the "
-				"files have neither their shapes nor where they are; flat "
+				"files record neither their shapes nor where they are; flat "
 				"parameters are shown as they are; save with SHARDED_STATE_DICT");
 	if (!rc)
 		rc = fsdp_report(&d, e);

@@ -211,8 +211,8 @@ static int choose(struct place *place, const char *dir, const struct listing *l,
 			named = &l->v[i];
 	if (other && !named)
 		return err_set(e, ERR_CORRUPT,
-			       "'%.100s' and '%.100s' are of two saves, and nothing says which is "
-			       "meant: move the files of one elsewhere",
+			       "'%.100s' and '%.100s' are from two different saves, and it is not "
+			       "clear which one to open: move the files of one elsewhere",
 			       first->base, other->base);
 	if (!first)
 		return err_set(e, ENOENT,
@@ -244,7 +244,7 @@ static int check_ranks(const struct fsdp_file *v, size_t n, struct ckpt_err *e)
 	for (size_t i = 1; i < n; i++)
 		if (v[i].kind == v[i - 1].kind && v[i].rank == v[i - 1].rank)
 			return err_set(e, ERR_CORRUPT,
-				       "'%.100s' and '%.100s' are of the same rank: one is of "
+				       "'%.100s' and '%.100s' are of the same rank: one is from "
 				       "another checkpoint",
 				       v[i - 1].base, v[i].base);
 	for (size_t i = 0; i < n && v[i].kind == FSDP_MODEL; i++, found++)
@@ -253,7 +253,8 @@ static int check_ranks(const struct fsdp_file *v, size_t n, struct ckpt_err *e)
 	if (v->world && found < v->world && missing == UINT32_MAX)
 		missing = found;
 	if (v->world && v[found - 1].rank >= v->world)
-		return err_set(e, ERR_CORRUPT, "'%.150s' is of a rank that %u ranks do not have",
+		return err_set(e, ERR_CORRUPT,
+			       "'%.150s' is of a rank beyond the %u ranks of the save",
 			       v[found - 1].base, v->world);
 	if (missing == UINT32_MAX)
 		return 0;

@@ -126,7 +126,7 @@ static int read_shape(const struct pk_value *args, struct fsdp_part *p, struct c
 		return err_set(e, ERR_UNSUPPORTED, "a tensor whose dtype is not known");
 	if (!pk_numbers(&args[2], p->shape, CKPT_MAX_DIMS, &p->n_dims) ||
 	    !box_volume(p->n_dims, p->shape, &numel))
-		return err_set(e, ERR_CORRUPT, "its shape is not written as torch does");
+		return err_set(e, ERR_CORRUPT, "its shape is not written as torch writes it");
 	return 0;
 }
 
@@ -145,7 +145,7 @@ static int read_ranks(struct fsdp_reader *r, const struct pk_value *v, struct to
 		return rc;
 	if ((t->dtype != CKPT_DTYPE_I32 && t->dtype != CKPT_DTYPE_I64) || t->layout.strided ||
 	    t->layout.neg || !t->numel || t->numel > MAX_RANKS)
-		return err_set(e, ERR_UNSUPPORTED, "its mesh is not written as torch does");
+		return err_set(e, ERR_UNSUPPORTED, "its mesh is not written as torch writes it");
 	bytes = arena_alloc(r->arena, t->numel * size);
 	*ret = arena_array(r->arena, t->numel, sizeof(**ret));
 	if (!bytes || !*ret)
@@ -160,10 +160,11 @@ static int read_ranks(struct fsdp_reader *r, const struct pk_value *v, struct to
 			n = size == 4 ? __builtin_bswap32((uint32_t)n) : __builtin_bswap64(n);
 		(*ret)[i] = size == 4 ? (int32_t)n : (int64_t)n;
 		if ((*ret)[i] < 0 || (*ret)[i] >= (int64_t)r->world)
-			return err_set(e, ERR_CORRUPT,
-				       "its mesh has rank %lld, and there are files of %u ranks: "
-				       "the others are missing, or these are of two saves",
-				       (long long)(*ret)[i], r->world);
+			return err_set(
+				e, ERR_CORRUPT,
+				"its mesh has rank %lld, and there are files of %u ranks: the "
+				"others are missing, or these are from two different saves",
+				(long long)(*ret)[i], r->world);
 	}
 	return 0;
 }
@@ -240,7 +241,7 @@ static int read_layout(struct fsdp_reader *r, const struct pk_value *layout, uin
 				       &r->coords[i]);
 	}
 	r->n_axes = n;
-	return ok ? 0 : err_set(e, ERR_UNSUPPORTED, "its mesh is not written as torch does");
+	return ok ? 0 : err_set(e, ERR_UNSUPPORTED, "its mesh is not written as torch writes it");
 }
 
 /* Compares with the coordinate that torch has computed, if it is recorded. */
@@ -259,11 +260,10 @@ static int check_coordinate(const struct fsdp_reader *r, const struct pk_value *
 		return 0;
 	for (size_t i = 0; i < r->n_axes; i++)
 		if (n != r->n_axes || c[i] != r->coords[i])
-			return err_set(
-				e, ERR_CORRUPT,
-				"it says that it is the part of another rank than the file's "
-				"name does (%u)",
-				r->rank);
+			return err_set(e, ERR_CORRUPT,
+				       "it says that it belongs to another rank than the file's "
+				       "name does (%u)",
+				       r->rank);
 	return 0;
 }
 
@@ -283,7 +283,7 @@ static int read_mesh(struct fsdp_reader *r, const struct pk_value *mesh, struct 
 	r->mesh = NULL;
 	ranks = whole ? ranks : attr(mesh, "_rank_map");
 	if (!torch_is_tensor(ranks) || (!whole && !layout))
-		return err_set(e, ERR_UNSUPPORTED, "its mesh is not written as torch does");
+		return err_set(e, ERR_UNSUPPORTED, "its mesh is not written as torch writes it");
 	rc = read_ranks(r, ranks, &t, &v, e);
 	if (!rc)
 		rc = find_rank(r, v, t.numel, &at, e);
@@ -402,7 +402,8 @@ static int read_placement(const struct pk_value *v, const struct fsdp_part *p,
 				       ? v->n->own[PK_CALLEE].g->name->data
 				       : "?");
 	if (!int_attr(v, "dim", 0, &dim) || (strided && !int_attr(v, "split_factor", 1, &pieces)))
-		return err_set(e, ERR_UNSUPPORTED, "its placements are not written as torch does");
+		return err_set(e, ERR_UNSUPPORTED,
+			       "its placements are not written as torch writes them");
 	dim += dim < 0 ? (int64_t)p->n_dims : 0;
 	if (dim < 0 || dim >= (int64_t)p->n_dims || pieces < 1)
 		return err_set(e, ERR_CORRUPT, "it is sharded along a dimension that it lacks");
@@ -438,7 +439,7 @@ static int read_order(const struct pk_value *spec, const struct placement *v, si
 	    !strncmp(spec->n->own[PK_CALLEE].g->module->data, "torch.distributed._tensor.", 26))
 		return err_set(e, ERR_UNSUPPORTED,
 			       "two axes of the mesh split one dimension, and torch before 2.5 "
-			       "does not record which did first");
+			       "does not record which came first");
 	if (!same || strided || !entries || entries->type != PK_TUPLE)
 		return 0;
 	for (size_t i = 0; i < pk_len(entries); i++) {
@@ -543,7 +544,7 @@ static int check_group(const struct fsdp_reader *r, const struct pk_value *group
 			       (long long)rank, r->rank);
 	if (world != (int64_t)r->world)
 		return err_set(e, ERR_CORRUPT,
-			       "one of %lld ranks has written it, and there are files of %u",
+			       "it was written by one of %lld ranks, but there are files of %u",
 			       (long long)world, r->world);
 	return 0;
 }
@@ -560,7 +561,7 @@ static int read_sharded(struct fsdp_reader *r, const struct pk_value *args,
 		return rc;
 	if (state->type != PK_TUPLE || pk_len(state) < 3 || state->n->own[0].type != PK_LIST)
 		return err_set(e, ERR_UNSUPPORTED,
-			       "its ShardedTensor is not written as torch does");
+			       "its ShardedTensor is not written as torch writes it");
 	shards = &state->n->own[0];
 	rc = check_group(r, &state->n->own[2], e);
 	if (!rc && !pk_len(shards))
@@ -574,9 +575,9 @@ static int read_sharded(struct fsdp_reader *r, const struct pk_value *args,
 		if (!p.local || !pk_numbers(attr(where, "shard_offsets"), off, CKPT_MAX_DIMS, &n) ||
 		    !pk_numbers(attr(where, "shard_sizes"), len, CKPT_MAX_DIMS, &m))
 			return err_set(e, ERR_UNSUPPORTED,
-				       "its ShardedTensor is not written as torch does");
+				       "its ShardedTensor is not written as torch writes it");
 		if (n != p.n_dims || m != n || !box_inside(n, off, len, p.shape))
-			return err_set(e, ERR_CORRUPT, "a shard does not lie in the tensor");
+			return err_set(e, ERR_CORRUPT, "a shard is outside the tensor");
 		for (size_t d = 0; d < n; d++) {
 			runs[d] = (struct fsdp_run){ off[d], len[d] };
 			p.runs[d] = &runs[d];
@@ -592,7 +593,7 @@ int fsdp_read_parts(struct fsdp_reader *r, const struct pk_value *v, struct ckpt
 	const struct pk_value *args, *state;
 
 	if (!wrapper(v, &args, &state))
-		return err_set(e, ERR_UNSUPPORTED, "no tensor that is sharded");
+		return err_set(e, ERR_UNSUPPORTED, "this is not a sharded tensor");
 	return pk_is(&args[0], NULL, "ShardedTensor") ? read_sharded(r, args, state, e)
 						      : read_dtensor(r, args, state, e);
 }

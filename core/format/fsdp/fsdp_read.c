@@ -67,7 +67,7 @@ static int find_tensor(struct walk *w, enum fsdp_what what, struct ckpt_err *e)
 	struct fsdp_tensor *t;
 
 	if (!s)
-		return err_set(e, errno, "the names of all tensors are too much");
+		return err_set(e, errno, "the names of all tensors take too much memory");
 	if (!VEC_ROOM_ZEROED(d->by_name, d->cap_by_name, s->id + (size_t)1))
 		return err_nomem(e);
 	if (d->by_name[s->id]) {
@@ -111,7 +111,7 @@ static int check_same(struct walk *w, const struct fsdp_part *p, struct ckpt_err
 	if (t->n_dims != p->n_dims ||
 	    (p->n_dims && memcmp(t->shape, p->shape, p->n_dims * sizeof(*p->shape)) != 0))
 		return err_set(e, ERR_CORRUPT,
-			       "rank %u has %s, rank %u has %s: are these files of one save?",
+			       "rank %u has %s, rank %u has %s: are these files from one save?",
 			       t->rank, SIZE_TEXT(t->shape, t->n_dims), w->f->rank,
 			       SIZE_TEXT(p->shape, p->n_dims));
 	if (t->dtype != p->dtype)
@@ -196,11 +196,11 @@ static int add_part(void *arg, const struct fsdp_part *p, struct ckpt_err *e)
 		same = v.size[d] == want[d];
 	if (empty ? v.numel : !same)
 		return err_set(e, ERR_CORRUPT,
-			       "rank %u's part is %s, and %s follows from how it is sharded",
+			       "rank %u's part is %s, but by its sharding it should be %s",
 			       w->f->rank, SIZE_TEXT(v.size, v.n_dims), SIZE_TEXT(want, p->n_dims));
 	if (v.dtype != p->dtype)
-		return err_set(e, ERR_CORRUPT, "rank %u's part is %s, the tensor %s", w->f->rank,
-			       dtype_info(v.dtype)->name, dtype_info(p->dtype)->name);
+		return err_set(e, ERR_CORRUPT, "rank %u's part is %s, but the tensor is %s",
+			       w->f->rank, dtype_info(v.dtype)->name, dtype_info(p->dtype)->name);
 	return empty || p->copy ? 0 : add_boxes(w, p, &v, e);
 }
 
@@ -214,8 +214,8 @@ static int sample(struct walk *w, struct fsdp_copy *c, const struct torch_view *
 		return 0;
 	if (v->numel && w->d->samples++ >= MAX_SAMPLES)
 		return fsdp_note(w->d,
-				 "whether all ranks have the same in '%.100s' and others: that is "
-				 "compared %d times",
+				 "whether all ranks have the same values of '%.100s' and others: "
+				 "only %d are compared",
 				 w->t->fqn->data, MAX_SAMPLES);
 	c->sampled = true;
 	return torch_file_sample(&w->file, v, &c->sample, e);

@@ -192,7 +192,7 @@ static int report_copies(struct reporter *r)
 		if (other)
 			(void)fsdp_note(r->d,
 					"'%.150s' of other ranks: rank %u has other values than "
-					"rank %u, whose are shown",
+					"rank %u, whose values are shown",
 					t->fqn->data, other->rank, t->copies->rank);
 		return report_copy(r, t->copies, -1);
 	}

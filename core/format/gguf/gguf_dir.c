@@ -130,7 +130,7 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 		for (size_t i = 1; i < all.n; i++)
 			if (!of_one(all.v[0], all.v[i]))
 				return err_set(e, ENOTUNIQ,
-					       "'%.100s' and '%.100s' are two models: give one of "
+					       "'%.100s' and '%.100s' are two models: name one of "
 					       "them instead of the directory",
 					       all.v[0], all.v[i]);
 		file = all.v[0];

@@ -185,8 +185,8 @@ static int list_metadata(const struct name_list *files, struct dcp_metafile **re
 	for (size_t i = 1; i < n; i++)
 		if (v[i].rank == v[i - 1].rank)
 			return err_set(e, ERR_CORRUPT,
-				       "'%.100s' and '%.100s' are both rank %u's: two saves in one "
-				       "directory",
+				       "'%.100s' and '%.100s' are both of rank %u: two saves in "
+				       "one directory",
 				       v[i - 1].name, v[i].name, v[i].rank);
 	*ret_many = !global;
 	*ret_n = n;

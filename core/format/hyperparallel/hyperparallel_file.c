@@ -191,7 +191,7 @@ static int find_storage(const struct hp_file *f, const struct torch_tensor *t, u
 	if (!s)
 		return err_set(e, ERR_CORRUPT, "the archive has no data/%s", t->key);
 	if (s->member.size < t->storage_bytes)
-		return err_set(e, ERR_CORRUPT, "data/%s has %llu bytes, data.pkl counts %llu",
+		return err_set(e, ERR_CORRUPT, "data/%s has %llu bytes, but data.pkl says %llu",
 			       t->key, (unsigned long long)s->member.size,
 			       (unsigned long long)t->storage_bytes);
 	return zip_member_data(&f->blob, &s->member, ret, e);

@@ -64,7 +64,7 @@ static int add_dir(void *arg, const char *name, enum place_kind kind, struct ckp
 	    !parse_dir(name, &f))
 		return 0;
 	if (dirs->n == MAX_DIRS)
-		return err_set(e, EFBIG, "the checkpoint is of more than %d ranks", MAX_DIRS);
+		return err_set(e, EFBIG, "the checkpoint has more than %d ranks", MAX_DIRS);
 	return name_list_add(dirs, name, e);
 }
 

@@ -353,11 +353,10 @@ static bool same_sample(const struct mr_part *a, const struct mr_part *b)
 static int tell_difference(const struct reporter *r, const struct mr_part *a,
 			   const struct mr_part *b)
 {
-	return format_note(
-		r->d->not_shown,
-		"'%.120s' of other ranks: '%.60s' has other values than '%.60s', whose are "
-		"shown",
-		r->name->data, b->file->path, a->file->path);
+	return format_note(r->d->not_shown,
+			   "'%.120s' of other ranks: '%.60s' has other values than '%.60s', whose "
+			   "values are shown",
+			   r->name->data, b->file->path, a->file->path);
 }
 
 static int refuse_shapes(const struct reporter *r, const struct mr_part *a, const struct mr_part *b)
@@ -369,7 +368,7 @@ static int refuse_shapes(const struct reporter *r, const struct mr_part *a, cons
 			       dtype_info(x->dtype)->name, b->file->path,
 			       dtype_info(y->dtype)->name);
 	return err_set(r->e, ERR_CORRUPT,
-		       "'%.60s' has %s, '%.60s' has %s: are these files of one save?",
+		       "'%.60s' has %s, '%.60s' has %s: are these files from one save?",
 		       a->file->path, SIZE_TEXT(x->size, x->n_dims), b->file->path,
 		       SIZE_TEXT(y->size, y->n_dims));
 }

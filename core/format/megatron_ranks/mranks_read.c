@@ -216,7 +216,7 @@ static int count(const struct mr *d, const struct pk_value *root, const char *ar
 			       "'%.100s': %s",
 			       d->files->path, arg, (unsigned long long)says, last->path,
 			       says > highest ? "others are missing"
-					      : "it is of another checkpoint");
+					      : "it is from another checkpoint");
 	*ret = highest + 1;
 	return 0;
 }
@@ -249,7 +249,7 @@ static int check_ranks(const struct mr *d, struct ckpt_err *e)
 		if (d->files[i].p == d->files[i - 1].p && d->files[i].t == d->files[i - 1].t &&
 		    d->files[i].e == d->files[i - 1].e)
 			return err_set(e, ERR_CORRUPT,
-				       "'%.100s' and '%.100s' are of the same rank: one is of "
+				       "'%.100s' and '%.100s' are of the same rank: one is from "
 				       "another checkpoint",
 				       d->files[i - 1].path, d->files[i].path);
 	i = 0;
@@ -289,7 +289,7 @@ static int read_sizes(struct mr *d, const struct pk_value *root, struct ckpt_err
 	d->version_times_10 = d->files->nemo ? 30 : version_of(root);
 	d->iteration = iteration_of(root);
 	if (d->version_times_10 == UINT64_MAX)
-		return err_set(e, ERR_CORRUPT, "'%.200s': its checkpoint_version is no number",
+		return err_set(e, ERR_CORRUPT, "'%.200s': its checkpoint_version is not a number",
 			       d->files->path);
 	place_ranks(d, root);
 	qsort(d->files, d->n_files, sizeof(*d->files), by_rank);
@@ -311,7 +311,7 @@ static int check_file(const struct walk *w, const struct pk_value *root, struct 
 	if (n != d->iteration)
 		return err_set(e, ERR_CORRUPT,
 			       "'%.100s' is of iteration %lld, and '%.100s' of %lld: are these "
-			       "files of one save?",
+			       "files from one save?",
 			       w->f->path, (long long)n, d->files->path, (long long)d->iteration);
 	if (!w->f->nemo && version_of(root) != d->version_times_10)
 		return err_set(e, ERR_CORRUPT,

@@ -331,7 +331,7 @@ static int find(struct place *place, struct look *l, struct orbax_found *f, stru
 		rc = try_item(l, true, f, e);
 	if (!rc && l->step && *l->unfinished)
 		return err_set(e, ENOENT,
-			       "'%s' in it is an item whose save has not finished: take another "
+			       "'%s' in it is an item whose save has not finished: use another "
 			       "step, or wait until it has its final name",
 			       l->unfinished);
 	if (!rc)
@@ -340,7 +340,7 @@ static int find(struct place *place, struct look *l, struct orbax_found *f, stru
 		rc = find_flax(place, l, f, e);
 	if (!rc && l->step)
 		return err_set(e, ENOENT,
-			       "it is a step that Orbax saved, and none of its items has arrays");
+			       "it is a step that Orbax saved, but none of its items has arrays");
 	return rc;
 }
 

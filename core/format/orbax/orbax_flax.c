@@ -159,15 +159,15 @@ static int add_pieces(struct reading *r, const struct tensor *t,
 		if (ckpt_dtype_by_name(v[i]->dtype, strlen(v[i]->dtype)) != t->dtype)
 			rc = wrong(r, "its pieces have several dtypes", e);
 		else if (!fits(v[i], t->dtype, &count))
-			rc = wrong(r, "its bytes are not as many as its shape needs", e);
+			rc = wrong(r, "it does not have as many bytes as its shape needs", e);
 		else if (count > volume - at)
-			rc = wrong(r, "its pieces have more elements than it", e);
+			rc = wrong(r, "its pieces have more elements than it has", e);
 		if (!rc && count)
 			rc = box_of_range(t->n_dims, t->shape, at, count, add_box, &p);
 		at += rc ? 0 : count;
 	}
 	if (!rc && at != volume)
-		rc = wrong(r, "its pieces have fewer elements than it", e);
+		rc = wrong(r, "its pieces have fewer elements than it has", e);
 	if (!rc)
 		rc = add_tensor(r, t, &found, e);
 	raw_chunks_release(&found);
@@ -217,7 +217,7 @@ static int add_chunked(struct reading *r, const struct msgpack *v, struct ckpt_e
 		return wrong(r, "it has no shape, or no numbered pieces", e);
 	for (size_t i = 0; i < dims; i++) {
 		if (dim[i]->kind != MSGPACK_INT || dim[i]->integer < 0)
-			return wrong(r, "its shape is not of numbers", e);
+			return wrong(r, "its shape does not consist of numbers", e);
 		size[i] = (uint64_t)dim[i]->integer;
 	}
 	for (size_t i = 0; i < n; i++) {
@@ -266,8 +266,8 @@ static int add_value(struct reading *r, const struct msgpack *v, struct ckpt_err
 		break;
 	default:
 		return add_object(r, NULL,
-				  CATALOG_UNSUPPORTED "a value that is neither an array "
-						      "nor a number or a text",
+				  CATALOG_UNSUPPORTED
+				  "a value that is neither an array, a number nor a text",
 				  e);
 	}
 	buf_str(&text, "\n");
@@ -383,7 +383,8 @@ static int add_beside(struct reading *r, const struct msgpack *v, const char *na
 		return 0;
 	if (r->store && v->kind == MSGPACK_MAP)
 		return add_described(r, v, name, len, e);
-	(void)snprintf(why, sizeof(why), "it is the array '%s' beside the file, and there is none",
+	(void)snprintf(why, sizeof(why),
+		       "it is in the array '%s' beside the file, which is missing",
 		       FQN_TEXT(name, len));
 	return add_object(r, NULL, why, e);
 }

@@ -110,7 +110,7 @@ static int read_range(struct store *s, const struct pk_str *path, uint64_t offse
 	if (open_file(s, path, e))
 		return -e->code;
 	if (!range_ok(offset, length, s->file->seen.size))
-		return err_set(e, ERR_CORRUPT, "it needs %llu bytes at %llu, and the file has %llu",
+		return err_set(e, ERR_CORRUPT, "it needs %llu bytes at %llu, but the file has %llu",
 			       (unsigned long long)length, (unsigned long long)offset,
 			       (unsigned long long)s->file->seen.size);
 	if (length > OCDBT_MAX_BODY)
@@ -123,9 +123,9 @@ static int read_range(struct store *s, const struct pk_str *path, uint64_t offse
 	if (n < 0)
 		return (int)n;
 	if ((uint64_t)n != length)
-		return err_set(e, ERR_CORRUPT, "it needs %llu bytes at %llu, and %lld are there",
-			       (unsigned long long)length, (unsigned long long)offset,
-			       (long long)n);
+		return err_set(
+			e, ERR_CORRUPT, "it needs %llu bytes at %llu, but only %lld are there",
+			(unsigned long long)length, (unsigned long long)offset, (long long)n);
 	*ret = steal_ptr(&p);
 	return 0;
 }
@@ -208,16 +208,16 @@ static int find_root(struct store *s, struct ocdbt_manifest *m, struct ckpt_err 
 	if (!best)
 		return err_set(e, ENOENT,
 			       "'%smanifest.ocdbt' says that there is a manifest.NUMBER for each "
-			       "version, and there is none: the checkpoint is not complete",
+			       "version, but there is none: the checkpoint is not complete",
 			       s->o.top);
 	(void)snprintf(name, sizeof(name), "manifest.%016llx", (unsigned long long)best);
 	rc = read_manifest(s, name, m, e);
 	if (!rc &&
 	    (m->numbered || m->generation != best || memcmp(uuid, m->uuid, sizeof(uuid)) != 0))
-		rc = err_set(
-			e, ERR_CORRUPT,
-			"'%s%s' is not of this store, or of another version than its name says",
-			s->o.top, name);
+		rc = err_set(e, ERR_CORRUPT,
+			     "'%s%s' does not belong to this store, or has another version than "
+			     "its name says",
+			     s->o.top, name);
 	return rc;
 }
 

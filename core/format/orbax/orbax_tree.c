@@ -250,8 +250,8 @@ static int report_leaf(const struct orbax_leaf *l, const struct orbax_name *pref
 		o.fault = why;
 	} else {
 		o.fault = l->kind == ORBAX_STRING
-				  ? "_METADATA lists it as a string, and _strings.json lacks it"
-				  : "_METADATA lists it, and there is no such array";
+				  ? "_METADATA lists it as a string, but _strings.json lacks it"
+				  : "_METADATA lists it, but there is no such array";
 	}
 	if (fqn.err || text.err)
 		return err_nomem(e);

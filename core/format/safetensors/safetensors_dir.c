@@ -56,7 +56,7 @@ static int choose_index(const struct name_list *indexes, const char **ret, struc
 		}
 	if (indexes->n > 1)
 		return err_set(e, ENOTUNIQ,
-			       "'%.100s' and '%.100s' are two models: give one of them instead of "
+			       "'%.100s' and '%.100s' are two models: name one of them instead of "
 			       "the directory",
 			       indexes->v[0], indexes->v[1]);
 	return 0;
@@ -73,7 +73,7 @@ static int refuse_two(const char *index, const struct st_index *x, const struct 
 		    !st_index_names_file(x, files->v[i]))
 			return err_set(e, ENOTUNIQ,
 				       "'%.100s' and '%.100s', which does not name it, are two "
-				       "models: give one of them instead of the directory",
+				       "models: name one of them instead of the directory",
 				       files->v[i], index);
 	return 0;
 }
@@ -128,7 +128,9 @@ static int add_index(struct place *place, const char *index, bool asked_for,
 		rc = refuse_two(index, &x, files, e);
 	for (size_t i = 0; !rc && i < x.n_files; i++) {
 		if (is_index(x.files[i]))
-			rc = err_set(e, ERR_CORRUPT, "'%.100s' names '%.100s' as a file of tensors",
+			rc = err_set(e, ERR_CORRUPT,
+				     "'%.100s' names '%.100s', which is an index itself, as a file "
+				     "of tensors",
 				     index, x.files[i]);
 		else if (!is_tensors(x.files[i]))
 			rc = place_look(place, x.files[i], &seen, e);

@@ -147,7 +147,7 @@ int torchsave_find(struct torchsave *t, const struct torch_tensor *tensor, uint6
 	}
 	if (ckd_add(&end, tensor->storage_first, tensor->storage_bytes) || end > s->bytes)
 		return err_set(e, ERR_CORRUPT,
-			       "storage '%s' has %llu bytes, the pickle counts %llu", tensor->key,
+			       "storage '%s' has %llu bytes, but the pickle says %llu", tensor->key,
 			       (unsigned long long)s->bytes, (unsigned long long)end);
 	*ret = s->at + tensor->storage_first;
 	return 0;

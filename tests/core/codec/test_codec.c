@@ -191,7 +191,7 @@ static const struct sentence sentences[] = {
 	{ CODEC_ZLIB, BYTES("\x78\x9c\3\0\0\0\0\2"), ERR_CORRUPT, "zlib: incorrect data check" },
 	{ CODEC_CRC32C, BYTES("abc"), ERR_CORRUPT, "crc32c: the bytes end before their checksum" },
 	{ CODEC_CRC32C, BYTES("\0\0\0\1"), ERR_CORRUPT,
-	  "crc32c: the bytes have 00000000, 01000000 is recorded" },
+	  "crc32c: the checksum of the bytes is 00000000, but 01000000 is recorded" },
 	{ CODEC_BLOSC, BYTES("\2\1\0"), ERR_CORRUPT, "blosc: the chunk ends too early" },
 	{ CODEC_BLOSC, BYTES("\3\1\0\1\1\0\0\0\1\0\0\0\x11\0\0\0x"), ERR_UNSUPPORTED,
 	  "blosc: version 3 of the format is not known" },

@@ -463,9 +463,9 @@ START_LOOP_TEST(what_cannot_be_held_is_named, 5)
 	} names[] = {
 		{ "q", CKPT_DTYPE_QU8, "'q': a .pt file cannot hold quint8" },
 		{ "a\xff", CKPT_DTYPE_F32,
-		  "'a%FF': torch.load requires names in UTF-8, which this is not" },
+		  "'a%FF': torch.load requires names in UTF-8, but this name is not in UTF-8" },
 		{ "\xc3", CKPT_DTYPE_F32,
-		  "'%C3': torch.load requires names in UTF-8, which this is not" },
+		  "'%C3': torch.load requires names in UTF-8, but this name is not in UTF-8" },
 		/* lone surrogates: Python's own */
 		{ "a\xed\xa0\x80", CKPT_DTYPE_F32, NULL },
 		{ "", CKPT_DTYPE_F32, NULL },

@@ -150,14 +150,15 @@ static const struct {
 	enum ckpt_dtype dtype;
 	const char *msg;
 } refused[] = {
-	{ "a\x01", CKPT_DTYPE_C128, "'a%01': safetensors has no complex128" },
+	{ "a\x01", CKPT_DTYPE_C128, "'a%01': safetensors has no type complex128" },
 	{ "a", CKPT_DTYPE_F4_E2M1FN_X2,
-	  "'a': safetensors has no pair of 4-bit values without dimensions" },
-	{ "a\xff", CKPT_DTYPE_F32, "safetensors requires names in UTF-8, which this is not" },
+	  "'a': safetensors cannot hold a pair of 4-bit values without dimensions" },
+	{ "a\xff", CKPT_DTYPE_F32,
+	  "safetensors requires names in UTF-8, but this name is not in UTF-8" },
 	{ "a\xed\xa0\x80", CKPT_DTYPE_F32,
-	  "safetensors requires names in UTF-8, which this is not" },
+	  "safetensors requires names in UTF-8, but this name is not in UTF-8" },
 	{ "a\xed\xbf\xbf", CKPT_DTYPE_F32,
-	  "safetensors requires names in UTF-8, which this is not" },
+	  "safetensors requires names in UTF-8, but this name is not in UTF-8" },
 	{ "__metadata__", CKPT_DTYPE_F32, "'__metadata__': safetensors reserves this name" },
 };
 

@@ -248,7 +248,7 @@ START_TEST(too_long_a_pickle_is_refused)
 
 	open_saved(&o, &s, false);
 	ck_assert_int_eq(o.rc, -EBADMSG);
-	ck_assert_msg(strstr(o.e.msg, "zip record of 178") == o.e.msg, "%s", o.e.msg);
+	ck_assert_msg(strstr(o.e.msg, "zip: a record of 178") == o.e.msg, "%s", o.e.msg);
 	open_saved(&o, &s, true);
 	ck_assert_int_lt(o.rc, 0);
 }
@@ -463,11 +463,11 @@ static const struct {
 	{ { .dtype = CKPT_DTYPE_F16 },
 	  0,
 	  EBADMSG,
-	  "the metadata says int16, its item holds float16" },
+	  "the metadata says int16, but its item holds float16" },
 	{ { .how = REBUILD_V3, .dtype = CKPT_DTYPE_U16 },
 	  0,
 	  EBADMSG,
-	  "the metadata says int16, its item holds uint16" },
+	  "the metadata says int16, but its item holds uint16" },
 	{ { .n_dims = 1, .size = (const int64_t[]){ 6 } },
 	  0,
 	  EBADMSG,
@@ -604,7 +604,7 @@ START_TEST(the_directory_knows_when_a_storage_is_shorter_than_it_says)
 
 	open_saved(&o, &s, false);
 	ck_assert_int_eq(o.rc, -EBADMSG);
-	ck_assert_str_eq(o.e.msg, "data/0 has 4 bytes, data.pkl counts 6");
+	ck_assert_str_eq(o.e.msg, "data/0 has 4 bytes, but data.pkl says 6");
 }
 END_TEST
 
@@ -944,7 +944,7 @@ static const struct {
 	  0,
 	  0,
 	  { 0 },
-	  "the metadata says float64, its item holds float32" },
+	  "the metadata says float64, but its item holds float32" },
 	{ "x",
 	  CKPT_DTYPE_F32,
 	  2,

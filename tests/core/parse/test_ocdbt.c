@@ -172,7 +172,7 @@ START_TEST(zstd_frames_need_not_say_their_size)
 	buf_add(&in, frame, n);
 	buf_add(&in, frame, n);
 	ocdbt_end(&in, at);
-	expect_error(ERR_CORRUPT, "there are bytes behind its zstd frame");
+	expect_error(ERR_CORRUPT, "there are bytes after its zstd frame");
 }
 END_TEST
 
@@ -251,7 +251,7 @@ START_TEST(paths_that_contradict_those_before_them_are_refused)
 		const char *says;
 	} files[] = {
 		{ { { 0, "d/a", 0 }, { 4, "b", 0 } },
-		  "a data file shares more than the path before it has" },
+		  "a data file shares more bytes with the path before it than that has" },
 		{ { { 0, "d/a", 4 }, { 0, "b", 0 } },
 		  "the base of a data file is longer than its path" },
 		{ { { 0, "p/x", 2 }, { 3, "y", 0 } },
@@ -353,7 +353,7 @@ START_TEST(the_last_of_several_versions_counts)
 		  1,
 		  UINT64_MAX,
 		  UINT64_MAX,
-		  "?a version is empty, and has a height or a file" },
+		  "?a version is empty, but has a height or a file" },
 		{ { 0 }, 0, 0, 0, 0, "?it has no versions, or too many" },
 	};
 
@@ -387,10 +387,10 @@ START_TEST(keys_increase)
 	expect_error(ERR_CORRUPT, "its keys do not increase");
 	buf_restart(&in);
 	ocdbt_node(&in, 0, one_file, 1, more, 2);
-	expect_error(ERR_CORRUPT, "a key shares more than the key before it has");
+	expect_error(ERR_CORRUPT, "a key shares more bytes with the key before it than that has");
 	buf_restart(&in);
 	ocdbt_node(&in, 1, one_file, 1, common, 1);
-	expect_error(ERR_CORRUPT, "what a child's keys have in common is longer");
+	expect_error(ERR_CORRUPT, "the common prefix of a child's keys is longer");
 }
 END_TEST
 

@@ -246,8 +246,7 @@ START_LOOP_TEST(input_cut_anywhere_is_nodata_and_leaves_the_output, ARRAY_LEN(ro
 			ck_assert_int_eq(load_bytes(rows[_i].bytes, n, step, &plain, &p, &e),
 					 -ENODATA);
 			ck_assert_int_eq(e.code, ENODATA);
-			(void)snprintf(want, sizeof(want), "pickle ends in the middle, at byte %zu",
-				       n);
+			(void)snprintf(want, sizeof(want), "pickle ends too early, at byte %zu", n);
 			ck_assert_str_eq(e.msg, want);
 			ck_assert_ptr_eq(p, &untouched);
 		}
@@ -738,7 +737,7 @@ START_TEST(long_text_is_refused_and_long_bytes_are_skipped)
 		ck_assert_int_eq(pickle_root(p).type, PK_OPAQUE);
 		pickle_free(p);
 		ck_assert_int_eq(load_long(OP_BINUNICODE, PK_MAX_STRING + 1, step, &p, &e), -EFBIG);
-		ck_assert_str_eq(e.msg, "pickle: string of 1048577 bytes at byte 5");
+		ck_assert_str_eq(e.msg, "pickle: a string of 1048577 bytes is too long, at byte 5");
 	}
 }
 END_TEST

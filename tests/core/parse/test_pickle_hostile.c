@@ -44,7 +44,7 @@ START_TEST(opcodes_outside_the_list_are_refused)
 
 		if (op && strchr(known, op))
 			continue;
-		(void)snprintf(msg, sizeof(msg), "pickle: opcode 0x%02x at byte 1", op);
+		(void)snprintf(msg, sizeof(msg), "pickle: unknown opcode 0x%02x at byte 1", op);
 		expect_error(bytes, sizeof(bytes), EBADMSG, msg);
 	}
 }
@@ -60,8 +60,8 @@ static const struct {
 	int code;
 	const char *msg;
 } rows[] = {
-	ROW("", ENODATA, "pickle ends in the middle, at byte 0"),
-	ROW("N", ENODATA, "pickle ends in the middle, at byte 1"),
+	ROW("", ENODATA, "pickle ends too early, at byte 0"),
+	ROW("N", ENODATA, "pickle ends too early, at byte 1"),
 	ROW("\x80\6N.", ENOTSUP, "pickle protocol 6"),
 	ROW(".", EBADMSG, "pickle: STOP without a value at byte 1"),
 	ROW("N(.", EBADMSG, "pickle: STOP without a value at byte 3"),
@@ -100,7 +100,7 @@ static const struct {
 	ROW("L-L\n.", EBADMSG, "pickle: LONG that is not a number at byte 4"),
 	ROW("L1LL\n.", EBADMSG, "pickle: LONG that is not a number at byte 5"),
 	ROW("L12345678901234567890x\n.", EBADMSG, "pickle: LONG that is not a number at byte 23"),
-	ROW("L1", ENODATA, "pickle ends in the middle, at byte 2"),
+	ROW("L1", ENODATA, "pickle ends too early, at byte 2"),
 	/* strings as text */
 	ROW("S\n.", EBADMSG, "pickle: string that is not quoted as Python quotes it at byte 2"),
 	ROW("S'\n.", EBADMSG, "pickle: string that is not quoted as Python quotes it at byte 3"),
@@ -119,10 +119,10 @@ static const struct {
 	    "pickle: string that is not quoted as Python quotes it at byte 7"),
 	ROW("V\\U00110000\n.", EBADMSG,
 	    "pickle: string that is not quoted as Python quotes it at byte 12"),
-	ROW("Va", ENODATA, "pickle ends in the middle, at byte 2"),
+	ROW("Va", ENODATA, "pickle ends too early, at byte 2"),
 	/* instances, memo keys */
 	ROW("im\nC\n.", EBADMSG, "pickle: no mark at byte 1"),
-	ROW("(im\n", ENODATA, "pickle ends in the middle, at byte 4"),
+	ROW("(im\n", ENODATA, "pickle ends too early, at byte 4"),
 	ROW("Np\n.", EBADMSG, "pickle: memo key that is not a 32-bit number, before byte 3"),
 	ROW("Np-1\n.", EBADMSG, "pickle: memo key that is not a 32-bit number, before byte 5"),
 	ROW("Np4294967296\n.", EBADMSG,
@@ -131,14 +131,14 @@ static const struct {
 	    "pickle: memo entry 4294967294, requested at byte 25, was never stored"),
 	ROW("p0\n.", EBADMSG, "pickle: STOP without a value at byte 4"),
 	/* lengths */
-	ROW("\x8d\0\0\0\0\0\0\0\x80.", EBADMSG, "pickle: length 9223372036854775808 at byte 9"),
+	ROW("\x8d\0\0\0\0\0\0\0\x80.", EBADMSG,
+	    "pickle: impossible length 9223372036854775808 at byte 9"),
 	ROW("\x8e\xff\xff\xff\xff\xff\xff\xff\xff.", EBADMSG,
-	    "pickle: length 18446744073709551615 at byte 9"),
-	ROW("\x8b\0\0\0\x80.", EBADMSG, "pickle: length 2147483648 at byte 5"),
-	ROW("T\xff\xff\xff\xff.", EBADMSG, "pickle: length 4294967295 at byte 5"),
-	ROW("X\xff\xff\xff\xff.", ENODATA, "pickle ends in the middle, at byte 6"),
-	ROW("\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.", ENODATA,
-	    "pickle ends in the middle, at byte 10"),
+	    "pickle: impossible length 18446744073709551615 at byte 9"),
+	ROW("\x8b\0\0\0\x80.", EBADMSG, "pickle: impossible length 2147483648 at byte 5"),
+	ROW("T\xff\xff\xff\xff.", EBADMSG, "pickle: impossible length 4294967295 at byte 5"),
+	ROW("X\xff\xff\xff\xff.", ENODATA, "pickle ends too early, at byte 6"),
+	ROW("\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.", ENODATA, "pickle ends too early, at byte 10"),
 	/* containers */
 	ROW("N(o.", EBADMSG, "pickle: stack underflow at byte 3"),
 	ROW("}(K\1u.", EBADMSG, "pickle: SETITEMS with half a pair at byte 5"),

@@ -198,7 +198,7 @@ static const struct {
 	{ "{" T("a", "U8", "[4]", "[0,4]") "," T("b", "U8", "[4]", "[5,9]") "}", EBADMSG,
 	  "safetensors header: 'b': a hole or an overlap before its data" },
 	{ "{" T("a", "U8", "[11]", "[0,11]") "}", EBADMSG,
-	  "safetensors header: data of 11 bytes, the file has 10" },
+	  "safetensors header: the data has 11 bytes, but the file has 10" },
 	{ "{\"a\\u0000b\":7}", EBADMSG, "safetensors header is not a JSON object: " },
 };
 

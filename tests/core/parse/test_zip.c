@@ -81,11 +81,11 @@ static const struct {
 	int code;
 	const char *msg;
 } bad_locals[] = {
-	{ 0, "QK", 2, EBADMSG, "zip member header expected, found 0x04034b51" },
-	{ 0, "PK\1\2", 4, EBADMSG, "zip member header expected, found 0x02014b50" },
+	{ 0, "QK", 2, EBADMSG, "zip: expected the header of a member, found 0x04034b51" },
+	{ 0, "PK\1\2", 4, EBADMSG, "zip: expected the header of a member, found 0x02014b50" },
 	{ L_METHOD, "\10\0", 2, ENOTSUP, "zip member is compressed or encrypted" },
 	{ L_FLAGS, "\11\10", 2, ENOTSUP, "zip member is compressed or encrypted" },
-	{ L_NAME, "\1\20", 2, EBADMSG, "zip member name of 4097 bytes" },
+	{ L_NAME, "\1\20", 2, EBADMSG, "zip: a member's name has 4097 bytes, which is too long" },
 	/* not streamed: the two sizes differ, or are in the zip64 field */
 	{ L_FLAGS, "\0\10\0\0\0\0\0\0\0\0\0\0\6\0\0\0\7\0\0\0", 20, ENOTSUP,
 	  "zip member with 64-bit sizes in its header" },
@@ -280,24 +280,27 @@ static const struct {
 	int code;
 	const char *msg;
 } bad_ends[] = {
-	{ -22, "X", 1, false, EBADMSG, "zip: no end record in the last 22 bytes" },
-	{ -2, "\1", 1, false, EBADMSG, "zip: no end record in the last 22 bytes" },
+	{ -22, "X", 1, false, EBADMSG,
+	  "zip: the archive has no end record in its last 22 bytes; it may have been cut off" },
+	{ -2, "\1", 1, false, EBADMSG,
+	  "zip: the archive has no end record in its last 22 bytes; it may have been cut off" },
 	{ -34, "\xff\xff\xff\xff\xff\xff\xff\xff", 8, false, EBADMSG,
-	  "zip: needs 56 bytes at 18446744073709551615, the archive has 561" },
+	  "zip: 56 bytes are needed at 18446744073709551615, but the archive has 561" },
 	{ -34, "\0\0\0\0\0\0\0\0", 8, false, EBADMSG, "zip: no zip64 end record at 0" },
 	{ -66, "\xff\xff\xff\xff\xff\xff\xff\xff", 8, false, EBADMSG,
-	  "zip: 18446744073709551615 members in a directory of 181 bytes at 282" },
+	  "zip: impossible directory: 18446744073709551615 members in 181 bytes at 282" },
 	{ -66, "\5\0\0\0\0\0\0\0", 8, false, EBADMSG,
-	  "zip: 5 members in a directory of 181 bytes at 282" },
+	  "zip: impossible directory: 5 members in 181 bytes at 282" },
 	{ -58, "\xb4\0\0\0\0\0\0\0", 8, false, EBADMSG, "zip: central directory ends early" },
 	{ -58, "\xff\xff\xff\xff\xff\xff\xff\x7f", 8, false, EBADMSG,
-	  "zip: 3 members in a directory of 9223372036854775807 bytes at 282" },
+	  "zip: impossible directory: 3 members in 9223372036854775807 bytes at 282" },
 	{ -50, "\xff\xff\xff\xff\xff\xff\xff\xff", 8, false, EBADMSG,
-	  "zip: 3 members in a directory of 181 bytes at 18446744073709551615" },
+	  "zip: impossible directory: 3 members in 181 bytes at 18446744073709551615" },
 	{ -50, "\0\0", 2, false, EBADMSG, "zip: broken central directory" },
 	{ -22 + 16, "\xff\xff\xff\xff", 4, true, EBADMSG,
-	  "zip: 3 members in a directory of 181 bytes at 4294967295" },
-	{ -22 + 10, "\4\0", 2, true, EBADMSG, "zip: 4 members in a directory of 181 bytes at 282" },
+	  "zip: impossible directory: 3 members in 181 bytes at 4294967295" },
+	{ -22 + 10, "\4\0", 2, true, EBADMSG,
+	  "zip: impossible directory: 4 members in 181 bytes at 282" },
 	{ 0, "QK", 2, false, EBADMSG, "zip: broken central directory" },
 	{ 10, "\10\0", 2, false, ENOTSUP,
 	  "zip member 'archive/data.pkl' is compressed or encrypted" },
@@ -375,14 +378,15 @@ START_TEST(a_member_outside_the_archive_is_refused)
 	b = mem_blob(&m, true);
 	z.header = UINT64_MAX - 3;
 	ck_assert_int_eq(zip_member_data(&b, &z, &data, &e), -EBADMSG);
-	ck_assert_str_eq(e.msg, "zip: needs 30 bytes at 18446744073709551612, the archive has 561");
+	ck_assert_str_eq(
+		e.msg, "zip: 30 bytes are needed at 18446744073709551612, but the archive has 561");
 	z.header = 1;
 	ck_assert_int_eq(zip_member_data(&b, &z, &data, &e), -EBADMSG);
 	ck_assert_str_eq(e.msg, "zip: no member at 1");
 	z.header = 0;
 	z.size = a.b.len - 64 + 1; /* its bytes begin at 64 */
 	ck_assert_int_eq(zip_member_data(&b, &z, &data, &e), -EBADMSG);
-	ck_assert_str_eq(e.msg, "zip: member of 498 bytes at 64, the archive has 561");
+	ck_assert_str_eq(e.msg, "zip: a member has 498 bytes at 64, but the archive has 561");
 	z.size = UINT64_MAX;
 	ck_assert_int_eq(zip_member_data(&b, &z, &data, &e), -EBADMSG);
 	ck_assert_uint_eq(data, 42);

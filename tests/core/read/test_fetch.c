@@ -676,10 +676,9 @@ START_LOOP_TEST(safetensors_reach_to_the_end_of_their_file_and_no_further, 2)
 	REQUIRE(!fetch_new(g.catalog, g.files, &plenty, &g.fetch, &e));
 	ck_assert_int_eq(open_stored(&g, 0, &o, &e), _i ? -EBADMSG : 0);
 	if (_i) {
-		ck_assert_str_eq(
-			e.msg,
-			"tensor 'w%0A', item at 4 of 'f': the item is neither a torch.save archive "
-			"nor safetensors: safetensors header: data of 7 bytes, the file has 6");
+		ck_assert_str_eq(e.msg, "tensor 'w%0A', item at 4 of 'f': the item is neither a "
+					"torch.save archive nor safetensors: safetensors header: "
+					"the data has 7 bytes, but the file has 6");
 	} else {
 		ck_assert_int_eq(tensor_read(g.fetch, o, out, 4, 0, NULL, &e), 0);
 		ck_assert_mem_eq(out, "data", 4);

@@ -528,7 +528,7 @@ static const struct shard shards[] = {
 	  ":index=end:crc32c/raw",
 	  1,
 	  0,
-	  AT "the index of its chunks has another CRC-32C",
+	  AT "the index of its chunks does not match its CRC-32C",
 	  NULL },
 	{ { 0, 2, 35, 2 },
 	  ":index=end/raw",

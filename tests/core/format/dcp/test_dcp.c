@@ -978,7 +978,7 @@ static const struct {
 	{ NULL, "+stream.future/7", 0, NULL },
 	{ absolute, NULL, EBADMSG, "!'w': file name '/etc/passwd' refused: absolute path" },
 	{ traversal, NULL, EBADMSG,
-	  "!'o': file name 'a/../../b' refused: it leaves or restates its directory" },
+	  "!'o': file name 'a/../../b' refused: an element of it is empty, '.' or '..'" },
 };
 
 /* ---- torch 1.12 ---- */
@@ -1023,7 +1023,7 @@ static const struct {
 	{ ATTR("w", OBJ("TensorStorageMetadata", KEY("a"))), NULL,
 	  "read 'a': it was not written by torch.save" },
 	{ ATTR("w", OBJ("TensorStorageMetadata", KEY("../t.pt"))), NULL,
-	  "'w': file name '../t.pt' refused: it leaves or restates its directory" },
+	  "'w': file name '../t.pt' refused: an element of it is empty, '.' or '..'" },
 	{ SHARDED(SIZES(4, 2), PROPERTIES, SHARD(SIZES(0, 0), SIZES(2, 2), "/etc/passwd")), NULL,
 	  "'w': file name '/etc/passwd' refused: absolute path" },
 	{ SHARDED(SIZES(4, 2), PROPERTIES, SHARD(SIZES(3, 0), SIZES(2, 2), "a")), NULL,
@@ -1061,10 +1061,10 @@ static const struct {
 	{ SHARDED("(I2\nt", PROPERTIES, SHARD("(t", "(I2\nt", "a")), NULL, NOT_SO },
 	{ SHARDED("(I2\nt", PROPERTIES, SHARD("(I0\nt", "(t", "a")), NULL, NOT_SO },
 	{ SHARDED("(I2\nt", PROPERTIES, OBJ("ShardStorageMetadata", KEY("../a")) "a"), NULL,
-	  "'w': file name '../a' refused: it leaves or restates its directory" },
+	  "'w': file name '../a' refused: an element of it is empty, '.' or '..'" },
 	{ ATTR("w", OBJ("BytesStorageMetadata", "")), NULL, "Metadata has no storage_data" },
 	{ ATTR("w", OBJ("BytesStorageMetadata", KEY("../a"))), NULL,
-	  "'w': file name '../a' refused: it leaves or restates its directory" },
+	  "'w': file name '../a' refused: an element of it is empty, '.' or '..'" },
 	{ ATTR("x", OBJ("TensorStorageMetadata", KEY("t.pt"))) "I5\nI6\ns", NULL,
 	  "state_dict_metadata has a key that is not a string" },
 };

@@ -129,22 +129,21 @@ START_TEST(files_that_are_not_of_one_save_are_named)
 	REQUIRE(!unlinkat(dir_fd, OPTIM(2), 0));
 	put_rank("bf16_" OPTIM(1), "[t0+0(1)]", "{}", "[2]", 0);
 	expect("", "a[2] float16\n! not everything is shown: '" OPTIM(0) "' and 'bf16_" OPTIM(
-			   1) "' are of two saves with other precisions: remove those of the older "
-			      "one");
+			   1) "' are from two different saves with other precisions: remove those "
+			      "of the older one");
 	REQUIRE(!unlinkat(dir_fd, "bf16_" OPTIM(1), 0));
 	put_rank(OPTIM(1), "[t0+0(1)]", "{}", "[1]", 0);
-	expect("",
-	       "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: '" OPTIM(
-		       1) "': its partition_count is not that of rank 0's file: they are of two "
-			  "saves");
+	expect("", "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: '" OPTIM(
+			   1) "': its partition_count is not that of rank 0's file: they are from "
+			      "two different saves");
 	put_rank(OPTIM(1), "[t0+0(7)]", "{}", "[2]", 0);
-	expect("",
-	       "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: group 0 of "
-	       "the optimizer states does not have the elements that the model states list, 2: "
-	       "they are of two saves");
+	expect("", "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: group 0 "
+		   "of the optimizer states does not have the elements that the model states list, "
+		   "2: they are from two different saves");
 	put_rank(OPTIM(1), "[t0+0(1), t0+0(1)]", "{}", "[2]", 0);
 	expect("", "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: '" OPTIM(
-			   1) "' has other groups than rank 0's file: they are of two saves");
+			   1) "' has other groups than rank 0's file: they are from two different "
+			      "saves");
 }
 END_TEST
 
@@ -188,7 +187,7 @@ START_TEST(old_versions_list_names_elsewhere)
 	    "{'optimizer_state_dict': {'local_sub_partitions_of_fp32_groups': []}}", 0);
 	expect("",
 	       "a[3] 0 1 2\nb[12] 3 4 5 6 7 8 9 10 11 12 13 14\n! not everything is shown: '" OPTIM(
-		       0) "' is of the ZeRO 1 before DeepSpeed 0.5.9, which says no names");
+		       0) "' is of ZeRO 1 before DeepSpeed 0.5.9, which recorded no names");
 }
 END_TEST
 
@@ -251,13 +250,13 @@ START_TEST(each_parameter_of_zero_3_is_padded_by_itself)
 	expect("", "f[3] float16\nn[2] 200 201\nobject optimizer.param_groups\n! not everything is "
 		   "shown: the masters of rank 2 are not in its file: they were offloaded to NVMe");
 	put(SHARD(2), "{'module': {}, 'param_shapes': [{'a': (2,2), 'c': (1,)}]}", 0);
-	expect("",
-	       "n[2] 200 201\n! not everything is shown: '" SHARD(
-		       2) "' lists other parameters than '" SHARD(0) "': they are of two saves");
+	expect("", "n[2] 200 201\n! not everything is shown: '" SHARD(
+			   2) "' lists other parameters than '" SHARD(0) "': they are from two "
+									 "different saves");
 	REQUIRE(!unlinkat(dir_fd, SHARD(1), 0));
-	expect("",
-	       "n[2] 200 201\n! not everything is shown: '" SHARD(
-		       2) "' lists other parameters than '" SHARD(0) "': they are of two saves");
+	expect("", "n[2] 200 201\n! not everything is shown: '" SHARD(
+			   2) "' lists other parameters than '" SHARD(0) "': they are from two "
+									 "different saves");
 }
 END_TEST
 
@@ -565,7 +564,8 @@ START_TEST(what_is_damaged_is_an_error)
 	expect_error("", "the model states of mp_rank_01 are missing");
 	REQUIRE(!unlinkat(dir_fd, "mp_rank_02_model_states.pt", 0));
 	put(SHARD(1), "{}", 0);
-	expect_error("", "are of two saves: ZeRO 3 writes one, the other stages the other");
+	expect_error("",
+		     "are from two different saves: ZeRO 3 writes one, the other stages the other");
 	REQUIRE(!unlinkat(dir_fd, SHARD(1), 0));
 	put_rank(OPTIM(0), "[t0+0(2,1)]", "{}", "[1]", 0);
 	expect_error("", "fp32: it is not flat");
@@ -663,23 +663,24 @@ START_TEST(odd_optimizer_states)
 #define BASE(state) STATES("[1]", "[t0+0(2)]", ", 'base_optimizer_state': " state)
 #define FP32	    "optimizer.state.a.fp32[2] 0 1\n"
 #define COUNTS \
-	NOT "'" OPTIM( \
-		0) "': its partition_count is not that of rank 0's file: they are of two saves"
+	NOT "'" OPTIM(0) "': its partition_count is not that of rank 0's file: they are from two " \
+			 "different saves"
 	static const struct odd v[] = {
 		{ "[]", NOT "'" OPTIM(0) "' holds no flat groups as ZeRO has them" },
 		{ "{'optimizer_state_dict': {'single_partition_of_fp32_groups': {}}}",
 		  NOT "'" OPTIM(0) "' holds no flat groups as ZeRO has them" },
 		{ STATES("[1]", "[t0+0(2)]", ", 'ds_zero_partition_groups': [1]"),
-		  NOT "'" OPTIM(
-			  0) "' partitions experts by replica groups (AutoEP), which is not read" },
+		  NOT "'" OPTIM(0) "' partitions experts by replica groups (AutoEP), which is not "
+				   "supported" },
 		{ STATES("[1]", "[t0+0(2)]", ", 'ds_zero_partition_groups': []"),
 		  "a[2] float16\n" FP32 },
 		{ STATES("[1]", "[5]", ""), "?fp32: no tensor" },
 		{ STATES("[1]", "[t0+0(1,2)/(1,2)]", ""), "?fp32: it is not flat" },
 		{ STATES("[1]", "[t0+0(2)/(2)]", ""), "?fp32: it is not flat" },
 		{ STATES("[1]", "[t0+0(2), t0+0(2)]", ""), COUNTS },
-		{ STATES("1", "[t0+0(2), t0+0(2)]", ""), NOT
-		  "the optimizer states have 2 groups, the model states 1: they are of two saves" },
+		{ STATES("1", "[t0+0(2), t0+0(2)]", ""),
+		  NOT "the optimizer states have 2 groups, the model states 1: they are from two "
+		      "different saves" },
 		{ STATES("N", "[t0+0(2)]", ""), "a[2] float16\n" FP32 },
 		{ STATES("[Z]", "[t0+0(2)]", ""), NOT
 		  "there are optimizer states of 1 ranks, and 2 were saved: files are missing" },
@@ -690,8 +691,8 @@ START_TEST(odd_optimizer_states)
 		{ STATES("['1']", "[t0+0(2)]", ""), COUNTS },
 		{ STATES("0", "[t0+0(2)]", ""), COUNTS },
 		{ STATES("[]", "[t0+0(2)]", ""), COUNTS },
-		{ STATES("[1]", "[]", ""), NOT
-		  "the optimizer states have 0 groups, the model states 1: they are of two saves" },
+		{ STATES("[1]", "[]", ""), NOT "the optimizer states have 0 groups, the model "
+					       "states 1: they are from two different saves" },
 		/* Elastic: a list of the groups' states. */
 		{ BASE("[{'m': t1+0(2)}, {'m': t1+0(3)}]"),
 		  "a[2] float16\n" FP32 "optimizer.state.a.m[2] 100 101\n" },
@@ -719,12 +720,12 @@ START_TEST(odd_optimizer_states)
 		{ BASE("{'state': {0: {'m': t1+0(4)}}}"),
 		  "a[2] float16\n" FP32 "optimizer.state.a.m[2] 100 101\n" },
 		{ STATES("[1]", "[t0+0(3)]", ""), "a[2] float16\n" FP32 },
-		{ STATES("[1]", "[t0+0(4)]", ""), NOT "group 0 of the optimizer states does not "
-						      "have the elements that the model states "
-						      "list, 2: they are of two saves" },
-		{ STATES("[1]", "[t0+0(1)]", ""), NOT "group 0 of the optimizer states does not "
-						      "have the elements that the model states "
-						      "list, 2: they are of two saves" },
+		{ STATES("[1]", "[t0+0(4)]", ""),
+		  NOT "group 0 of the optimizer states does not have the elements that the model "
+		      "states list, 2: they are from two different saves" },
+		{ STATES("[1]", "[t0+0(1)]", ""),
+		  NOT "group 0 of the optimizer states does not have the elements that the model "
+		      "states list, 2: they are from two different saves" },
 	};
 	char text[1000], *at = text;
 
@@ -748,10 +749,9 @@ START_TEST(optimizer_states_without_names_are_not_shown)
 	put("mp_rank_01_model_states.pt",
 	    "{'module': {'a': h0+0(2)}, 'universal_checkpoint_info': 5}", 0);
 	put_rank(OPTIM(0), "[t0+0(2)]", "{}", "[1]", 0);
-	expect("",
-	       "mp_rank_00/a[2] float16\nmp_rank_01/a[2] float16\nobject optimizer.loss_scaler\n"
-	       "! not everything is shown: the optimizer states have 1 groups, the model states 0:"
-	       " they are of two saves");
+	expect("", "mp_rank_00/a[2] float16\nmp_rank_01/a[2] float16\nobject "
+		   "optimizer.loss_scaler\n! not everything is shown: the optimizer states have 1 "
+		   "groups, the model states 0: they are from two different saves");
 }
 END_TEST
 
@@ -766,15 +766,15 @@ START_TEST(columns_that_ranks_do_not_share_are_not_shown)
 		   "optimizer.state.a.n[2] 1100 2100\nobject optimizer.loss_scaler\n");
 	put_rank(OPTIM(1), "[h0+0(1)]", "{}", "[2]", 2000);
 	expect("", LOSS "group 0 of the optimizer states does not have the elements that the model "
-			"states list, 2: they are of two saves");
+			"states list, 2: they are from two different saves");
 	put_shard(OPTIM(1), "[t0+0(1)]", "{}", "[2]", 2000);
-	expect("",
-	       LOSS "'" OPTIM(1) "' has other groups than rank 0's file: they are of two saves");
+	expect("", LOSS "'" OPTIM(1) "' has other groups than rank 0's file: they are from two "
+				     "different saves");
 	put_rank(OPTIM(1), "[t0+0(1)]", "{}", "2", 2000);
 	saved_put(dir_fd, "zero_pp_rank_01_mp_rank_00_optim_states.pt", "{}", 0);
 	saved_expect_begin(dir, "deepspeed", NOT "'zero_pp_rank_");
-	expect("", NOT
-	       "'zero_pp_rank_01_mp_rank_00_optim_states.pt' and '" OPTIM(1) "' are both rank 1's");
+	expect("", NOT "'zero_pp_rank_01_mp_rank_00_optim_states.pt' and '" OPTIM(
+			   1) "' are both of rank 1");
 }
 END_TEST
 
@@ -824,7 +824,7 @@ START_TEST(odd_files_of_zero_3)
 	put_model3(SHARD(1), frozen, 0);
 	saved_put(dir_fd, "zero_pp_rank_01_mp_rank_00_model_states.pt", "{}", 0);
 	expect_error("", "'zero_pp_rank_01_mp_rank_00_model_states.pt' and '" SHARD(
-				 1) "' are of the same rank: one is of another checkpoint");
+				 1) "' are of the same rank: one is from another checkpoint");
 	REQUIRE(!unlinkat(dir_fd, "zero_pp_rank_01_mp_rank_00_model_states.pt", 0));
 	/* Moments as long as the masters, shorter, and none in one file. */
 	put_shard(OPTIM(0), "[t0+0(3)]",
@@ -884,8 +884,8 @@ START_TEST(experts_without_numbers_are_not_named)
 	put_rank(OPTIM(0), "[t0+0(1), t1+0(1)]", "{}", "[3, 2]", 1000);
 	put_rank(OPTIM(1), "[t0+0(1), t1+0(1)]", "{}", "[3, 2]", 2000);
 	put_rank(OPTIM(2), "[t0+0(0), t1+0(1)]", "{}", "[3, 2]", 2000);
-	expect("", "g[2] 0 1\nobject optimizer.loss_scaler\n! not everything is shown: group 1 is "
-		   "of 2 ranks, of 3");
+	expect("", "g[2] 0 1\nobject optimizer.loss_scaler\n! not everything is shown: group 1 "
+		   "has 2 of the 3 ranks, which is not supported");
 }
 END_TEST
 
@@ -1104,9 +1104,8 @@ START_TEST(model_states_that_are_there_twice_are_refused)
 {
 	put(MODEL, "{'module': {'w': t0+0(1)}}", 0);
 	put("mp_rank_0_model_states.pt", "{'module': {'w': t0+0(1)}}", 0);
-	expect_error("",
-		     "'mp_rank_00_model_states.pt' and 'mp_rank_0_model_states.pt' are of the same "
-		     "rank: one is of another checkpoint");
+	expect_error("", "'mp_rank_00_model_states.pt' and 'mp_rank_0_model_states.pt' are of the "
+			 "same rank: one is from another checkpoint");
 }
 END_TEST
 

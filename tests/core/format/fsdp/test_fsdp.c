@@ -175,8 +175,8 @@ START_TEST(a_rank_with_nothing_has_an_empty_part)
 	put_two(1, DTENSOR("t0+0(0)", "(1,2)", SHARD_0));
 	expect("w[1,2] 0 1\n");
 	put_two(1, DTENSOR("t0+0(1)", "(1,2)", SHARD_0));
-	expect_error("rank 1's part is torch.Size([1]), and torch.Size([0, 2]) follows from how it "
-		     "is sharded");
+	expect_error("rank 1's part is torch.Size([1]), but by its sharding it should be "
+		     "torch.Size([0, 2])");
 }
 END_TEST
 
@@ -272,8 +272,8 @@ START_TEST(strided_parts_are_boxes)
 END_TEST
 
 #define ONE	  MESH("I[0](1)")
-#define ODD_MESH  "its mesh is not written as torch does"
-#define ODD_PLACE "its placements are not written as torch does"
+#define ODD_MESH  "its mesh is not written as torch writes it"
+#define ODD_PLACE "its placements are not written as torch writes them"
 #define LACKS	  "it is sharded along a dimension that it lacks"
 #define ODD_LAYOUT(state) \
 	DTENSOR("t0+0(2)", "(2,)", \
@@ -365,7 +365,7 @@ START_TEST(dtensors_that_cannot_be_shown_are_listed)
 			  "torch.distributed._tensor.placement_types.DTensorSpec()!{'mesh': " MESH(
 				  "I[0](1,1)") ", 'placements': (" SHARD(0) ", " SHARD(0) ")}"),
 		  "two axes of the mesh split one dimension, and torch before 2.5 does not record "
-		  "which did first" },
+		  "which came first" },
 		{ DTENSOR("t0+0(2)", "(2,)",
 			  SPEC(MESH("I[0](1,1,1,1,1,1,1,1,1)"), "(" SHARD(0) ",)")),
 		  "its mesh has 9 axes" },
@@ -396,15 +396,15 @@ START_TEST(dtensors_that_contradict_themselves_are_refused)
 		const char *value, *why;
 	} v[] = {
 		{ DTENSOR("t0+0(2)", "5", SPEC(ONE, "(" SHARD(0) ",)")),
-		  "its shape is not written as torch does" },
+		  "its shape is not written as torch writes it" },
 		{ DTENSOR("t0+0(2)", "(-2,)", SPEC(ONE, "(" SHARD(0) ",)")),
-		  "its shape is not written as torch does" },
+		  "its shape is not written as torch writes it" },
 		{ DTENSOR("t0+0(2)", "(4611686018427387904,4611686018427387904)",
 			  SPEC(ONE, "(" SHARD(0) ",)")),
-		  "its shape is not written as torch does" },
+		  "its shape is not written as torch writes it" },
 		{ DTENSOR("t0+0(2)", "(2,)", SPEC(MESH("I[1](1)"), "(" SHARD(0) ",)")),
 		  "its mesh has rank 1, and there are files of 1 ranks: the others are missing, or "
-		  "these are of two saves" },
+		  "these are from two different saves" },
 		{ DTENSOR("t0+0(2)", "(2,)", SPEC(MESH("I[-1](1)"), "(" SHARD(0) ",)")),
 		  "its mesh has rank -1," },
 		{ DTENSOR("t0+0(2)", "(2,)", SPEC(MESH("J[-1](1)"), "(" SHARD(0) ",)")),
@@ -419,12 +419,12 @@ START_TEST(dtensors_that_contradict_themselves_are_refused)
 		{ DTENSOR("t0+0(2)", "(2,)",
 			  SPEC(MESH_OF("'mesh': I[0](1), '_rank': 0, '_coordinate_on_dim': [1]"),
 			       "(" SHARD(0) ",)")),
-		  "it is the part of another rank than the file's name does (0)" },
+		  "it belongs to another rank than the file's name does (0)" },
 		{ DTENSOR("t0+0(2)", "(2,)",
 			  SPEC(MESH_OF("'mesh': I[0](1), '_rank': 'x', '_coordinate_on_dim': "
 				       "[0,0]"),
 			       "(" SHARD(0) ",)")),
-		  "it is the part of another rank than the file's name does (0)" },
+		  "it belongs to another rank than the file's name does (0)" },
 		{ DTENSOR("t0+0(2)", "(2,)", SPEC(ONE, "()")),
 		  "its mesh has 1 axes and there are 0 placements" },
 		{ DTENSOR("t0+0(2)", "(2,)", SPEC(ONE, "{}")),
@@ -440,12 +440,13 @@ START_TEST(dtensors_that_contradict_themselves_are_refused)
 		{ ODD_ORDER("((0,(0,)),)"), CONTRADICTS },
 		{ ODD_PLACEMENT(STRIDED(0, 2)), NULL },
 		{ DTENSOR("t0+0(3)", "(2,)", SPEC(ONE, "(" SHARD(0) ",)")),
-		  "rank 0's part is torch.Size([3]), and torch.Size([2]) follows from how it is "
-		  "sharded" },
+		  "rank 0's part is torch.Size([3]), but by its sharding it should be "
+		  "torch.Size([2])" },
 		{ DTENSOR("t0+0(2,1)", "(2,)", SPEC(ONE, "(" SHARD(0) ",)")),
-		  "rank 0's part is torch.Size([2, 1]), and torch.Size([2]) follows" },
+		  "rank 0's part is torch.Size([2, 1]), but by its sharding it should be "
+		  "torch.Size([2])" },
 		{ DTENSOR("h0+0(2)", "(2,)", SPEC(ONE, "(" SHARD(0) ",)")),
-		  "rank 0's part is float16, the tensor float32" },
+		  "rank 0's part is float16, but the tensor is float32" },
 		{ "t0+0(4611686018427387905)/(0)", "'w': a tensor of more than 2^62 elements" },
 		{ "t0+0(4611686018427387905,4611686018427387905)/(0,0)",
 		  "'w': a tensor of more than 2^62 elements" },
@@ -507,7 +508,7 @@ END_TEST
 
 START_TEST(odd_sharded_tensors_are_refused_or_listed)
 {
-	static const char odd[] = "its ShardedTensor is not written as torch does";
+	static const char odd[] = "its ShardedTensor is not written as torch writes it";
 	static const struct {
 		const char *value, *fault, *error;
 	} v[] = {
@@ -520,15 +521,15 @@ START_TEST(odd_sharded_tensors_are_refused_or_listed)
 		{ WRAPPED("_shard.ShardedTensor", "5", "(2,)", "([], N, N)"),
 		  "a tensor whose dtype is not known", NULL },
 		{ SHARDED("(2,)", "([" PIECE("t0+0(2)", "(1,)", "(2,)") "], N, N)"), NULL,
-		  "a shard does not lie in the tensor" },
+		  "a shard is outside the tensor" },
 		{ SHARDED("(2,)", "([" PIECE("t0+0(2)", "(0,0)", "(2,)") "], N, N)"), NULL,
-		  "a shard does not lie in the tensor" },
+		  "a shard is outside the tensor" },
 		{ SHARDED("(2,)", "([" PIECE("t0+0(2)", "(0,)", "(2,1)") "], N, N)"), NULL,
-		  "a shard does not lie in the tensor" },
+		  "a shard is outside the tensor" },
 		{ SHARDED("(2,)", "([" WHOLE "], N, " GROUP(1, 1) ")"), NULL,
 		  "rank 1 has written it, not rank 0 as the file's name says" },
 		{ SHARDED("(2,)", "([" WHOLE "], N, " GROUP(0, 2) ")"), NULL,
-		  "one of 2 ranks has written it, and there are files of 1" },
+		  "it was written by one of 2 ranks, but there are files of 1" },
 		{ SHARDED("(2,)", "([" WHOLE "], N, torch.G()!{'global_rank': 0})"), NULL, NULL },
 		{ SHARDED("(2,)", "([" WHOLE "], N, torch.G()!{'global_world_size': 7})"), NULL,
 		  NULL },
@@ -589,8 +590,8 @@ START_TEST(ranks_that_disagree_are_of_two_saves)
 		const char *zero, *one, *why;
 	} v[] = {
 		{ DTENSOR("t0+0(1)", "(2,)", SHARD_0), DTENSOR("t0+0(2)", "(3,)", SHARD_0),
-		  "rank 0 has torch.Size([2]), rank 1 has torch.Size([3]): are these files of one "
-		  "save?" },
+		  "rank 0 has torch.Size([2]), rank 1 has torch.Size([3]): are these files from "
+		  "one save?" },
 		{ DTENSOR("t0+0(1)", "(2,)", SHARD_0), DTENSOR("t0+0(1,1)", "(2,1)", SHARD_0),
 		  "rank 0 has torch.Size([2]), rank 1 has torch.Size([2, 1])" },
 		{ DTENSOR("t0+0(1)", "(2,)", SHARD_0),
@@ -634,13 +635,12 @@ START_TEST(copies_are_shown_once_unless_they_differ)
 		{ "t0+0(2)", "t0+0(2)", "w[2] 0 1\n" },
 		{ "t0+0(2)", "t1+4(2)",
 		  "w[2] 0 1\n! not everything is shown: 'w' of other ranks: rank 1 has other "
-		  "values "
-		  "than rank 0, whose are shown" },
+		  "values than rank 0, whose values are shown" },
 		{ "t0+0(2,2)", "t0+0(2,2)/(1,2)", "w[2,2] 0 1 2 3\n" },
 		{ "t0+0(2,2)/(1,2)", "t0+0(2,2)/(1,2)", "w[2,2] 0 2 1 3\n" },
 		{ "t0+0(2,2)/(1,2)", "t0+0(2,2)/(1,3)",
 		  "w[2,2] 0 2 1 3\n! not everything is shown: 'w' of other ranks: rank 1 has other "
-		  "values than rank 0, whose are shown" },
+		  "values than rank 0, whose values are shown" },
 		{ "t0+0(0)", "t0+7(0)", "w[0]\n" },
 		{ "t0+0()", "t0+0()", "w[] 0\n" },
 		{ "t0+0(2)", "t0+0(3)", "rank_0/w[2] 0 1\nrank_1/w[3] 0 1 2\n" APART },
@@ -661,7 +661,7 @@ START_TEST(copies_are_shown_once_unless_they_differ)
 	put("model", 2, 0, "{'w': t0+0(2)}", 0);
 	put("model", 2, 1, ">{'w': t0+0(2)}", 0);
 	expect("w[2] 0 1\n! not everything is shown: 'w' of other ranks: rank 1 has other values "
-	       "than rank 0, whose are shown");
+	       "than rank 0, whose values are shown");
 }
 END_TEST
 
@@ -843,7 +843,7 @@ START_TEST(states_or_parameters_that_cannot_be_shown_fit_nothing)
 	    0);
 	expect_error("object 'optimizer.state.a.m': a placement of class 'Ragged'");
 	put("model", 1, 0, "{'a': " RAGGED "}", 0);
-	expect_error("object 'a': a placement of class 'Ragged' (and 1 more are incomplete)");
+	expect_error("object 'a': a placement of class 'Ragged' (and 1 more is incomplete)");
 }
 END_TEST
 
@@ -966,13 +966,12 @@ START_TEST(every_rank_has_a_file)
 		"'model_world_size_3_rank_2.pt' is missing: the files of 2 of 3 ranks are there");
 	put("model", 3, 2, W, 0);
 	put("model", 3, 3, W, 0);
-	expect_error("'model_world_size_3_rank_3.pt' is of a rank that 3 ranks do not have");
+	expect_error("'model_world_size_3_rank_3.pt' is of a rank beyond the 3 ranks of the save");
 	drop("model_world_size_3_rank_3.pt");
 	/* The same rank twice. */
 	saved_put(dir_fd, "model_world_size_3_rank_02.pt", W, 0);
-	expect_error(
-		"'model_world_size_3_rank_02.pt' and 'model_world_size_3_rank_2.pt' are of the "
-		"same rank: one is of another checkpoint");
+	expect_error("'model_world_size_3_rank_02.pt' and 'model_world_size_3_rank_2.pt' are of "
+		     "the same rank: one is from another checkpoint");
 	drop("model_world_size_3_rank_02.pt");
 	put("optim", 3, 0, W, 0);
 	put("optim", 3, 1, W, 0);
@@ -1023,18 +1022,18 @@ START_TEST(accelerates_and_dinov2s_files_are_found_by_their_names)
 	saved_put(dir_fd, "pytorch_model_fsdp_rank1.bin", W, 5);
 	expect("w[1] 5\n");
 	saved_put(dir_fd, "pytorch_model_fsdp_1_rank0.bin", W, 7);
-	expect_error("are of two saves, and nothing says which is meant");
+	expect_error("are from two different saves, and it is not clear which one to open");
 	drop("pytorch_model_fsdp_rank0.bin");
 	drop("pytorch_model_fsdp_1_rank0.bin");
 	expect_error("the file of rank 0 is missing beside 'pytorch_model_fsdp_rank1.bin'");
 	drop("pytorch_model_fsdp_rank1.bin");
 	saved_put(dir_fd, "m_1.rank_0.pth", W, 1);
 	saved_put(dir_fd, "m_2.rank_0.pth", W, 2);
-	expect_error("are of two saves, and nothing says which is meant");
+	expect_error("are from two different saves, and it is not clear which one to open");
 	put_file(dir_fd, "last_checkpoint.rank_0", "m_2.rank_0.pth\n", 15);
 	expect("w[1] 2\n");
 	put_file(dir_fd, "last_checkpoint.rank_0", "m_3.rank_0.pth\n", 15);
-	expect_error("are of two saves, and nothing says which is meant");
+	expect_error("are from two different saves, and it is not clear which one to open");
 	drop("last_checkpoint.rank_0");
 	REQUIRE(!mkdirat(dir_fd, "last_checkpoint.rank_0", 0755));
 	expect_error("last_checkpoint.rank_0");
@@ -1049,14 +1048,14 @@ START_TEST(a_configuration_says_which_of_two_saves_is_meant)
 	put("model", 1, 0, W, 1);
 	put("model", 2, 0, W, 2);
 	put("model", 2, 1, W, 2);
-	expect_error("are of two saves, and nothing says which is meant");
+	expect_error("are from two different saves, and it is not clear which one to open");
 	put_file(dir_fd, "fsdp_config.json", "{\"world_size\": 2}", 17);
 	expect("w[1] 2\n");
 	put_file(dir_fd, "fsdp_config.json", "{\"world_size\": 1}", 17);
 	expect("w[1] 1\n");
 	for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
 		put_file(dir_fd, "fsdp_config.json", odd[i], strlen(odd[i]));
-		expect_error("are of two saves, and nothing says which is meant");
+		expect_error("are from two different saves, and it is not clear which one to open");
 	}
 	put_file(dir_fd, "fsdp_config.json", "{", 1);
 	expect_error("fsdp_config.json");

@@ -164,7 +164,7 @@ START_TEST(two_models_in_a_directory_are_a_choice)
 	put_model("m-00001-of-00002.gguf", 1, 0, 2, 4);
 	put_model("n-00002-of-00002.gguf", 2, 1, 2, 4);
 	expect_refused(ENOTUNIQ, "'m-00001-of-00002.gguf' and 'n-00002-of-00002.gguf' are two "
-				 "models: give one of them instead of the directory");
+				 "models: name one of them instead of the directory");
 }
 END_TEST
 
@@ -207,7 +207,7 @@ START_TEST(parts_of_one_model_have_one_name_and_number)
 	for (size_t i = 0; i < ARRAY_LEN(others); i++) {
 		put_model(others[i], 1, 0, 2, 4);
 		expect_refused(ENOTUNIQ,
-			       "are two models: give one of them instead of the directory");
+			       "are two models: name one of them instead of the directory");
 		REQUIRE(!unlinkat(dir_fd, others[i], 0));
 	}
 }

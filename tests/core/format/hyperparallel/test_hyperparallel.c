@@ -842,7 +842,7 @@ static const struct {
 	const char *msg;
 } refusals[] = {
 	{ version_3, ERR_UNSUPPORTED,
-	  "read '.metadata': Metadata is of version '3.0', known are 1.0 and 2.0" },
+	  "read '.metadata': Metadata has version '3.0'; known versions are 1.0 and 2.0" },
 	{ version_2, ERR_CORRUPT, "read '.metadata': Metadata's version is not a string" },
 	{ legacy, ERR_UNSUPPORTED,
 	  "read '.metadata': Metadata's storage_data is None: an old save that does not say which "
@@ -851,7 +851,7 @@ static const struct {
 	{ odd_entry, ERR_CORRUPT,
 	  "read '.metadata': storage_data has an entry that is not MetadataIndex: StorageInfo" },
 	{ two_saves, ERR_CORRUPT,
-	  "'.rank0_metadata' and '0.metadata' are both rank 0's: two saves in one directory" },
+	  "'.rank0_metadata' and '0.metadata' are both of rank 0: two saves in one directory" },
 	{ no_such_key, ERR_CORRUPT, "'w': '_rank0_.safetensors' has no tensor 'x'" },
 	{ other_shape, ERR_CORRUPT,
 	  "'w': the metadata says that its chunk at [0,0] is float32 [2,3], in "
@@ -863,12 +863,14 @@ static const struct {
 	{ other_dimensions, ERR_CORRUPT,
 	  "'w': 2 dimensions in the metadata, 1 in '_rank0_.safetensors'" },
 	{ cut_short, ERR_CORRUPT,
-	  "read '_rank0_.safetensors': safetensors header: data of 24 bytes, the file has 23" },
+	  "read '_rank0_.safetensors': safetensors header: the data has 24 bytes, but the file has "
+	  "23" },
 	{ nothing_known, ERR_CORRUPT,
 	  "read '_rank0_.safetensors': no safetensors header: its length would be "
 	  "7310308002159816558" },
 	{ outside, ERR_CORRUPT,
-	  "'w': file name '../_rank0_.safetensors' refused: it leaves or restates its directory" },
+	  "'w': file name '../_rank0_.safetensors' refused: an element of it is empty, '.' or "
+	  "'..'" },
 	{ in_a_directory, ERR_UNSUPPORTED,
 	  "'w': 'a/_rank0_.safetensors' is not a .safetensors file beside the metadata" },
 	{ other_name, ERR_UNSUPPORTED,
@@ -882,7 +884,7 @@ static const struct {
 	{ no_tensor, ERR_CORRUPT, "'x' in '_rank0_.safetensors': data.pkl does not hold a tensor" },
 	{ no_storage, ERR_CORRUPT, "'w' in '_rank0_.safetensors': the archive has no data/0" },
 	{ small_storage, ERR_CORRUPT,
-	  "'w' in '_rank0_.safetensors': data/0 has 24 bytes, data.pkl counts 4000" },
+	  "'w' in '_rank0_.safetensors': data/0 has 24 bytes, but data.pkl says 4000" },
 	{ view_outside, ERR_CORRUPT,
 	  "'w' in '_rank0_.safetensors': its view reaches outside its storage of 24 bytes" },
 };

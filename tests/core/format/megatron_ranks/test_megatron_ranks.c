@@ -235,7 +235,7 @@ START_TEST(copies_are_shown_once_and_others_apart)
 	expect("a.norm.weight[1] 0\nodd[1] 2\nsame[1] 1\n" OBJECTS
 	       "! not everything is shown: 'a.norm.weight' of other ranks: "
 	       "'mp_rank_01/model_optim_rng.pt' has other values than "
-	       "'mp_rank_00/model_optim_rng.pt', whose are shown");
+	       "'mp_rank_00/model_optim_rng.pt', whose values are shown");
 	put_model("01", "'a.norm.weight': t0+0(1), 'same': t0+1(1), 'odd': t0+3(1)", "", 3, 0);
 	expect("a.norm.weight[1] 0\nmp_rank_00/odd[1] 2\nmp_rank_01/odd[1] 3\nsame[1] 1\n" OBJECTS
 	       "! not everything is shown: how the ranks' slices of 'odd' are joined: its name is "
@@ -297,24 +297,23 @@ START_TEST(files_that_are_not_of_one_save_are_refused)
 	expect_error("'mp_rank_01_000' is missing beside 'mp_rank_00_000'");
 	put_model("01_000", norm, two, 3, 0);
 	put_model("02_000", norm, two, 3, 0);
-	expect_error(
-		"the last rank's file is 'mp_rank_02_000/model_optim_rng.pt': it is of another "
-		"checkpoint");
+	expect_error("the last rank's file is 'mp_rank_02_000/model_optim_rng.pt': it is from "
+		     "another checkpoint");
 	drop("02_000");
 	put_model("1_0", norm, two, 3, 0);
-	expect_error("are of the same rank: one is of another checkpoint");
+	expect_error("are of the same rank: one is from another checkpoint");
 	drop("1_0");
 	put_model("01_000", "'norm.weight': t0+0(2)", two, 3, 0);
 	expect_error("'norm.weight': 'mp_rank_00_000/model_optim_rng.pt' has torch.Size([1]), "
-		     "'mp_rank_01_000/model_optim_rng.pt' has torch.Size([2]): are these files of "
-		     "one save?");
+		     "'mp_rank_01_000/model_optim_rng.pt' has torch.Size([2]): are these files "
+		     "from one save?");
 	put_model("01_000", "'norm.weight': h0+0(1)", two, 3, 0);
 	expect_error("has float32, 'mp_rank_01_000/model_optim_rng.pt' has float16");
 	put_model("01_000", norm, two, 2, 0);
 	expect_error("have different values of checkpoint_version");
 	put("01_000", "{'iteration': 6, 'checkpoint_version': 3, 'model': {}}", 0);
 	expect_error("'mp_rank_01_000/model_optim_rng.pt' is of iteration 6, and "
-		     "'mp_rank_00_000/model_optim_rng.pt' of 5: are these files of one save?");
+		     "'mp_rank_00_000/model_optim_rng.pt' of 5: are these files from one save?");
 }
 END_TEST
 
@@ -329,7 +328,7 @@ START_TEST(what_is_damaged_is_an_error)
 	put("00", "{'model': 5}", 0);
 	expect_error("'mp_rank_00/model_optim_rng.pt' has no model");
 	put("00", "{'model': {}, 'checkpoint_version': 4611686018427387904}", 0);
-	expect_error("its checkpoint_version is no number");
+	expect_error("its checkpoint_version is not a number");
 	put("00", "{'model': {'w': t0+39(2)}}", 0);
 	expect_error("its view reaches outside its storage");
 	put("00", "{'model': {'a': {'b': t0+0(1)}, 'a.b': t0+1(1)}}", 0);
@@ -627,7 +626,7 @@ START_TEST(a_copy_that_differs_is_named)
 	expect("a.norm.weight[1] 0\n" OBJECTS
 	       "! not everything is shown: 'a.norm.weight' of other ranks: "
 	       "'mp_rank_02/model_optim_rng.pt' has other values than "
-	       "'mp_rank_00/model_optim_rng.pt', whose are shown");
+	       "'mp_rank_00/model_optim_rng.pt', whose values are shown");
 }
 END_TEST
 
@@ -648,7 +647,7 @@ START_TEST(stages_and_expert_ranks_are_two_numbers)
 	expect("layers.0.norm.weight[1] 0\nlayers.1.norm.weight[1] 1000\n" OBJECTS
 	       "! not everything is shown: 'layers.1.norm.weight' of other ranks: "
 	       "'mp_rank_00_001_001/model_optim_rng.pt' has other values than "
-	       "'mp_rank_00_001_000/model_optim_rng.pt', whose are shown");
+	       "'mp_rank_00_001_000/model_optim_rng.pt', whose values are shown");
 	drop("00_000_000");
 	drop("00_000_001");
 	drop("00_001_000");
@@ -665,7 +664,7 @@ START_TEST(stages_and_expert_ranks_are_two_numbers)
 	drop("01_001");
 	put_model("02_001", norm, loose, 3, 0);
 	expect_error(
-		"the last rank's file is 'mp_rank_02_001/model_optim_rng.pt': it is of another");
+		"the last rank's file is 'mp_rank_02_001/model_optim_rng.pt': it is from another");
 	drop("02_001");
 	drop("00_000");
 	/* The first that is listed is not of the first stage. */
@@ -691,15 +690,15 @@ START_TEST(odd_values_that_describe_a_checkpoint)
 		{ "{'model': {'x': t0+0(1)}, 'args': A{'pipeline_model_parallel_size': 0}}",
 		  "x[1] 0\nobject args\n" },
 		{ "{'model': {}, 'checkpoint_version': -1}",
-		  "?its checkpoint_version is no number" },
+		  "?its checkpoint_version is not a number" },
 		{ "{'model': {}, 'checkpoint_version': 1000}",
-		  "?its checkpoint_version is no number" },
+		  "?its checkpoint_version is not a number" },
 		{ "{'model': {}, 'checkpoint_version': -1.5}",
-		  "?its checkpoint_version is no number" },
+		  "?its checkpoint_version is not a number" },
 		{ "{'model': {}, 'checkpoint_version': 1000.5}",
-		  "?its checkpoint_version is no number" },
+		  "?its checkpoint_version is not a number" },
 		{ "{'model': {}, 'checkpoint_version': '3'}",
-		  "?its checkpoint_version is no number" },
+		  "?its checkpoint_version is not a number" },
 		{ "{'model0': {'x': t0+0(1)}, 'model1': 5}", "x[1] 0\n" },
 		{ "{'model0': {'x': t0+39(2)}}", "?its view reaches outside its storage" },
 		{ "{'model': {}}", "" },

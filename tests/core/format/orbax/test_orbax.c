@@ -578,7 +578,7 @@ START_TEST(leaves_have_the_keys_of_the_tree)
 	ckpt_object(c, (uint64_t)ckpt_object_find(c, "c", 1), &o);
 	ck_assert_str_eq(o.fault, "not supported: a leaf of type 'my.Type'");
 	ckpt_object(c, (uint64_t)ckpt_object_find(c, "l.0", 3), &o);
-	ck_assert_str_eq(o.fault, "_METADATA lists it, and there is no such array");
+	ck_assert_str_eq(o.fault, "_METADATA lists it, but there is no such array");
 	ckpt_close(c);
 }
 END_TEST
@@ -634,7 +634,7 @@ START_TEST(arrays_are_read_as_msgpack_describes_them)
 	p = read_tensor(c, "t.a", &n, &e);
 	ck_assert_msg(p && n == 2 && !memcmp(p, "xy", 2), "%s", e.msg);
 	ckpt_object(c, 0, &o);
-	ck_assert_str_eq(o.fault, "it is the array 't.c' beside the file, and there is none");
+	ck_assert_str_eq(o.fault, "it is in the array 't.c' beside the file, which is missing");
 	ckpt_close(c);
 }
 END_TEST
@@ -691,7 +691,7 @@ START_TEST(children_are_what_their_parents_say)
 		{ 1, high, "keys from 'pl' on: B+tree node: its first key is below" },
 		{ 2, high, "B+tree node: its height is 0, and should be 1" },
 		{ 1, itself, "B+tree node: it " },
-		{ 1, beyond, "it needs 10 bytes at 1048576, and the file has " },
+		{ 1, beyond, "it needs 10 bytes at 1048576, but the file has " },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
@@ -775,7 +775,7 @@ static const char *shown(const char *sub)
 #define CHUNKED(shape, chunks) \
 	"{'w': {'__msgpack_chunked_array__': T, 'shape': " shape ", 'chunks': " chunks "}}"
 #define NO_NUMBERS "array 'w': it has no shape, or no numbered pieces"
-#define NO_ARRAY   "w!not supported: a value that is neither an array nor a number or a text "
+#define NO_ARRAY   "w!not supported: a value that is neither an array, a number nor a text "
 
 START_TEST(values_of_msgpack_are_objects)
 {
@@ -799,13 +799,13 @@ START_TEST(values_of_msgpack_are_objects)
 		{ CHUNKED("{'0': 0}", "{'0': @uint8(0)}"), "w[0] " },
 		{ CHUNKED("{'0': 1}", "{'0': @strange(1)1}"), "w!not supported: dtype 'strange' " },
 		{ "{'w': 'PLACEHOLDER://w'}",
-		  "w!it is the array 'w' beside the file, and there is none " },
+		  "w!it is in the array 'w' beside the file, which is missing " },
 		{ "{'w': {'driver': 'zarr', 'kvstore': {'path': 'a/b//'}}}",
-		  "w!it is the array 'b' beside the file, and there is none " },
+		  "w!it is in the array 'b' beside the file, which is missing " },
 		{ "{'w': {'driver': 'zarr', 'kvstore': {'path': 'b'}}}",
-		  "w!it is the array 'b' beside the file, and there is none " },
+		  "w!it is in the array 'b' beside the file, which is missing " },
 		{ "{'w': {'driver': 'zarr', 'kvstore': {'path': '/'}}}",
-		  "w!it is the array '' beside the file, and there is none " },
+		  "w!it is in the array '' beside the file, which is missing " },
 		/* Something else called so. */
 		{ "{'w': {'driver': 'zarr', 'kvstore': {'path': 5}}}",
 		  "w.driver=\"zarr\" w.kvstore.path=5 " },
@@ -827,10 +827,10 @@ START_TEST(arrays_of_msgpack_that_contradict_themselves_are_refused)
 		const char *text, *says;
 	} v[] = {
 		{ "{'w': @float32(2)7}",
-		  "array 'w': its bytes are not as many as its shape needs" },
+		  "array 'w': it does not have as many bytes as its shape needs" },
 		{ "{'w': @float32(9223372036854775807,9)8}", "array 'w': its shape is impossible" },
 		{ "{'w': @float64(4611686018427387904)8}",
-		  "array 'w': its bytes are not as many as its shape needs" },
+		  "array 'w': it does not have as many bytes as its shape needs" },
 		{ CHUNKED("5", "{'0': @uint8(2)}"), NO_NUMBERS },
 		{ CHUNKED("{'0': 2}", "5"), NO_NUMBERS },
 		{ CHUNKED("{'0': 2}", "{}"), NO_NUMBERS },
@@ -840,18 +840,18 @@ START_TEST(arrays_of_msgpack_that_contradict_themselves_are_refused)
 		{ CHUNKED("{'0': 2}", "{'1': @uint8(2)}"), NO_NUMBERS },
 		{ CHUNKED("{'0': 2, '00': 1}", "{'0': @uint8(2)}"), NO_NUMBERS },
 		{ CHUNKED("{'0': 'x'}", "{'0': @uint8(2)}"),
-		  "array 'w': its shape is not of numbers" },
+		  "array 'w': its shape does not consist of numbers" },
 		{ CHUNKED("{'0': -2}", "{'0': @uint8(2)}"),
-		  "array 'w': its shape is not of numbers" },
+		  "array 'w': its shape does not consist of numbers" },
 		{ CHUNKED("{'0': 2}", "{'0': 5}"), "array 'w': a piece of it is not an array" },
 		{ CHUNKED("{'0': 2}", "{'0': @uint8(1), '1': @int8(1)}"),
 		  "array 'w': its pieces have several dtypes" },
 		{ CHUNKED("{'0': 2}", "{'0': @uint8(1), '1': @uint8(1)2}"),
-		  "array 'w': its bytes are not as many as its shape needs" },
+		  "array 'w': it does not have as many bytes as its shape needs" },
 		{ CHUNKED("{'0': 2}", "{'0': @uint8(1), '1': @uint8(2)}"),
-		  "array 'w': its pieces have more elements than it" },
+		  "array 'w': its pieces have more elements than it has" },
 		{ CHUNKED("{'0': 2}", "{'0': @uint8(1)}"),
-		  "array 'w': its pieces have fewer elements than it" },
+		  "array 'w': its pieces have fewer elements than it has" },
 		{ CHUNKED("{'0': 9223372036854775807, '1': 9}", "{'0': @uint8(1)}"),
 		  "array 'w': its shape is impossible" },
 		{ "{'w': @uint8(-1)0}", "is not a shape, a dtype and bytes" },
@@ -959,7 +959,7 @@ START_TEST(items_with_msgpack_have_their_names_in_front)
 		 " \"z\": {\"key_metadata\": [{\"key\": \"y\", \"key_type\": 2}]}}}");
 	EXPECT_SHOWN(
 		"",
-		"a.v[2] a.w[2] b.w.x[2] a.o=5 a.y!_METADATA lists it, and there is no such array ");
+		"a.v[2] a.w[2] b.w.x[2] a.o=5 a.y!_METADATA lists it, but there is no such array ");
 	put_text("a/checkpoint", "x");
 	EXPECT_NAMES("", "a.v b.w.x a.w a.y ");
 }
@@ -1008,13 +1008,13 @@ START_TEST(odd_leaves_are_refused)
 		{ KEYS("{\"key\": 5}"), "?leaf '('w',)': a key is not a string" },
 		{ KEYS("{\"key\": \"s\"}"), "w[2] s=\"S\" " },
 		{ KEYS("{\"key\": \"m\"}, {\"key\": \"~/x\"}"),
-		  "w[2] m.~/x!_METADATA lists it as a string, and _strings.json lacks it " },
+		  "w[2] m.~/x!_METADATA lists it as a string, but _strings.json lacks it " },
 		{ KEYS("{\"key\": \"m~0/~1a~\"}"), "w[2] m~0/~1a~=\"M\" " },
 		{ KEYS("{\"key\": \"n\"}"),
-		  "w[2] n!_METADATA lists it as a string, and _strings.json lacks it " },
+		  "w[2] n!_METADATA lists it as a string, but _strings.json lacks it " },
 		{ KEYS("{\"key\": \"s/t\"}"),
-		  "w[2] s/t!_METADATA lists it as a string, and _strings.json lacks it " },
-		{ KEYS(""), "w[2] !_METADATA lists it as a string, and _strings.json lacks it " },
+		  "w[2] s/t!_METADATA lists it as a string, but _strings.json lacks it " },
+		{ KEYS(""), "w[2] !_METADATA lists it as a string, but _strings.json lacks it " },
 		{ "{\"tree_metadata\": 5}", "w[2] " },
 		{ "[", "?_METADATA" },
 	};
@@ -1134,7 +1134,7 @@ START_TEST(numbered_manifests_are_of_their_store)
 	ocdbt_manifest(&b, 1, 0, 0, NULL, 0, 0);
 	put_buf("manifest.ocdbt", &b);
 	EXPECT_REFUSED("",
-		       "says that there is a manifest.NUMBER for each version, and there is none");
+		       "says that there is a manifest.NUMBER for each version, but there is none");
 	ocdbt_manifest(&m, 0, 2, 0, &here, 0, n);
 	put_file(dir_fd, name, m.data, m.len);
 	put_file(dir_fd, "manifest.0000000000000001", "x", 1);
@@ -1142,18 +1142,18 @@ START_TEST(numbered_manifests_are_of_their_store)
 	put_file(dir_fd, "manifest.00000000000000009", "x", 1);
 	EXPECT_NAMES("", "w ");
 	put_file(dir_fd, "manifest.0000000000000003", m.data, m.len);
-	EXPECT_REFUSED("",
-		       "'manifest.0000000000000003' is not of this store, or of another version");
+	EXPECT_REFUSED("", "'manifest.0000000000000003' does not belong to this store, or has "
+			   "another version");
 	ck_assert(!unlinkat(dir_fd, "manifest.0000000000000003", 0));
 	ocdbt_manifest(&b, 1, 0, 0, NULL, 0, 0);
 	put_buf(name, &b);
-	EXPECT_REFUSED("",
-		       "'manifest.0000000000000002' is not of this store, or of another version");
+	EXPECT_REFUSED("", "'manifest.0000000000000002' does not belong to this store, or has "
+			   "another version");
 	m.data[15] ^= 1; /* in its UUID */
 	ocdbt_seal((uint8_t *)m.data, m.len);
 	put_buf(name, &m);
-	EXPECT_REFUSED("",
-		       "'manifest.0000000000000002' is not of this store, or of another version");
+	EXPECT_REFUSED("", "'manifest.0000000000000002' does not belong to this store, or has "
+			   "another version");
 	ck_assert(!unlinkat(dir_fd, name, 0));
 	ck_assert(!mkdirat(dir_fd, name, 0700));
 	EXPECT_REFUSED("", name);

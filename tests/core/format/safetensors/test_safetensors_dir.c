@@ -483,8 +483,8 @@ static const struct {
 	  NULL },
 	{ { { INDEX, MAP(IN("a", "../a")), 0 } },
 	  EBADMSG,
-	  "read '" INDEX "': weight_map: 'a': file name '../a.safetensors' refused: it leaves or "
-	  "restates its directory",
+	  "read '" INDEX "': weight_map: 'a': file name '../a.safetensors' refused: an element of "
+	  "it is empty, '.' or '..'",
 	  NULL },
 	{ { { INDEX, MAP(IN("a", "/a")), 0 } },
 	  EBADMSG,
@@ -496,7 +496,7 @@ static const struct {
 	  NULL },
 	{ { { INDEX, MAP("\"a\":\"sub/" INDEX "\""), 0 } },
 	  EBADMSG,
-	  "'" INDEX "' names 'sub/" INDEX "' as a file of tensors",
+	  "'" INDEX "' names 'sub/" INDEX "', which is an index itself, as a file of tensors",
 	  NULL },
 	{ { { "a.safetensors", A, 8 }, { INDEX, MAP(IN("a", "a")), 0 } },
 	  EBADMSG,
@@ -523,13 +523,12 @@ static const struct {
 	    { INDEX, MAP(IN("b", "b")), 0 } },
 	  ENOTUNIQ,
 	  "'model.safetensors' and '" INDEX
-	  "', which does not name it, are two models: give one of "
-	  "them instead of the directory",
+	  "', which does not name it, are two models: name one of them instead of the directory",
 	  NULL },
 	{ { { "a.safetensors.index.json", MAP(IN("a", "a")), 0 },
 	    { "a.fp16.safetensors.index.json", MAP(IN("b", "b")), 0 } },
 	  ENOTUNIQ,
-	  "'a.fp16.safetensors.index.json' and 'a.safetensors.index.json' are two models: give one "
+	  "'a.fp16.safetensors.index.json' and 'a.safetensors.index.json' are two models: name one "
 	  "of them instead of the directory",
 	  NULL },
 };
@@ -704,7 +703,7 @@ START_TEST(what_cannot_be_read_can_be_left_out)
 
 	put("a.safetensors", A, 8);
 	put(INDEX, MAP(IN("a", "a") "," IN("a2", "a") "," IN("b", "b") "," IN("b2", "b")), 0);
-	open_bad("object 'b': a tensor of 'b.safetensors', which is missing (and 1 more are "
+	open_bad("object 'b': a tensor of 'b.safetensors', which is missing (and 1 more is "
 		 "incomplete)");
 	open_ok(&(struct ckpt_opts){ .index = ":memory:", .exclude = exclude }, &c, &t);
 	ck_assert_uint_eq(t.tensors, 2);

@@ -790,7 +790,7 @@ static const struct {
 	{ "}<w><Tbeyond>s", NULL, ERR_CORRUPT,
 	  "read 'f.pt': 'w': its view reaches outside its storage of 16 bytes" },
 	{ "}<w><Tlong>s", NULL, ERR_CORRUPT,
-	  "read 'f.pt': 'w': storage '0' has 16 bytes, the pickle counts 20" },
+	  "read 'f.pt': 'w': storage '0' has 16 bytes, but the pickle says 20" },
 	{ "}<w><Tlost>s", NULL, ERR_CORRUPT, "read 'f.pt': 'w': the file has no storage '9'" },
 	{ "}<w><Twide>s", NULL, ERR_CORRUPT,
 	  "read 'f.pt': 'w': data.pkl: a storage is not part of its root" },
@@ -1780,7 +1780,9 @@ START_TEST(archives_that_are_not_whole_are_refused)
 	put_zip("f.pt", "<T>", NULL);
 	bytes = get_file(dir_fd, "f.pt", &n);
 	put_file(dir_fd, "f.pt", bytes, n - 1);
-	expect_error("f.pt", ERR_CORRUPT, "'f.pt': zip: no end record in the last 22 bytes");
+	expect_error("f.pt", ERR_CORRUPT,
+		     "'f.pt': zip: the archive has no end record in its last 22 bytes; it may have "
+		     "been cut off");
 	archive_add(&a, "data.pkl", "N.", 2);
 	archive_add(&a, "data/0", "ab", 2);
 	archive_add(&a, "data/0", "cd", 2);
