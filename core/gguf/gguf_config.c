@@ -165,7 +165,7 @@ int gguf_config_read(const char *text, size_t len, struct gguf_config *ret, stru
 	ret->text = r.from;
 	ret->arch = ret->a.gguf;
 	if (!ret->arch)
-		return err_set(e, ERR_UNSUPPORTED, "config.json: gguf/ does not know '%s'",
+		return err_set(e, ERR_UNSUPPORTED, "config.json: gguf/ does not support '%s'",
 			       arch_class(&ret->a));
 	config_must(&r, !config_get(&root, "quantization_config").d, "quantised weights");
 	config_must(&r, !config_get(&r, "quantization_config").d, "quantised weights");

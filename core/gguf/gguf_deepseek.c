@@ -59,7 +59,7 @@ void gguf_routed_check(struct gguf_config *c, struct config_in *r)
 	c->experts_scale = config_number(r, "routed_scaling_factor");
 	c->experts_norm = config_flag(r, "norm_topk_prob", c->a.kind != KIND_DEEPSEEK_V2);
 	(void)config_count(r, "n_shared_experts");
-	config_must(r, c->experts_used <= c->a.experts, "more experts at a time than there are");
+	config_must(r, c->experts_used <= c->a.experts, "more experts per token than there are");
 	config_must(r, !strcmp(score, scores(c)), "this 'scoring_func'");
 	config_must(r, config_count_or(r, "moe_layer_freq", 1) == 1,
 		    "a 'moe_layer_freq' other than 1");

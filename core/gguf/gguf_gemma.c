@@ -72,7 +72,7 @@ static void check_rope(struct gguf_config *c, struct config_in *r)
 		config_must(&rope, !strcmp(type, "default"),
 			    "these rotary embeddings of a Gemma model");
 	config_must(&local, !strcmp(rope_type(&local), "default"),
-		    "scaled rotary embeddings in layers that see a window");
+		    "scaled rotary embeddings in sliding-window layers");
 	/* llama.cpp does not read it. */
 	config_must(&rope, !gemma2 || c->theta == 1e4, "a 'rope_theta' other than 10000");
 }
@@ -141,7 +141,7 @@ void gguf_gemma_check(struct gguf_config *c, struct config_in *r)
 	check_all(c, r);
 	c->window = config_count(r, "sliding_window");
 	config_must(r, has_its_layers(c, r),
-		    "another order of layers that see a window than that of the published models");
+		    "another order of sliding-window layers than that of the published models");
 	config_must(r, scalar == (double)scalar_of(c),
 		    "a 'query_pre_attn_scalar' other than that of the published models");
 	check_caps(c, r);

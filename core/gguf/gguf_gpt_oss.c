@@ -32,13 +32,13 @@ void gguf_gpt_oss_check(struct gguf_config *c, struct config_in *r)
 	c->window = config_count(r, "sliding_window");
 	c->experts_used = config_count(r, "num_experts_per_tok");
 	gguf_silu_check(r);
-	config_must(r, c->experts_used <= c->a.experts, "more experts at a time than there are");
+	config_must(r, c->experts_used <= c->a.experts, "more experts per token than there are");
 	config_must(r, c->a.attention_bias, "'attention_bias' is false");
 	config_must(r, c->a.head_dim % 2 == 0, "heads of an odd size");
 	config_must(r, config_number_or(r, "swiglu_limit", 7) == 7,
 		    "a 'swiglu_limit' other than 7");
 	config_must(r, alternates(c, r),
-		    "another order of layers that see a window than that of the published models");
+		    "another order of sliding-window layers than that of the published models");
 	/* What transformers takes for none has changed. */
 	config_must(r, config_get(r, "rope_parameters").d || config_get(r, "rope_scaling").d,
 		    "neither 'rope_parameters' nor 'rope_scaling'");

@@ -46,7 +46,7 @@ static void read_factors(struct gguf_config *c, struct config_in *rope, const ch
 	}
 	for (struct jiter i = jiter(v); jiter_next(&i);) {
 		if (!config_is_float(i.v, &x) || !((float)x > 0)) {
-			config_wrong(rope, key, "has something else than positive numbers");
+			config_wrong(rope, key, "has numbers that are not positive");
 			return;
 		}
 		ret->v[ret->n++] = (float)x;

@@ -32,7 +32,7 @@ static void check_experts(struct gguf_config *c, struct config_in *r)
 {
 	config_must(r, !c->a.dense, "layers without experts among those that have some");
 	c->experts_used = config_count(r, "num_experts_per_tok");
-	config_must(r, c->experts_used <= c->a.experts, "more experts at a time than there are");
+	config_must(r, c->experts_used <= c->a.experts, "more experts per token than there are");
 	/* What llama.cpp does without being asked. Qwen 3.5 has no such setting. */
 	config_must(r, c->a.kind != KIND_QWEN3_NEXT || config_flag(r, "norm_topk_prob", true),
 		    "'norm_topk_prob' is not true");

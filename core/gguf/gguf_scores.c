@@ -175,7 +175,7 @@ static int doubt(const struct scoring *s, const struct token *x)
 	char shown[80];
 
 	return err_set(s->e, ERR_UNSUPPORTED,
-		       "tokenizer.json: llama.cpp would not build '%s' by these merges, so its "
+		       "tokenizer.json: llama.cpp would not build '%s' from these merges, so its "
 		       "tokens may differ",
 		       text_show(x->s, x->len, shown, sizeof(shown)));
 }

@@ -74,8 +74,8 @@ static int take_end(const struct tokens *t, struct jval step, int which, struct 
 	int64_t found = jval_is(id, J_STRING) ? token_find(t, jval_str(id), jval_len(id)) : -1;
 
 	if (found < 0 || (x->id[which] >= 0 && x->id[which] != found))
-		return tokens_unknown(e, "a post-processor that adds other tokens than "
-					 "bos_token and eos_token");
+		return tokens_unknown(
+			e, "a post-processor that adds tokens other than bos_token and eos_token");
 	x->id[which] = found;
 	x->add[which] = true;
 	return 0;

@@ -22,7 +22,7 @@ static void check_decoder(struct gguf_config *c, struct config_in *r)
 	c->eps = config_number(r, "rms_norm_eps");
 	gguf_silu_check(r);
 	config_must(r, c->a.head_dim * c->a.heads == c->a.hidden,
-		    "a 'head_dim' that is not 'hidden_size' by the number of heads");
+		    "a 'head_dim' that is not 'hidden_size' divided by the number of heads");
 	config_must(r, c->a.head_dim % 2 == 0, "heads of an odd size");
 	gguf_rope_check(c, r);
 }
@@ -60,7 +60,7 @@ void gguf_granite_moe_check(struct gguf_config *c, struct config_in *r)
 {
 	gguf_granite_check(c, r);
 	c->experts_used = config_count(r, "num_experts_per_tok");
-	config_must(r, c->experts_used <= c->a.experts, "more experts at a time than there are");
+	config_must(r, c->experts_used <= c->a.experts, "more experts per token than there are");
 }
 
 void gguf_granite_moe_put(const struct gguf_config *c, struct gguf_keys *k)
@@ -81,13 +81,13 @@ void gguf_cohere_check(struct gguf_config *c, struct config_in *r)
 	c->eps = config_number(r, "layer_norm_eps");
 	gguf_silu_check(r);
 	config_must(r, c->a.head_dim * c->a.heads == c->a.hidden,
-		    "a 'head_dim' that is not 'hidden_size' by the number of heads");
+		    "a 'head_dim' that is not 'hidden_size' divided by the number of heads");
 	config_must(r, c->a.head_dim % 2 == 0, "heads of an odd size");
 	config_must(r, !c->a.attention_bias, "'attention_bias' is true");
 	config_must(r, c->a.tied, "'tie_word_embeddings' is false");
 	/* llama.cpp tells by the layers whether queries and keys are normalised. */
 	config_must(r, c->a.qk_norm == (c->a.layers >= COHERE_NORMED),
-		    c->a.qk_norm ? "'use_qk_norm' in less than 64 layers"
+		    c->a.qk_norm ? "'use_qk_norm' in fewer than 64 layers"
 				 : "64 layers or more without 'use_qk_norm'");
 	(void)config_number_or(r, "logit_scale", 0.0625);
 	config_must(r, !strcmp(gguf_rope_type(&rope), "default"), "scaled rotary embeddings");
@@ -128,7 +128,7 @@ void gguf_smollm3_check(struct gguf_config *c, struct config_in *r)
 {
 	check_decoder(c, r);
 	config_must(r, rotates_as_published(c, r),
-		    "another order of layers that do not rotate than that of SmolLM3-3B");
+		    "another order of layers without rotary embeddings than that of SmolLM3-3B");
 	config_must(r, !config_flag(r, "use_sliding_window", false),
 		    "'use_sliding_window' is true");
 }
@@ -162,9 +162,9 @@ void gguf_olmo2_check(struct gguf_config *c, struct config_in *r)
 	c->window = config_count_or(r, "sliding_window", 0);
 	/* llama.cpp scales those of the other layers only, transformers 5 those of all. */
 	config_must(r, !c->window || !strcmp(gguf_rope_type(&rope), "default"),
-		    "scaled rotary embeddings beside layers that see a window");
+		    "scaled rotary embeddings beside sliding-window layers");
 	config_must(r, !types.d || jval_size(types) == c->a.layers,
-		    "'layer_types' of another number of layers");
+		    "'layer_types' for another number of layers");
 	config_must(r, c->a.layers <= 512,
 		    "more than 512 layers"); /* llama.cpp's LLAMA_MAX_LAYERS */
 }

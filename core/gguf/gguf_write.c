@@ -142,7 +142,7 @@ int gguf_header(const struct gguf_keys *k, const struct gguf_tensor *t, size_t n
 	if (ret->err)
 		failed = ret->err;
 	if (failed == EFBIG)
-		return err_set(e, EFBIG, "the head of a GGUF is larger than %zu bytes",
+		return err_set(e, EFBIG, "the header of a GGUF is larger than %zu bytes",
 			       GGUF_MAX_HEADER);
 	return failed ? err_set(e, failed, "out of memory") : 0;
 }

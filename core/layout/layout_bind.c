@@ -221,8 +221,9 @@ static int check_entry(const struct layout *l, const struct layout_rank *r,
 		(void)snprintf(why, sizeof(why), "tensor_map has %u entries", p->n_dims);
 	} else if (!shard_box(&s, entry->pos, t->n_dims, t->shape, off, len)) {
 		d = find_uneven(&s, t, &parts);
-		(void)snprintf(why, sizeof(why), "%llu parts do not divide dimension %zu",
-			       (unsigned long long)parts, d);
+		(void)snprintf(why, sizeof(why),
+			       "dimension %zu cannot be divided into %llu equal parts", d,
+			       (unsigned long long)parts);
 	} else {
 		return 0;
 	}

@@ -280,7 +280,8 @@ static int warn_unused(struct work *w)
 		return err_wrap(w->e, "%.100s", w->r->file);
 	}
 	if (n > UNUSED_SHOWN)
-		buf_printf(&b, " and %zu more tensors", n - UNUSED_SHOWN);
+		buf_printf(&b, " and %zu more tensor%s", n - UNUSED_SHOWN,
+			   n == UNUSED_SHOWN + 1 ? "" : "s");
 	if (n && w->in->warn && !b.err)
 		w->in->warn(w->in->warn_arg, b.data);
 	buf_release(&b);

@@ -119,7 +119,7 @@ static int no_way_back(struct work *w, uint32_t line, const char *out, const cha
 {
 	char shown[100];
 
-	return recipe_bad(w->r, line, w->e, "'%s' cannot be turned back: %s",
+	return recipe_bad(w->r, line, w->e, "'%s' cannot be inverted: %s",
 			  text_show(out, strlen(out), shown, sizeof(shown)), why);
 }
 
@@ -669,7 +669,8 @@ static int check_unused(struct work *w)
 			buf_printf(&b, "%s'%s'", n > 1 ? ", " : "",
 				   text_show(t->v[i].fqn, t->v[i].len, shown, sizeof(shown)));
 	if (n > UNUSED_SHOWN)
-		buf_printf(&b, " and %zu more tensors", n - UNUSED_SHOWN);
+		buf_printf(&b, " and %zu more tensor%s", n - UNUSED_SHOWN,
+			   n == UNUSED_SHOWN + 1 ? "" : "s");
 	if (!n)
 		return 0;
 	if (b.err)

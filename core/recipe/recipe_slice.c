@@ -133,10 +133,11 @@ static int read_axis(struct eval *x, struct cutting *c, struct run factors, uint
 			v->of = v->to;
 		}
 		if (v->from > v->to || v->to > v->of)
-			return recipe_bad(x->r, c->from->line, c->e,
-					  "'%.80s': there is no %llu..%llu of %llu", c->from->out,
-					  (unsigned long long)v->from, (unsigned long long)v->to,
-					  (unsigned long long)v->of);
+			return recipe_bad(
+				x->r, c->from->line, c->e,
+				"'%.80s': there is no range %llu..%llu in an axis of %llu",
+				c->from->out, (unsigned long long)v->from,
+				(unsigned long long)v->to, (unsigned long long)v->of);
 		if (ckd_mul(&a.length, a.length, v->of))
 			return recipe_bad(x->r, c->from->line, c->e,
 					  "'%.80s': an axis of more than 2^64", c->from->out);
@@ -281,7 +282,8 @@ static int read_computation(struct eval *x, const struct cutting *c, const struc
 			dtype_info(from->source->stored)->name);
 	rc = recipe_eval(x, how->number, from->line, &v, c->e);
 	if (!rc && !v)
-		rc = recipe_bad(x->r, from->line, c->e, "'%.80s' computes with 0", from->out);
+		rc = recipe_bad(x->r, from->line, c->e, "'%.80s' multiplies or divides by 0",
+				from->out);
 	if (rc)
 		return rc;
 	d = how->root ? sqrt((double)v) : (double)v;

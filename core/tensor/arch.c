@@ -197,7 +197,7 @@ static void read_full(struct arch *a, struct config_in *r)
 	if (r->rc)
 		return;
 	config_must(r, !types.d || jval_size(types) == a->layers,
-		    "'layer_types' of another number of layers");
+		    "'layer_types' for another number of layers");
 	a->full = calloc(a->layers, 1);
 	if (!a->full) {
 		r->rc = err_nomem(r->e);

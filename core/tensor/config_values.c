@@ -107,7 +107,7 @@ double config_number_or(struct config_in *r, const char *key, double otherwise)
 	if (!v.d)
 		return otherwise;
 	if (!config_is_float(v, &x) || !((float)x > 0)) {
-		config_wrong(r, key, "is not a number above 0 that fits a float32");
+		config_wrong(r, key, "is not a number greater than 0 that fits a float32");
 		return 1;
 	}
 	return x;

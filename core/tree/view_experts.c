@@ -210,7 +210,8 @@ static int push(struct regrouping *g, struct experts *x, struct vtensor *v)
 	return vtensor_alike(v, first) && v->shape[0] == first->shape[0] &&
 			       v->shape[1] == first->shape[1]
 		       ? 0
-		       : err_set(g->e, EINVAL, "expert %zu is not like the first", x->n - 1);
+		       : err_set(g->e, EINVAL,
+				 "expert %zu differs from the first in dtype or shape", x->n - 1);
 }
 
 static int gate_and_up(struct regrouping *g, const char *prefix, int len, uint64_t expert,
@@ -223,7 +224,7 @@ static int gate_and_up(struct regrouping *g, const char *prefix, int len, uint64
 	if (!rc)
 		rc = find_expert(g, prefix, len, expert, UP, &up);
 	if (!rc && (!vtensor_alike(gate, up) || gate->shape[1] != up->shape[1]))
-		rc = err_set(g->e, EINVAL, "expert %llu: gate and up are not alike",
+		rc = err_set(g->e, EINVAL, "expert %llu: gate and up differ in dtype or shape",
 			     (unsigned long long)expert);
 	return rc ? rc : vtensor_concat((const struct vtensor *const[]){ gate, up }, 2, ret, g->e);
 }
@@ -249,7 +250,7 @@ static int fuse(struct regrouping *g, const char *prefix, int len, bool down, si
 		return rc;
 	*ret_n = x.n;
 	if (!x.n)
-		return err_set(g->e, EINVAL, "the experts of '%.*s' are not whole",
+		return err_set(g->e, EINVAL, "the experts of '%.*s' are not complete",
 			       len < 100 ? len : 100, prefix);
 	rc = vtensor_stack((const struct vtensor *const *)x.v, x.n, &v, g->e);
 	(void)snprintf(name, sizeof(name), "%.*s.mlp.experts.%s", len, prefix,
@@ -282,7 +283,7 @@ static int regroup_tensor(struct regrouping *g, size_t i)
 	if (!rc)
 		rc = fuse(g, name->fqn, len, true, &n_down);
 	if (!rc && n != n_down)
-		rc = err_set(g->e, EINVAL, "'%s' is one of %zu experts, of which %zu are whole",
+		rc = err_set(g->e, EINVAL, "'%s' is one of %zu experts, of which %zu are complete",
 			     FQN_TEXT(name->fqn, name->len), n, n_down);
 	return rc;
 }

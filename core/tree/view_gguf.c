@@ -155,7 +155,8 @@ static int divide(const struct view *v, struct gguf *g, struct ckpt_err *e)
 		uint32_t count = g->n_files;
 
 		g->n_files = 0;
-		return err_set(e, EFBIG, "shard_size makes %u files, llama.cpp takes %d", count,
+		return err_set(e, EFBIG,
+			       "shard_size makes %u files, but llama.cpp takes at most %d", count,
 			       MAX_FILES);
 	}
 	g->at = calloc(g->n_files + 2ul, sizeof(*g->at));

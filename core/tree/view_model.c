@@ -65,8 +65,8 @@ static int take_masters(const struct view *v, struct namelist *names, struct ckp
 	}
 	return found || !names->n ? 0
 				  : err_set(e, EINVAL,
-					    "option 'master': no weight has a master, as "
-					    "optimizer.state.NAME.fp32");
+					    "option 'master': no weight has an fp32 master, which "
+					    "would be named optimizer.state.NAME.fp32");
 }
 
 /* The weights' names, derived from those of the tree; their indexes are positions there. */

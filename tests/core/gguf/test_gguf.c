@@ -67,7 +67,7 @@ START_TEST(sizes_that_add_up_to_too_much_are_an_error)
 	struct ckpt_err e = { 0 };
 
 	ck_assert_int_eq(gguf_header(&k, t, 2, &head, &e), -EFBIG);
-	ck_assert_str_eq(e.msg, "the head of a GGUF is larger than 268435456 bytes");
+	ck_assert_str_eq(e.msg, "the header of a GGUF is larger than 268435456 bytes");
 	buf_release(&head);
 	buf_release(&k.text);
 }
@@ -93,7 +93,7 @@ static void fill_config(char text[static 1000], const char *more)
 		strstr(text, two_heads)[sizeof(two_heads) - 2] = '1';
 }
 
-#define NO_FLOAT(key) "config.json: '" key "' is not a number above 0 that fits a float32"
+#define NO_FLOAT(key) "config.json: '" key "' is not a number greater than 0 that fits a float32"
 #define YARN \
 	", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, " \
 	"\"original_max_position_embeddings\": 16"
@@ -144,7 +144,7 @@ static void fill_config(char text[static 1000], const char *more)
 #define GRANITE_MOE	  KIND("GraniteMoe") ", \"num_local_experts\": 4"
 #define UNSUPPORTED(what) "config.json: not supported: " what
 #define OTHER_ORDER \
-	UNSUPPORTED("another order of layers that see a window than that of the published models")
+	UNSUPPORTED("another order of sliding-window layers than that of the published models")
 
 /* A member of the small configuration in place of its own, or more of them. */
 static const struct {
@@ -225,13 +225,13 @@ static const struct {
 	{ GEMMA("2") CAPS ", \"attention_bias\": true",
 	  "config.json: not supported: 'attention_bias' is true" },
 	{ GEMMA("3") ", \"layer_types\": [\"full_attention\"]",
-	  "config.json: not supported: another order of layers that see a window than that of the "
+	  "config.json: not supported: another order of sliding-window layers than that of the "
 	  "published models" },
 	{ GEMMA("3") ", \"layer_types\": [\"sliding_attention\", \"sliding_attention\"]",
-	  "config.json: not supported: another order of layers that see a window than that of the "
+	  "config.json: not supported: another order of sliding-window layers than that of the "
 	  "published models" },
 	{ GEMMA("3") ", \"sliding_window_pattern\": 2",
-	  "config.json: not supported: another order of layers that see a window than that of the "
+	  "config.json: not supported: another order of sliding-window layers than that of the "
 	  "published models" },
 	{ GEMMA("3") ", \"hidden_activation\": \"gelu\"",
 	  "config.json: not supported: a 'hidden_activation' other than gelu_pytorch_tanh" },
@@ -243,7 +243,7 @@ static const struct {
 	  "config.json: 'full_attention' is not an object" },
 	{ GEMMA("3") ", \"rope_scaling\": 8", "config.json: 'rope_scaling' is not an object" },
 	{ GEMMA("3") ", \"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"linear\"}}",
-	  "config.json: not supported: scaled rotary embeddings in layers that see a window" },
+	  "config.json: not supported: scaled rotary embeddings in sliding-window layers" },
 	{ ", \"architectures\": [\"Gemma3ForCausalLM\"], \"num_key_value_heads\": 1, "
 	  "\"head_dim\": 2, \"query_pre_attn_scalar\": 3, \"sliding_window\": 8",
 	  "config.json: not supported: a 'query_pre_attn_scalar' other than that of the published "
@@ -255,10 +255,8 @@ static const struct {
 	{ PHI3 ", \"partial_rotary_factor\": 0.75", UNSUPPORTED("this 'partial_rotary_factor'") },
 	{ PHI3_LONG("1, 2", ""),
 	  "config.json: 'long_factor' does not have a factor for each pair that is rotated" },
-	{ PHI3_LONG("0", ""),
-	  "config.json: 'long_factor' has something else than positive numbers" },
-	{ PHI3_LONG("1e39", ""),
-	  "config.json: 'long_factor' has something else than positive numbers" },
+	{ PHI3_LONG("0", ""), "config.json: 'long_factor' has numbers that are not positive" },
+	{ PHI3_LONG("1e39", ""), "config.json: 'long_factor' has numbers that are not positive" },
 	{ PHI3_LONG("1", ", \"attention_factor\": 1"),
 	  UNSUPPORTED("an 'attention_factor' of longrope") },
 	{ PHI3_LONG("1", ", \"original_max_position_embeddings\": 1"),
@@ -298,30 +296,33 @@ static const struct {
 	  UNSUPPORTED("'tie_word_embeddings' is false") },
 	{ COHERE ", \"logit_scale\": 0", NO_FLOAT("logit_scale") },
 	{ COHERE ", \"head_dim\": 4",
-	  UNSUPPORTED("a 'head_dim' that is not 'hidden_size' by the number of heads") },
+	  UNSUPPORTED("a 'head_dim' that is not 'hidden_size' divided by the number of heads") },
 	{ COHERE ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
 	  UNSUPPORTED("scaled rotary embeddings") },
-	{ COHERE ", \"use_qk_norm\": true", UNSUPPORTED("'use_qk_norm' in less than 64 layers") },
+	{ COHERE ", \"use_qk_norm\": true", UNSUPPORTED("'use_qk_norm' in fewer than 64 layers") },
 	{ KIND("Cohere"), "config.json has no 'layer_norm_eps'" },
 	{ GRANITE_MOE ", \"num_experts_per_tok\": 5",
-	  UNSUPPORTED("more experts at a time than there are") },
+	  UNSUPPORTED("more experts per token than there are") },
 	{ KIND("Granite") ", \"residual_multiplier\": 0", NO_FLOAT("residual_multiplier") },
 	{ KIND("Granite") ", \"head_dim\": 4",
-	  UNSUPPORTED("a 'head_dim' that is not 'hidden_size' by the number of heads") },
+	  UNSUPPORTED("a 'head_dim' that is not 'hidden_size' divided by the number of heads") },
 	{ KIND("SmolLM3") ", \"no_rope_layers\": [0]",
-	  UNSUPPORTED("another order of layers that do not rotate than that of SmolLM3-3B") },
+	  UNSUPPORTED(
+		  "another order of layers without rotary embeddings than that of SmolLM3-3B") },
 	{ KIND("SmolLM3") ", \"no_rope_layers\": [1, 1]",
-	  UNSUPPORTED("another order of layers that do not rotate than that of SmolLM3-3B") },
+	  UNSUPPORTED(
+		  "another order of layers without rotary embeddings than that of SmolLM3-3B") },
 	{ KIND("SmolLM3") ", \"no_rope_layer_interval\": 2",
-	  UNSUPPORTED("another order of layers that do not rotate than that of SmolLM3-3B") },
+	  UNSUPPORTED(
+		  "another order of layers without rotary embeddings than that of SmolLM3-3B") },
 	{ KIND("SmolLM3") ", \"use_sliding_window\": true",
 	  UNSUPPORTED("'use_sliding_window' is true") },
 	{ KIND("Olmo2") ", \"tie_word_embeddings\": true",
 	  UNSUPPORTED("'tie_word_embeddings' is true") },
 	{ KIND("Olmo3") ", \"sliding_window\": 8" YARN "}",
-	  UNSUPPORTED("scaled rotary embeddings beside layers that see a window") },
+	  UNSUPPORTED("scaled rotary embeddings beside sliding-window layers") },
 	{ KIND("Olmo3") ", \"sliding_window\": 8, \"layer_types\": []",
-	  UNSUPPORTED("'layer_types' of another number of layers") },
+	  UNSUPPORTED("'layer_types' for another number of layers") },
 	{ NEXT ", \"attention_bias\": true", UNSUPPORTED("'attention_bias' is true") },
 	{ NEXT ", \"norm_topk_prob\": false", UNSUPPORTED("'norm_topk_prob' is not true") },
 	{ NEXT ", \"mlp_only_layers\": [0]",
@@ -334,7 +335,7 @@ static const struct {
 	       "\"linear_attention\", \"full_attention\"]",
 	  UNSUPPORTED("a layer that is neither full_attention nor linear_attention") },
 	{ NEXT ", \"layer_types\": [\"full_attention\", \"full_attention\"]",
-	  UNSUPPORTED("'layer_types' of another number of layers") },
+	  UNSUPPORTED("'layer_types' for another number of layers") },
 	{ NEXT ", \"full_attention_interval\": 0",
 	  "config.json: 'full_attention_interval' is not a number from 1 to 2147483647" },
 	{ LINEAR_OF("Qwen3Next", "5", CONV) QWEN_EXPERTS,
@@ -1010,7 +1011,7 @@ END_TEST
 #define UNKNOWN(what) "tokenizer.json: " what " is not supported"
 #define WOULD_NOT(what) \
 	"tokenizer.json: llama.cpp would not build '" what \
-	"' by these merges, so its tokens may differ"
+	"' from these merges, so its tokens may differ"
 
 static const struct {
 	const char *tokenizer, *config, *message;
@@ -1095,7 +1096,7 @@ static const struct {
 	{ "{" BYTES ", " MODEL ", " ADDED
 	  ", \"post_processor\": {\"type\": \"TemplateProcessing\", "
 	  "\"single\": [{\"SpecialToken\": {\"id\": \"abc\"}}, {\"Sequence\": {\"id\": \"A\"}}]}}",
-	  NULL, UNKNOWN("a post-processor that adds other tokens than bos_token and eos_token") },
+	  NULL, UNKNOWN("a post-processor that adds tokens other than bos_token and eos_token") },
 	{ BYTE_LEVEL, "{\"eos_token\": \"</s>\"}",
 	  "tokenizer_config.json: the eos_token '</s>' is not in tokenizer.json" },
 	{ BYTE_LEVEL,
@@ -1246,11 +1247,10 @@ START_LOOP_TEST(merges_that_scores_cannot_follow_are_refused, ARRAY_LEN(vocabula
 	int rc = put_pieces(vocabularies[_i].pieces, vocabularies[_i].merges, &k, &e);
 
 	ck_assert_msg(rc == (vocabularies[_i].doubt ? -ERR_UNSUPPORTED : 0), "%d: %s", rc, e.msg);
-	(void)snprintf(
-		want, sizeof(want),
-		"tokenizer.json: llama.cpp would not build '%s' by these merges, so its tokens "
-		"may differ",
-		vocabularies[_i].doubt ? vocabularies[_i].doubt : "");
+	(void)snprintf(want, sizeof(want),
+		       "tokenizer.json: llama.cpp would not build '%s' from these merges, so its "
+		       "tokens may differ",
+		       vocabularies[_i].doubt ? vocabularies[_i].doubt : "");
 	if (rc)
 		ck_assert_str_eq(e.msg, want);
 	buf_release(&k.text);

@@ -46,7 +46,7 @@ struct row {
 #define DIGITS	   "{'type': 'Digits', 'individual_digits': true}"
 #define UNKNOWN(x) "!tokenizer.json: " x " is not supported"
 #define BAD_NUMBER "!tokenizer.json: an added token's number is invalid"
-#define OTHER_ENDS UNKNOWN("a post-processor that adds other tokens than bos_token and eos_token")
+#define OTHER_ENDS UNKNOWN("a post-processor that adds tokens other than bos_token and eos_token")
 #define CHATS	   "<|endoftext|>|<|user|>|<|observation|>|[gMASK]|<x>"
 #define SPACE	   "\xe2\x96\x81"
 #define BAR	   "\xef\xbd\x9c"

@@ -211,8 +211,8 @@ START_FEW_TEST(rules_times_names_have_a_bound, ARRAY_LEN(costs), 2)
 		ck_assert_msg(!rc, "%s", e.msg);
 	} else {
 		ck_assert_int_eq(rc, -EFBIG);
-		ck_assert_str_eq(e.msg, "L: holding the globs against all names takes more than "
-					"2147483648 steps: use fewer or simpler ones");
+		ck_assert_str_eq(e.msg, "L: matching all names with the globs takes more than "
+					"2147483648 steps: use fewer or simpler globs");
 	}
 	layout_free(l);
 	buf_release(&b);
@@ -648,10 +648,12 @@ START_TEST(a_layout_for_another_tensor_is_refused)
 			 "L: rank 3: 'w' of shape [10,4]: full_shape is [10]");
 	check_bind_error(P(FULL("[2]", "[0]", "[2, 3]")), t, 1,
 			 "L: rank 3: 'w' of shape [10,4]: tensor_map has 1 entries");
-	check_bind_error(P(FULL("[2, 2]", "[[0, 1], -1]", "[0, 1, 2, 3]")), t, 1,
-			 "L: rank 3: 'w' of shape [10,4]: 4 parts do not divide dimension 0");
-	check_bind_error(P(FULL("[2, 3]", "[1, 0]", "[5, 4, 3, 2, 1, 0]")), t, 1,
-			 "L: rank 3: 'w' of shape [10,4]: 3 parts do not divide dimension 1");
+	check_bind_error(
+		P(FULL("[2, 2]", "[[0, 1], -1]", "[0, 1, 2, 3]")), t, 1,
+		"L: rank 3: 'w' of shape [10,4]: dimension 0 cannot be divided into 4 equal parts");
+	check_bind_error(
+		P(FULL("[2, 3]", "[1, 0]", "[5, 4, 3, 2, 1, 0]")), t, 1,
+		"L: rank 3: 'w' of shape [10,4]: dimension 1 cannot be divided into 3 equal parts");
 	/* said by the second rank alone */
 	check_bind_error("{\"0\": {\"w\": {}}, \"3\": {\"w\": {\"full_shape\": []}}}", t, 1,
 			 "L: rank 3: 'w' of shape [10,4]: full_shape is []");

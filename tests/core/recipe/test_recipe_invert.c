@@ -258,23 +258,20 @@ static const struct {
 	{ "o = a [4]\np = a [2, 2]", "o[4] p[2,2]",
 	  "R:1: the recipe cannot be run backwards: its rules disagree about the shape of 'a'" },
 	{ "o = a [1 of any, 3]", "o[3]",
-	  "R:1: 'o' cannot be turned back: it drops elements before those it takes, and others "
-	  "whose number is "
-	  "not known" },
+	  "R:1: 'o' cannot be inverted: it drops elements before those it takes, and others whose "
+	  "number is not known" },
 	{ "o = a [1..3 of any]", "o[2]",
-	  "R:1: 'o' cannot be turned back: it drops elements before those it takes, and others "
-	  "whose number is "
-	  "not known" },
+	  "R:1: 'o' cannot be inverted: it drops elements before those it takes, and others whose "
+	  "number is not known" },
 	{ "o = a [any] + b [2]", "o[4]",
-	  "R:1: 'o' cannot be turned back: the length of an axis that it joins is not known" },
-	{ "o = a [2]\no = b [2]", "o[2]", "R:2: 'o' cannot be turned back: two rules make it" },
+	  "R:1: 'o' cannot be inverted: the length of an axis that it joins is not known" },
+	{ "o = a [2]\no = b [2]", "o[2]", "R:2: 'o' cannot be inverted: two rules make it" },
 	/* Layers apart do not help. */
 	{ QKV, "l.0.q[4,3] l.0.k[2,3] l.0.v[2,3] l.1.q[4,3]",
 	  "R:3: the checkpoint has no 'l.1.k'" },
-	{ "o = a [2] times 3", "o[2]",
-	  "R:1: 'o' cannot be turned back: it computes, which rounds" },
+	{ "o = a [2] times 3", "o[2]", "R:1: 'o' cannot be inverted: it computes, which rounds" },
 	{ "o = a [any, 2] order 0:1", "o[4]",
-	  "R:1: 'o' cannot be turned back: the length of an axis that it joins is not known" },
+	  "R:1: 'o' cannot be inverted: the length of an axis that it joins is not known" },
 	/* Forwards, the other branch would be taken. */
 	{ "if stored a\no = a [0 of 2]\np = a [1 of 2]\nq = b [] | a [2]\n"
 	  "else\no = a [1 of 2]\np = a [0 of 2]\nend",
@@ -283,9 +280,8 @@ static const struct {
 	  "else\no.{i} = d.[i].a [swap 2 : 1]\nend\nend",
 	  "o.0[2] o.1[2]", "R:2: " OTHER "'d.a' is stored" },
 	{ "o = a [0 of any, 3]", "o[3]",
-	  "R:1: 'o' cannot be turned back: it drops elements before those it takes, and others "
-	  "whose number is "
-	  "not known" },
+	  "R:1: 'o' cannot be inverted: it drops elements before those it takes, and others whose "
+	  "number is not known" },
 	{ "o = a [4]\np = a [5]", "o[4] p[5]",
 	  "R:1: the recipe cannot be run backwards: its rules disagree about the shape of 'a'" },
 	{ "o = a [4294967296 : 4294967296 : 2]", "o[2]", "R:1: 'o': an axis of more than 2^64" },
