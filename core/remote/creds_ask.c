@@ -363,8 +363,8 @@ int creds_container(struct creds_source *s, struct creds_got *ret, struct ckpt_e
 
 	if (!is_agent(s->url))
 		return err_set(e, EINVAL,
-			       "AWS_CONTAINER_CREDENTIALS_FULL_URI is neither of https nor of this "
-			       "machine, refused");
+			       "AWS_CONTAINER_CREDENTIALS_FULL_URI is neither an https address nor "
+			       "on this machine, which is refused");
 	if (s->bearer_file)
 		rc = read_token(s->bearer_file, &token, e);
 	else if (s->bearer)
@@ -406,12 +406,11 @@ int creds_instance(struct creds_source *s, struct creds_got *ret, struct ckpt_er
 	r.fields[0][1] = "21600";
 	rc = exchange(s, &r, from, 1000, &token, &why);
 	if (rc)
-		return err_set(
-			e, EACCES,
-			"no credentials were found: not in the environment, in the files of AWS, "
-			"of a container or of an instance (%s); what is public can be read with "
-			"the option anonymous",
-			why.msg);
+		return err_set(e, EACCES,
+			       "no credentials were found: not in the environment, in the files of "
+			       "AWS, of a container or of an instance (%s); public data can be "
+			       "read with the option anonymous",
+			       why.msg);
 	r = (struct creds_request){ .direct = true };
 	r.fields[0][0] = "X-aws-ec2-metadata-token";
 	r.fields[0][1] = token.data ? token.data : "";

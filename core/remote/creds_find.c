@@ -217,8 +217,8 @@ static int use_profile(struct creds_source *s, const char *name, const struct pr
 	if (p->v[SSO] || p->v[SSO_SESSION])
 		return err_set(
 			e, EINVAL,
-			"profile '%s' is of SSO, which is not supported: in another profile, "
-			"use credential_process = aws configure export-credentials --profile %s",
+			"profile '%s' uses SSO, which is not supported: in another profile, use "
+			"credential_process = aws configure export-credentials --profile %s",
 			name, name);
 	return 0;
 }
@@ -270,10 +270,9 @@ int creds_find(struct creds_source *s, const char *profile, bool anonymous, stru
 		return use_container(s, e);
 	off = creds_env("AWS_EC2_METADATA_DISABLED");
 	if (off && !strcasecmp(off, "true"))
-		return err_set(
-			e, EACCES,
-			"no credentials were found in the environment or in the files of AWS; "
-			"what is public can be read with the option anonymous");
+		return err_set(e, EACCES,
+			       "no credentials were found in the environment or in the files of "
+			       "AWS; public data can be read with the option anonymous");
 	s->get = creds_instance;
 	s->can_renew = true;
 	return 0;

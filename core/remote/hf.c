@@ -387,7 +387,7 @@ static int list(struct hf *h, const char *dir, store_entry_fn *each, void *arg, 
 			break;
 		rc = parse(&d, &body, e);
 		if (!rc && !jval_is(jdoc_root(&d), J_ARRAY))
-			rc = err_set(e, EIO, "the server answered with what is not a list");
+			rc = err_set(e, EIO, "the server's answer is not a list");
 		if (!rc && (names += jval_size(jdoc_root(&d))) > NAMES_MAX)
 			rc = err_set(e, EFBIG, "more than %d names are not supported", NAMES_MAX);
 		if (!rc)

@@ -454,8 +454,7 @@ static int list_page(struct listing *l, const char *name, struct ckpt_err *e)
 		return err_set(e, EIO, "list '%s': a page's token is too long", name);
 	if (l->truncated && (!l->token.len || (token && !strcmp(token, l->token.data))))
 		return err_set(e, EIO,
-			       "list '%s': the server says that there is more, and not "
-			       "where",
+			       "list '%s': the server says that there is more, but not where",
 			       name);
 	return 0;
 }
@@ -512,7 +511,7 @@ static int s3_list(struct store *base, const char *dir, store_entry_fn *each, vo
 	if (!*s3_of(base)->key && !strcmp(dir, "."))
 		return 0;
 	name = store_name(base, dir);
-	return name ? err_set(e, ENOENT, "'%s': no object has a key that begins so", name)
+	return name ? err_set(e, ENOENT, "'%s': no object has a key that begins like this", name)
 		    : err_nomem(e);
 }
 

@@ -114,7 +114,7 @@ static enum http_verdict ask_take(struct ask *a, const struct http_answer *h, st
 		return HTTP_TAKE;
 	etag = object_etag(etag, &len);
 	if (!etag || len >= UPLOAD_ETAG) {
-		err_set(e, EIO, "the server answered with an ETag that is not one");
+		err_set(e, EIO, "the server answered with an invalid ETag");
 		return HTTP_FAIL;
 	}
 	(void)snprintf(a->etag, UPLOAD_ETAG, "%.*s", (int)len, etag);
@@ -261,7 +261,8 @@ static int send(struct s3 *s, const char *path, const char *query, const struct 
 	rc = ask(&a, path, &(struct ask_how){ .stall_ms = PART_STALL_MS, .cancel = b->cancel },
 		 NULL, e);
 	if (!rc && !*etag)
-		rc = err_set(e, EIO, "'%s': the server gave what it stored no ETag", path);
+		rc = err_set(e, EIO, "'%s': the server did not return an ETag for what it stored",
+			     path);
 	return rc;
 }
 
@@ -311,7 +312,8 @@ static int s3_begin(void *store, const char *path, char **ret_id, bool *ret_doub
 	if (!rc)
 		rc = xml_parse(body.data ? body.data : "", body.len, on_begun, &id, e);
 	if (!rc && (!id || strlen(id) > 4096))
-		rc = err_set(e, EIO, "'%s': the server began an upload and did not name it", path);
+		rc = err_set(e, EIO, "'%s': the server began an upload but returned no ID for it",
+			     path);
 	if (!rc)
 		*ret_id = steal_ptr(&id);
 	return rc;
@@ -353,7 +355,8 @@ static int read_completed(const struct buf *body, char *etag, struct ckpt_err *e
 	if (!c.error.code[0])
 		return c.done ? 0
 			      : err_set(e, EIO,
-					"the server answered the end of an upload with nonsense");
+					"the server's answer to the end of an upload makes no "
+					"sense");
 	(void)err_set(e, EIO, "the server answered 200, and then %.60s: %.160s", c.error.code,
 		      c.error.message);
 	if (!strcmp(c.error.code, "InternalError") || !strcmp(c.error.code, "SlowDown") ||

@@ -186,7 +186,7 @@ static void on_read(struct server *s, const struct wire_msg *m)
 	struct span span;
 
 	if (!f || m->head.n[2] > WIRE_READ_MAX || !span_of(f, m->head.n[1], m->head.n[2], &span))
-		(void)err_set(&e, EINVAL, "a read that is not possible");
+		(void)err_set(&e, EINVAL, "an impossible read was requested");
 	else if (!fetching_read(s, f, m->head.id, span, &e)) {
 		if (m->head.n[3]) /* no descriptor was left there, or they were closed */
 			server_file_unsend(f, span);
@@ -212,7 +212,7 @@ static void on_file(struct server *s, struct wire_msg *m)
 	struct ckpt_err e;
 
 	if (!store || !wire_get_seen(&m->head, &seen))
-		(void)err_set(&e, EINVAL, "a file that is not possible");
+		(void)err_set(&e, EINVAL, "an impossible file was requested");
 	else if (!io_check_relative(path, strlen(path), &e)) {
 		(void)jobs_start(s, m, store, (uint32_t)m->head.n[0], &seen);
 		return;
@@ -227,7 +227,7 @@ static void on_place(struct server *s, struct wire_msg *m)
 	struct ckpt_err e;
 
 	if (!store)
-		(void)err_set(&e, EINVAL, "a place that is not open");
+		(void)err_set(&e, EINVAL, "a place was used that is not open");
 	else if (!strcmp(path, ".") || !io_check_relative(path, strlen(path), &e)) {
 		(void)jobs_start(s, m, store, (uint32_t)m->head.n[0], NULL);
 		return;
@@ -285,7 +285,7 @@ static void on_begin(struct server *s, struct wire_msg *m)
 	struct ckpt_err e;
 
 	if (!store) {
-		(void)err_set(&e, EINVAL, "a place that is not open");
+		(void)err_set(&e, EINVAL, "a place was used that is not open");
 		server_answer(s, m->head.id, &e);
 		return;
 	}

@@ -112,7 +112,7 @@ int fetching_read(struct server *s, struct file *f, uint32_t id, struct span spa
 	struct waiter *w;
 
 	if (g->n_waiters >= MAX_WAITERS)
-		return err_set(e, EINVAL, "a read that is not possible");
+		return err_set(e, EINVAL, "an impossible read was requested");
 	w = calloc(1, sizeof(*w));
 	if (!w)
 		return err_nomem(e);

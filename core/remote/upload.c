@@ -125,7 +125,7 @@ int uploads_name(struct uploads *u, enum uploads_names which, const char *path, 
 
 static int no_part(struct ckpt_err *e, const char *path, unsigned number)
 {
-	return err_set(e, EINVAL, "'%s': a part %u that is not possible", path, number);
+	return err_set(e, EINVAL, "'%s': impossible part %u", path, number);
 }
 
 /* Under the lock. */
@@ -441,7 +441,8 @@ static int show(struct uploads *u, struct object *x, struct ckpt_err *e)
 	if (found == FOUND_UNKNOWN && rc != -EACCES)
 		x->state = UNKNOWN;
 	if (rc == -EEXIST)
-		return err_set(e, EEXIST, "'%s' has been made meanwhile by somebody else", x->path);
+		return err_set(e, EEXIST, "'%s' has meanwhile been created by somebody else",
+			       x->path);
 	return rc;
 }
 
@@ -454,7 +455,7 @@ static int check_whole(const struct uploads *u, struct ckpt_err *e)
 		for (size_t k = 0; whole && k < x->last; k++)
 			whole = x->parts[k].etag;
 		if (x && !whole)
-			return err_set(e, EINVAL, "'%s' is not whole", x->path);
+			return err_set(e, EINVAL, "'%s' is not complete", x->path);
 	}
 	return 0;
 }
@@ -562,7 +563,7 @@ static int withdraw(struct uploads *u, struct object *x, struct ckpt_err *e)
 	else if (x->id)
 		rc = u->ops->abort(u->store, x->path, x->id, e);
 	if (!rc && found == FOUND_UNKNOWN)
-		rc = err_set(e, EIO, "it may have appeared");
+		rc = err_set(e, EIO, "it may have become visible");
 	if (!rc && x->state != HELD && x->state != FRESH)
 		x->state = GONE;
 	return rc;

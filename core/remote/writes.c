@@ -112,7 +112,7 @@ static int enter(struct writes *w, uint64_t number, bool commits, struct session
 	struct session *s = number < w->n ? w->v[number] : NULL;
 
 	if (!s || s->ending)
-		return err_set(e, s ? ECANCELED : EINVAL, "a session that is over");
+		return err_set(e, s ? ECANCELED : EINVAL, "the session is over");
 	s->calls++;
 	s->committing |= commits;
 	*ret = s;
@@ -166,7 +166,7 @@ static int part(struct session *s, const struct write_call *c, struct ckpt_err *
 	if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode) || n[3] > WIRE_PART_MAX ||
 	    (uint64_t)st.st_size < n[3] || n[2] > UPLOAD_PARTS ||
 	    io_check_relative(c->text, strlen(c->text), e))
-		return err_set(e, EINVAL, "a part that is not possible");
+		return err_set(e, EINVAL, "an impossible part");
 	rc = hash(&b, e);
 	return rc ? rc : uploads_part(s->u, n[1], c->text, (unsigned)n[2], n[4] != 0, &b, e);
 }
@@ -177,7 +177,7 @@ static int name(struct session *s, const struct write_call *c, struct ckpt_err *
 	int rc = 0;
 
 	if (c->head.n[1] >= UPLOADS_NAMES)
-		return err_set(e, EINVAL, "names that are not possible");
+		return err_set(e, EINVAL, "impossible names");
 	for (; !rc && p < end; p += strlen(p) + 1) {
 		rc = io_check_relative(p, strlen(p), e);
 		if (!rc)
@@ -246,7 +246,7 @@ static int end(struct writes *w, const struct write_call *c, struct buf *text, u
 		SCOPED_LOCK(&w->lock);
 		s = c->head.n[0] < w->n ? w->v[c->head.n[0]] : NULL;
 		if (!s || s->ending)
-			return err_set(e, EINVAL, "a session that is over");
+			return err_set(e, EINVAL, "the session is over");
 		s->ending = true;
 	}
 	start_ending(s);

@@ -98,7 +98,7 @@ static void on_doctype(void *arg, const XML_Char *name, const XML_Char *sysid,
 	(void)sysid;
 	(void)pubid;
 	(void)has_internal;
-	stop(s, err_set(s->e, EIO, "XML with a document type refused"));
+	stop(s, err_set(s->e, EIO, "XML with a document type, which is refused"));
 }
 
 int xml_parse(const char *p, size_t len, xml_fn *fn, void *arg, struct ckpt_err *e)

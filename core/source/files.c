@@ -525,7 +525,7 @@ int files_open(struct files *f, uint32_t i, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	if (source_fd(s) < 0)
-		return err_set(e, ENOTSUP, "'%s' is no file of this machine", path);
+		return err_set(e, ENOTSUP, "'%s' is not a file of this machine", path);
 	fd = fcntl(source_fd(s), F_DUPFD_CLOEXEC, 0);
 	return fd < 0 ? err_sys(e, errno, "open '%s'", path) : fd;
 }

@@ -287,7 +287,7 @@ static int look_singly(struct tree *t, const char *path, struct place_seen *ret,
 	}
 	rc = rplace_call(t->there, &c, what, strlen(what) + 1, e);
 	if (!rc && c.head.n[1] && !wire_get_seen(&c.head, ret))
-		rc = err_set(e, EPROTO, "ckptfs-fetch sent numbers that mean nothing");
+		rc = err_set(e, EPROTO, "ckptfs-fetch sent invalid numbers");
 	call_release(&c);
 	if (rc)
 		return rc;
@@ -601,7 +601,7 @@ static int find_kind(struct tree *t, const char *address, struct ckpt_err *e)
 	if (rc > 0)
 		return seen.kind != PLACE_FILE;
 	/* Without listings it may be a directory: then names are found in it. */
-	return t->no_list ? 1 : err_sys(e, ENOENT, "nothing is there");
+	return t->no_list ? 1 : err_set(e, ENOENT, "there is no such directory or object");
 }
 
 /* The directory that the file at `root` is in. */
@@ -645,6 +645,16 @@ static struct link_key key_of(const struct place_options *o)
 				  .retry_ms = min_u64(o->retry_s, UINT32_MAX / 1000) * 1000 };
 }
 
+/* Says which address it was, unless the message begins with it. */
+static int wrap_open(const char *address, struct ckpt_err *e)
+{
+	char shown[200], begin[sizeof(shown) + 2];
+
+	(void)snprintf(begin, sizeof(begin), "'%s'",
+		       text_show_address(address, shown, sizeof(shown)));
+	return strncmp(e->msg, begin, strlen(begin)) ? err_wrap(e, "open %s", begin) : -e->code;
+}
+
 int remote_open_new(const char *address, const struct place_options *o, struct place **ret,
 		    struct rplace **ret_place, char **ret_root, struct ckpt_err *e)
 {
@@ -653,13 +663,12 @@ int remote_open_new(const char *address, const struct place_options *o, struct p
 	autofree char *root = NULL;
 	struct tree *t = NULL;
 	struct link *l;
-	char shown[200];
 	int rc = refuse_secrets(address, e);
 
 	if (!rc)
 		rc = link_get(&key, &l, e);
 	if (rc)
-		return err_wrap(e, "open '%s'", text_show_address(address, shown, sizeof(shown)));
+		return wrap_open(address, e);
 	rc = open_tree(l, address, -1, o ? o : &none, &t, &root, e);
 	if (!rc) {
 		cut_slashes(root);
@@ -670,7 +679,7 @@ int remote_open_new(const char *address, const struct place_options *o, struct p
 		tree_put(t);
 	link_put(l);
 	if (rc)
-		return err_wrap(e, "open '%s'", text_show_address(address, shown, sizeof(shown)));
+		return wrap_open(address, e);
 	*ret_root = steal_ptr(&root);
 	return 0;
 }
@@ -746,11 +755,7 @@ static int open_at(const char *address, const struct place_options *o, struct pl
 int remote_open(const char *address, const struct place_options *o, struct place **ret,
 		char **ret_root, const char **ret_file, struct ckpt_err *e)
 {
-	char shown[200];
-
-	return open_at(address, o, ret, ret_root, ret_file, e)
-		       ? err_wrap(e, "open '%s'", text_show_address(address, shown, sizeof(shown)))
-		       : 0;
+	return open_at(address, o, ret, ret_root, ret_file, e) ? wrap_open(address, e) : 0;
 }
 
 void place_rest(void)

@@ -134,7 +134,7 @@ static int new_room(const struct wire_head *h, int fd, uint64_t size, struct roo
 	    !map_layout(size, h->n[2], &r->view) || r->view.n_segments > MAX_SEGMENTS ||
 	    st.st_size < 0 || (uint64_t)st.st_size < r->view.bytes) {
 		free(r);
-		return err_set(e, EPROTO, "ckptfs-fetch sent a map that is none");
+		return err_set(e, EPROTO, "ckptfs-fetch sent an invalid map");
 	}
 	r->v = calloc((size_t)r->view.n_segments + 1, sizeof(struct rseg *));
 	if (!r->v) {

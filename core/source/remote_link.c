@@ -385,7 +385,7 @@ static bool hear(struct link *l, struct wire_msg *m)
 		return true;
 	}
 	if (rc == -EPROTO) {
-		go_down(l, EIO, "ckptfs-fetch sent what is no message");
+		go_down(l, EIO, "ckptfs-fetch sent an invalid message");
 		return false;
 	}
 	on_death(l);

@@ -421,7 +421,7 @@ int writing_part(struct writing *w, uint32_t file, const char *path, uint64_t si
 	int rc;
 
 	if (number != 1 && (!number || off >= size))
-		return err_set(e, EINVAL, "'%s': a part %u that is not possible", path, number);
+		return err_set(e, EINVAL, "'%s': impossible part %u", path, number);
 	rc = buf ? part_fd(&fd, e) : err_nomem(e);
 	for (uint64_t at = 0, n; !rc && at < len; at += n) {
 		n = min_u64(PIECE, len - at);
@@ -537,7 +537,7 @@ void writing_close(struct writing *w, char *left, size_t cap)
 	if (w->in_commit)
 		(void)snprintf(
 			left, cap,
-			"its last step had begun, and is finished: look whether it is there");
+			"its last step had begun, and is finished: check whether it is there");
 	if (!hasty) {
 		SCOPED_LOCK(&w->lock);
 		while (w->senders)

@@ -239,13 +239,9 @@ static const struct {
 	  0 },
 	{ "[default]\nweb_identity_token_file = f\n", { NULL }, creds_instance, NULL, 0 },
 	{ "[default]\nrole_arn = r\n" KEYS, { NULL }, NULL, "has a role_arn", -EINVAL },
-	{ "[default]\nsso_start_url = u\n", { NULL }, NULL, "is of SSO", -EINVAL },
-	{ "[default]\nsso_session = u\n", { NULL }, NULL, "is of SSO", -EINVAL },
-	{ "[profile p]\nsso_session = u\n",
-	  { "AWS_PROFILE", "p" },
-	  NULL,
-	  "'p' is of SSO",
-	  -EINVAL },
+	{ "[default]\nsso_start_url = u\n", { NULL }, NULL, "uses SSO", -EINVAL },
+	{ "[default]\nsso_session = u\n", { NULL }, NULL, "uses SSO", -EINVAL },
+	{ "[profile p]\nsso_session = u\n", { "AWS_PROFILE", "p" }, NULL, "'p' uses SSO", -EINVAL },
 	{ "", { "AWS_PROFILE", "p" }, creds_instance, NULL, 0 },
 	{ "", { "AWS_WEB_IDENTITY_TOKEN_FILE", "f" }, creds_instance, NULL, 0 },
 	{ "", { "AWS_ROLE_ARN", "r" }, creds_instance, NULL, 0 },
@@ -428,9 +424,9 @@ START_TEST(the_agent_of_a_container_is_asked)
 	expect(NULL, "A1", "SECRET", "T");
 	creds_free(creds);
 	(void)setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://example.com/x", 1);
-	expect_error(NULL, -EINVAL, "neither of https nor of this machine");
+	expect_error(NULL, -EINVAL, "neither an https address nor on this machine");
 	(void)setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1.example.com/x", 1);
-	expect_error(NULL, -EINVAL, "neither of https nor of this machine");
+	expect_error(NULL, -EINVAL, "neither an https address nor on this machine");
 }
 END_TEST
 
@@ -526,7 +522,8 @@ static const char *const not_agents[] = {
 START_LOOP_TEST(a_token_goes_to_this_machine_or_by_https_only, ARRAY_LEN(not_agents))
 {
 	(void)setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", not_agents[_i], 1);
-	expect_error(NULL, -EINVAL, "neither of https nor of this machine, refused");
+	expect_error(NULL, -EINVAL,
+		     "neither an https address nor on this machine, which is refused");
 }
 END_TEST
 

@@ -270,7 +270,7 @@ static const struct {
 	{ { { 200, NULL, "[" FILE_OF("sub/a") "]" } }, 0, "1 a 8" },
 	{ { { 200, NULL, "" } }, -EIO, "the server's answer is empty" },
 	{ { { 200, NULL, "<html>" } }, -EIO, "the server's answer is not JSON" },
-	{ { { 200, NULL, "{}" } }, -EIO, "answered with what is not a list" },
+	{ { { 200, NULL, "{}" } }, -EIO, "answer is not a list" },
 	{ { { 200, NULL, "[3]" } }, -EIO, "has '', which is not in 'sub'" },
 	{ { { 200, NULL, "[{\"type\":\"file\",\"path\":3}]" } }, -EIO, "which is not in 'sub'" },
 	{ { { 200, NULL, "[" FILE_OF("a") "]" } }, -EIO, "has 'a', which is not in 'sub'" },

@@ -252,7 +252,7 @@ START_TEST(an_empty_bucket_is_an_empty_directory)
 	ck_assert_msg(!store_list(store, ".", note, &b, &e), "%s", e.msg);
 	ck_assert_uint_eq(b.len, 0);
 	ck_assert_int_eq(store_list(store, "a", note, &b, &e), -ENOENT);
-	ck_assert_str_eq(e.msg, "'s3://b/a': no object has a key that begins so");
+	ck_assert_str_eq(e.msg, "'s3://b/a': no object has a key that begins like this");
 	stop();
 }
 END_TEST
@@ -994,12 +994,22 @@ static const struct {
 	  "",
 	  "0000000000000000000000000000000G",
 	  NULL },
-	{ PUT, { { 200, NULL, NULL } }, -EIO, "gave what it stored no ETag", "", NULL },
-	{ PUT, { { 200, "ETag: \"\"\r\n", NULL } }, -EIO, "gave what it stored no ETag", "", NULL },
+	{ PUT,
+	  { { 200, NULL, NULL } },
+	  -EIO,
+	  "did not return an ETag for what it stored",
+	  "",
+	  NULL },
+	{ PUT,
+	  { { 200, "ETag: \"\"\r\n", NULL } },
+	  -EIO,
+	  "did not return an ETag for what it stored",
+	  "",
+	  NULL },
 	{ PUT,
 	  { { 200, "ETag: " LONG LONG LONG LONG "\r\n", NULL } },
 	  -EIO,
-	  "an ETag that is not one",
+	  "an invalid ETag",
 	  "",
 	  "PUT /b/k\n" },
 	{ PUT, { { 400, NULL, CODE("BadDigest") }, { 200, RIGHT, NULL } }, 0, "", MD5, NULL },
@@ -1063,11 +1073,16 @@ static const struct {
 	  "",
 	  "a",
 	  "POST /b/k?uploads=\nPOST /b/k?uploads=\n" },
-	{ BEGIN, { { 200, NULL, STARTED("<UploadId/>") } }, -EIO, "did not name it", "", NULL },
+	{ BEGIN,
+	  { { 200, NULL, STARTED("<UploadId/>") } },
+	  -EIO,
+	  "returned no ID for it",
+	  "",
+	  NULL },
 	{ BEGIN,
 	  { { 200, NULL, "<x><UploadId>u</UploadId></x>" } },
 	  -EIO,
-	  "did not name it",
+	  "returned no ID for it",
 	  "",
 	  NULL },
 	{ BEGIN, { { 200, NULL, "" } }, -EIO, "not the XML", "", NULL },
@@ -1088,7 +1103,7 @@ static const struct {
 	{ COMPLETE,
 	  { { 200, NULL, "<x/>" } },
 	  -EIO,
-	  "the end of an upload with nonsense",
+	  "the end of an upload makes no sense",
 	  "",
 	  NULL },
 	{ COMPLETE, { { 200, NULL, "" } }, -EIO, "not the XML", "", NULL },
@@ -1277,7 +1292,7 @@ START_TEST(an_upload_whose_id_is_too_long_is_refused)
 	script_set(&reply, 1);
 	start(serve_script, "s3://b");
 	ck_assert_int_eq(write_something(BEGIN, gives, &doubtful, &e), -EIO);
-	ck_assert_msg(strstr(e.msg, "did not name it") != NULL, "%s", e.msg);
+	ck_assert_msg(strstr(e.msg, "returned no ID for it") != NULL, "%s", e.msg);
 	buf_release(&xml);
 	stop();
 }

@@ -349,7 +349,7 @@ START_TEST(nothing_is_visible_before_the_commit)
 	ck_assert_int_eq(give(u, 1, "b", 1, true, "bb", &e), 0);
 	ck_assert_uint_eq(count(store.objects), 0);
 	ck_assert_int_eq(uploads_commit(u, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, "'a' is not whole");
+	ck_assert_str_eq(e.msg, "'a' is not complete");
 	ck_assert_uint_eq(count(store.objects), 0);
 	uploads_undo(u, &left);
 	ck_assert_uint_eq(left.len, 0);
@@ -421,7 +421,7 @@ START_TEST(what_somebody_else_has_made_stays)
 	(void)snprintf(make(store.objects, "b")->bytes, BYTES, "his");
 	u = begin(true, 4);
 	ck_assert_int_eq(write_all(u, &e), -EEXIST);
-	ck_assert_str_eq(e.msg, "'b' has been made meanwhile by somebody else");
+	ck_assert_str_eq(e.msg, "'b' has meanwhile been created by somebody else");
 	uploads_undo(u, &left);
 	ck_assert(has("b", "his"));
 	ck_assert_uint_eq(count(store.objects), 1);
@@ -485,12 +485,12 @@ static const struct {
 	const char *how, *why; /* why: of what is left; NULL: nothing is */
 	bool visible;
 } points[] = {
-	{ "aa.", NULL, false },			  /* it was there, and is removed */
-	{ "bb.", NULL, false },			  /* it was not */
-	{ "a", "it may have appeared", true },	  /* never known */
-	{ "aab.", "it may have appeared", true }, /* although a removal would work */
-	{ "aa.b.", "a call fails", true },	  /* there, and cannot be removed */
-	{ "b", "it may have appeared", false },	  /* not there, which nobody knows */
+	{ "aa.", NULL, false },				/* it was there, and is removed */
+	{ "bb.", NULL, false },				/* it was not */
+	{ "a", "it may have become visible", true },	/* never known */
+	{ "aab.", "it may have become visible", true }, /* although a removal would work */
+	{ "aa.b.", "a call fails", true },		/* there, and cannot be removed */
+	{ "b", "it may have become visible", false },	/* not there, which nobody knows */
 };
 
 START_LOOP_TEST(while_the_commit_point_may_be_visible_the_rest_stays, ARRAY_LEN(points))

@@ -586,7 +586,7 @@ START_TEST(a_wrong_checksum_is_known_from_then_on)
 	packed[packed_n - 1] ^= 1;
 	for (int i = 0; i < 3; i++) {
 		ck_assert_int_eq(blockcache_get(c, &item, 2, 1, &b, &pin, &e), -ERR_CORRUPT);
-		ck_assert_int_eq(strncmp(e.msg, "crc32c: the bytes have ", 23), 0);
+		ck_assert_int_eq(strncmp(e.msg, "crc32c: the checksum of the bytes is ", 23), 0);
 		if (i)
 			ck_assert_uint_eq(s.reads, reads);
 		reads = s.reads;

@@ -1292,7 +1292,7 @@ START_TEST(what_somebody_else_has_made_stays_unless_it_may_be_replaced)
 	put_object("small", 5);
 	w = writing_at("s3://b", true);
 	ck_assert_int_eq(write_checkpoint(w, &e), -EEXIST);
-	ck_assert_msg(strstr(e.msg, "'small' has been made meanwhile by somebody else") != NULL,
+	ck_assert_msg(strstr(e.msg, "'small' has meanwhile been created by somebody else") != NULL,
 		      "%s", e.msg);
 	writing_close(w, left, sizeof(left));
 	ck_assert_str_eq(left, "the checkpoint that was there before is gone"); /* last.old */
@@ -1346,7 +1346,7 @@ START_TEST(a_commit_that_is_not_waited_for_is_said_to_be_finished)
 	ck_assert_int_eq(writing_commit(w, &e), -ECANCELED);
 	writing_close(w, left, sizeof(left));
 	ck_assert_str_eq(left,
-			 "its last step had begun, and is finished: look whether it is there");
+			 "its last step had begun, and is finished: check whether it is there");
 	while (!stored_right("small", 100)) {
 		ck_assert_uint_lt(clock_ns(), end);
 		(void)usleep(1000);
@@ -1396,7 +1396,7 @@ START_TEST(parts_and_names_have_bounds)
 	struct writing *w = writing_at("s3://b", true);
 
 	ck_assert_int_eq(writing_part(w, 0, "a", 100, 0, read_known, NULL, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, "'a': a part 0 that is not possible");
+	ck_assert_str_eq(e.msg, "'a': impossible part 0");
 	ck_assert_int_eq(writing_part(w, 0, "a", 100, 2, read_known, NULL, &e), -EINVAL);
 	ck_assert_int_eq(writing_part(w, 0, "a", 0, 2, read_known, NULL, &e), -EINVAL);
 	ck_assert_int_eq(writing_part(w, 0, "a", 100, 1, read_known, &rc, &e), -ENODATA);
@@ -1432,7 +1432,7 @@ START_TEST(a_name_that_leads_elsewhere_is_refused_by_the_fetcher)
 		if (!rc)
 			rc = writing_flush(w, &e);
 		ck_assert_msg(rc == -EINVAL, "%d: %s", rc, e.msg);
-		ck_assert_str_eq(e.msg, "a part that is not possible");
+		ck_assert_str_eq(e.msg, "an impossible part");
 		/* It stays so. */
 		ck_assert_int_eq(write_file(w, "small", 5, &e), -EINVAL);
 		writing_close(w, left, sizeof(left));
