@@ -131,7 +131,7 @@ int io_check_relative(const char *path, size_t len, struct ckpt_err *e)
 		if (!n || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.'))
 			return err_set(
 				e, ERR_CORRUPT,
-				"file name '%.*s' refused: it leaves or restates its directory",
+				"file name '%.*s' refused: an element of it is empty, '.' or '..'",
 				(int)len, path);
 		p += n + 1;
 	}

@@ -31,7 +31,7 @@ static inline int sized_take(void *to, size_t to_size, const void *from, size_t 
 	for (size_t i = to_size; i < from_size; i++)
 		if (((const char *)from)[i])
 			return err_set(e, ERR_UNSUPPORTED,
-				       "struct %s has what libckpt %s does not know", name,
+				       "struct %s has members that libckpt %s does not know", name,
 				       CKPTFS_VERSION);
 	sized_copy(to, to_size, from, from_size);
 	return 0;

@@ -287,8 +287,8 @@ int text_glob_check(uint64_t steps, const char *what, struct ckpt_err *e)
 {
 	return steps ? 0
 		     : err_set(e, EFBIG,
-			       "%s: holding the globs against all names takes more than %llu "
-			       "steps: use fewer or simpler ones",
+			       "%s: matching all names with the globs takes more than %llu steps: "
+			       "use fewer or simpler globs",
 			       what, (unsigned long long)TEXT_GLOB_STEPS);
 }
 

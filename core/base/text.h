@@ -47,6 +47,11 @@ int text_glob_check(uint64_t steps, const char *what, struct ckpt_err *e);
 
 /* "1.5 GiB" into out[16]. */
 const char *text_size(uint64_t bytes, char out[static 16]);
+/* The ending of a noun after a number: "1 tensor", "2 tensors". */
+static inline const char *text_s(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
 /* "145,216" and, from a million on, three digits: "7.24 B". */
 const char *text_count(uint64_t n, char out[static 16]);
 /* "7,241,732,096" */

@@ -150,7 +150,7 @@ static int open_world(struct world *w, struct ckpt_err *e)
 	if (rc != MPI_SUCCESS)
 		return mpi_failed(rc, "start", e);
 	if (level < MPI_THREAD_FUNNELED)
-		return err_set(e, ERR_UNSUPPORTED, "MPI: start: it allows no threads beside it");
+		return err_set(e, ERR_UNSUPPORTED, "MPI: start: it does not support threads");
 	rc = MPI_Comm_dup(MPI_COMM_WORLD, &w->comm);
 	if (rc == MPI_SUCCESS)
 		rc = MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);

@@ -77,8 +77,8 @@ static int name_beside(const struct site *p, const char *suffix, char out[static
 {
 	if (snprintf(out, NAME_MAX + 1, "%s%s", p->name, suffix) > NAME_MAX)
 		return err_set(e, ENAMETOOLONG,
-			       "'%s': the name is so long that '%s' does not fit behind it",
-			       p->path, suffix);
+			       "'%s': the name is too long for '%s' to be appended", p->path,
+			       suffix);
 	return 0;
 }
 
@@ -211,8 +211,10 @@ static bool is_megatron_file(int dir, const char *name)
 
 int site_refuse_existing(const char *path, struct ckpt_err *e)
 {
-	return err_set(e, EEXIST,
-		       "'%s' already exists and is not empty: use overwrite to replace it", path);
+	return err_set(
+		e, EEXIST,
+		"'%s' already exists and is not empty: use the option overwrite to replace it",
+		path);
 }
 
 int site_refuse_loss(const char *path, const char *name, struct ckpt_err *e)

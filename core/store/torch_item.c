@@ -298,8 +298,8 @@ static int tensor_bytes(enum ckpt_dtype dtype, size_t n_dims, const uint64_t *sh
 		return err_set(e, ERR_UNSUPPORTED, "a torch.save archive cannot hold %s",
 			       dtype_info(dtype)->name);
 	if (n_dims > CKPT_MAX_DIMS)
-		return err_set(e, EINVAL, "%zu dimensions, at most %d are possible", n_dims,
-			       CKPT_MAX_DIMS);
+		return err_set(e, EINVAL, "%zu dimensions are too many: at most %d are possible",
+			       n_dims, CKPT_MAX_DIMS);
 	if (!box_volume(n_dims, shape, &volume) || ckd_mul(ret, volume, dtype_info(dtype)->size) ||
 	    *ret > INT64_MAX)
 		return err_set(e, EOVERFLOW, "more than 2^63 - 1 bytes");

@@ -454,11 +454,11 @@ static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_
 static int check_options(const struct writer_dcp_opts *o, struct ckpt_err *e)
 {
 	if (o->threads > WRITER_DCP_MAX_THREADS)
-		return err_set(e, EINVAL, "%u threads, at most %d are possible", o->threads,
-			       WRITER_DCP_MAX_THREADS);
+		return err_set(e, EINVAL, "%u threads are too many: at most %d are possible",
+			       o->threads, WRITER_DCP_MAX_THREADS);
 	if (o->zstd_level < ZSTD_minCLevel() || o->zstd_level > ZSTD_maxCLevel())
-		return err_set(e, EINVAL, "zstd level %d, the highest is %d", o->zstd_level,
-			       ZSTD_maxCLevel());
+		return err_set(e, EINVAL, "there is no zstd level %d: the highest is %d",
+			       o->zstd_level, ZSTD_maxCLevel());
 	if (o->buffer && o->buffer < DCP_FILE_MIN_BUFFER)
 		return err_set(e, EINVAL, "a buffer of %zu bytes, it needs %d", o->buffer,
 			       DCP_FILE_MIN_BUFFER);

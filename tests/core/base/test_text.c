@@ -304,8 +304,8 @@ START_TEST(steps_of_globs_are_counted_over_all_names)
 	ck_assert_uint_eq(left, 1);
 	ck_assert_int_eq(text_glob_check(left, "x", &e), 0);
 	ck_assert_int_eq(text_glob_check(0, "x", &e), -EFBIG);
-	ck_assert_str_eq(e.msg, "x: holding the globs against all names takes more than 2147483648 "
-				"steps: use fewer or simpler ones");
+	ck_assert_str_eq(e.msg, "x: matching all names with the globs takes more than 2147483648 "
+				"steps: use fewer or simpler globs");
 }
 END_TEST
 

@@ -154,7 +154,8 @@ START_TEST(an_old_checkpoint_is_replaced_when_asked_for)
 {
 	must_save('a', false);
 	REFUSED(save('b', false, &e), EEXIST,
-		"'%s' already exists and is not empty: use overwrite to replace it", dest);
+		"'%s' already exists and is not empty: use the option overwrite to replace it",
+		dest);
 	ck_assert_int_eq(tag_at("ckpt"), 'a');
 	must_save('b', true);
 	ck_assert_int_eq(tag_at("ckpt"), 'b');
@@ -177,7 +178,8 @@ START_TEST(where_errors_have_no_names_two_renames_do)
 	must_save('a', false);
 	fault_sftp_renames();
 	REFUSED(save('b', false, &e), EEXIST,
-		"'%s' already exists and is not empty: use overwrite to replace it", dest);
+		"'%s' already exists and is not empty: use the option overwrite to replace it",
+		dest);
 	must_save('b', true);
 	ck_assert_int_eq(tag_at("ckpt"), 'b');
 	only_dest_is_there();
@@ -313,7 +315,8 @@ START_TEST(what_the_new_checkpoint_has_as_well_is_replaced)
 		dest);
 	ck_assert_int_eq(staging_check(dest, over, NULL, &ok), 0);
 	REFUSED(staging_check(dest, NULL, NULL, &e), EEXIST,
-		"'%s' already exists and is not empty: use overwrite to replace it", dest);
+		"'%s' already exists and is not empty: use the option overwrite to replace it",
+		dest);
 	REQUIRE(!staging_begin(dest, over, NULL, &s, &ok) && !fill(s, 'b', &ok));
 	put_file(fd, "notes", "x", 1);
 	REFUSED(staging_commit(s, &e), ENOTEMPTY,
@@ -376,7 +379,7 @@ START_TEST(places_that_cannot_be)
 	memset(name, 'n', 243);
 	(void)snprintf(path, sizeof(path), "%s/%s", dir, name);
 	REFUSED(staging_check(path, staging_alone, NULL, &e), ENAMETOOLONG,
-		"'%s': the name is so long that '.partial.lock' does not fit behind it", path);
+		"'%s': the name is too long for '.partial.lock' to be appended", path);
 	ck_assert_uint_eq(entries("."), 2);
 }
 END_TEST

@@ -853,8 +853,8 @@ START_LOOP_TEST(impossible_options_are_refused, 3)
 	static const struct {
 		struct writer_dcp_opts opts;
 		const char *msg;
-	} v[] = { { { .threads = 1025 }, "1025 threads, at most 1024 are possible" },
-		  { { .zstd_level = 23 }, "zstd level 23, the highest is 22" },
+	} v[] = { { { .threads = 1025 }, "1025 threads are too many: at most 1024 are possible" },
+		  { { .zstd_level = 23 }, "there is no zstd level 23: the highest is 22" },
 		  { { .buffer = 1 }, "a buffer of 1 bytes, it needs 131072" } };
 	struct ckpt_storage_writer w = { 0 };
 	struct ckpt_err e = { 0 };

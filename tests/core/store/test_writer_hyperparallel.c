@@ -129,7 +129,7 @@ START_TEST(dtypes_that_safetensors_lacks_are_refused)
 	saved_add(&r, &s, "z", "tensors/z", SAVED_MESH, CKPT_DTYPE_C128, 1, DIMS(4));
 	saved_dicts(&s);
 	ck_assert_int_eq(save(&w, &o, dest, &e), -ERR_UNSUPPORTED);
-	ck_assert_str_eq(e.msg, "'z': safetensors has no complex128");
+	ck_assert_str_eq(e.msg, "'z': safetensors has no type complex128");
 	REQUIRE(!there("ckpt") && !there("ckpt.partial") && !there("ckpt.partial.lock"));
 }
 END_TEST

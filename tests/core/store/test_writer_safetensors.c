@@ -196,10 +196,11 @@ START_TEST(what_safetensors_cannot_hold_is_refused)
 	REFUSED(ERR_UNSUPPORTED, "'opt.step': an object, but safetensors holds only tensors");
 	s.n = 1;
 	saved_add(&r, &s, "z", "tensors/z", SAVED_WHOLE, CKPT_DTYPE_C128, 1, DIMS(1));
-	REFUSED(ERR_UNSUPPORTED, "'z': safetensors has no complex128");
+	REFUSED(ERR_UNSUPPORTED, "'z': safetensors has no type complex128");
 	s.n = 1;
 	saved_add(&r, &s, "\xff", "tensors/%FF", SAVED_WHOLE, CKPT_DTYPE_F16, 1, DIMS(1));
-	REFUSED(ERR_UNSUPPORTED, "'%FF': safetensors requires names in UTF-8, which this is not");
+	REFUSED(ERR_UNSUPPORTED,
+		"'%FF': safetensors requires names in UTF-8, but this name is not in UTF-8");
 }
 END_TEST
 
