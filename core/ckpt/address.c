@@ -100,7 +100,7 @@ void address_explain_name(const char *root, struct ckpt_err *e)
 	} names[] = {
 		{ "*.orbax-checkpoint-tmp*", "an Orbax save that has not finished" },
 		{ "*.{partial,partial.old}", "a save or export of ckptfs that has not finished" },
-		{ "*.{tmp,incomplete,part}", "something that has not been written to its end" },
+		{ "*.{tmp,incomplete,part}", "something that has not been completely written" },
 	};
 	const char *slash = strrchr(root, '/'), *base = slash ? slash + 1 : root;
 
@@ -147,12 +147,16 @@ static int meant(struct ckpt *run, const char *path, const char *name, char **re
 
 	if (!strcmp(name, "latest")) {
 		if (run_latest(run->run, &slot) || run_about(run->run, slot, &about))
-			return err_set(e, ENOENT,
-				       "open '%s': none of the run's checkpoints is the latest",
-				       path);
+			return err_set(
+				e, ENOENT,
+				"open '%s': the run's latest checkpoint cannot be determined",
+				path);
 		return asprintf(ret, "%s/%s", run->root, about.name) < 0 ? err_nomem(e) : 0;
 	}
-	(void)err_set(e, ENOENT, "open '%s': there is no such checkpoint in the run", path);
+	(void)err_set(
+		e, ENOENT,
+		"open '%s': there is no such file or directory, and no such checkpoint in the run",
+		path);
 	for (slot = 1; !run_next(run->run, &slot, &about); slot++)
 		nearest_try(&near, about.name, strlen(about.name), slot);
 	for (size_t i = 0; i < near.n; i++)

@@ -295,7 +295,8 @@ static int doubt_parent(struct finder *f, const char *name, const struct stat *s
 	 * In a sticky directory such as /tmp, others can link another user's file under a new name.
 	 */
 	if (trust_others_write(parent, checkpoint) && st->st_nlink != 1)
-		return refuse(f, name, "it has %ju names, in a directory that others can write to",
+		return refuse(f, name,
+			      "it has %ju hard links, in a directory that others can write to",
 			      (uintmax_t)st->st_nlink);
 	return 0;
 }
@@ -641,7 +642,7 @@ int assets_read(const struct assets *a, size_t i, void *buf, size_t len, uint64_
 	if (!text)
 		return files_read(a->files, (uint32_t)i, buf, len, off, e);
 	if (!range_ok(off, len, a->v[i].size))
-		return err_set(e, EIO, "'%s' is shorter", a->v[i].path);
+		return err_set(e, EIO, "'%s' has become shorter", a->v[i].path);
 	memcpy(buf, text + off, len);
 	return 0;
 }

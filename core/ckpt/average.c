@@ -145,8 +145,8 @@ static int parse_window(const char *text, uint32_t *ret_n, double *ret_decay, st
 		at = end + 1;
 		if (strncmp(at, "last:", 5) != 0)
 			return err_set(e, EINVAL,
-				       "option 'average': '%.200s' does not say of how many: write "
-				       "ema:0.9:last:8",
+				       "option 'average': '%.200s' does not say how many "
+				       "checkpoints: write ema:0.9:last:8",
 				       text);
 	}
 	if (!text_take(&at, "last:"))
@@ -249,11 +249,10 @@ int average_of_one(const char *text, struct average_plan *ret, struct ckpt_err *
 	int rc = parse_window(text, &n, &decay, e);
 
 	if (rc > 0)
-		return err_set(
-			e, EINVAL,
-			"option 'average': '%.200s' is of the checkpoints of a run, and this "
-			"is a checkpoint: give the run's directory",
-			text);
+		return err_set(e, EINVAL,
+			       "option 'average': '%.200s' names checkpoints of a run, but this is "
+			       "a checkpoint: give the run's directory",
+			       text);
 	if (!rc)
 		rc = parse_list(text, ret, e);
 	for (size_t i = 0; !rc && i < ret->n; i++) {

@@ -76,8 +76,8 @@ static void warn_of_cache(struct ckpt *c, const struct ckpt_opts *o)
 		o->warn(o->warn_arg, n.note);
 	else if (o->warn && o->cache_dir && strcmp(o->cache_dir, "none") != 0 && !is_remote &&
 		 !names_address(*o))
-		o->warn(o->warn_arg, "cache_dir= changes nothing for a path: open file://PATH to "
-				     "keep its bytes there");
+		o->warn(o->warn_arg,
+			"cache_dir= has no effect on a path: to cache its bytes, open file://PATH");
 }
 
 /* o: NULL for a run, in which nothing else is looked for. */
@@ -94,10 +94,9 @@ static int open_root(struct ckpt *c, const char *path, const struct ckpt_opts *o
 	if (rc)
 		return rc;
 	if (!c->file && format_is_unfinished(strrchr(c->root, '/') + 1))
-		return err_set(
-			e, ENOENT,
-			"its name is that of an Orbax save that has not finished: wait until "
-			"it has its final name, or take another step");
+		return err_set(e, ENOENT,
+			       "its name is that of an Orbax save that has not finished: wait "
+			       "until it has its final name, or use another step");
 	c->dir = strdup(c->root);
 	if (!c->dir)
 		return err_nomem(e);
@@ -228,10 +227,9 @@ static int open_shown_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt
 	if (!o->runs)
 		return refuse_run(c->run, e);
 	if (o->index && strcmp(o->index, ":memory:") != 0)
-		return err_set(
-			e, EINVAL,
-			"option 'index': each checkpoint of a run has its own; ':memory:' is "
-			"the only one for all");
+		return err_set(e, EINVAL,
+			       "option 'index': each checkpoint of a run has an index of its own, "
+			       "so only ':memory:' can be given");
 	c->tree = run_tree(c->run);
 	c->totals.format = "run";
 	c->totals.index = c->totals.identity = c->totals.model_prefix = "";

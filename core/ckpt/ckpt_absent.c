@@ -47,8 +47,9 @@ bool engine_why_absent(const struct engine *eng, const char *face, const char *n
 			return false;
 		(void)snprintf(why, cap, "%s", gguf.missing);
 	} else if (!about.has_model && (!strcmp(face, "hf") || !strcmp(face, "pt"))) {
-		(void)snprintf(why, cap,
-			       "there is no model, whose tensors' names would not differ");
+		(void)snprintf(
+			why, cap,
+			"there is no model, because two of its tensors would have the same name");
 	} else if (!strcmp(face, "hf") && is_asset(name)) {
 		(void)snprintf(why, cap,
 			       "there is no %.80s, beside the checkpoint or in assets=", name);

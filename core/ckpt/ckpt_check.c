@@ -118,6 +118,7 @@ static int check_tensor(struct run *r, size_t number, struct ckpt_err *e)
 	if (t->state == TENSOR_OVERLAPPING)
 		report(r->k, t->fqn, t->fqn_len, t->fault ? t->fault : "its chunks overlap", false);
 	if (otensor_open(eng->fetch, number, &items, &why)) {
+		ckpt_drop_name(t->fqn, t->fqn_len, &why);
 		report(r->k, t->fqn, t->fqn_len, why.msg, false);
 		return 0;
 	}
@@ -182,7 +183,7 @@ static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *
 	 * CRC.
 	 */
 	if (m->crc && m->crc != crc)
-		return err_set(e, ERR_CORRUPT, "record '%.*s' has CRC %08x, %08x is recorded",
+		return err_set(e, ERR_CORRUPT, "record '%.*s' has CRC %08x, but %08x is recorded",
 			       (int)min_u64(m->name_len, 80), m->name, crc, m->crc);
 	x->r->k->crcs += m->crc != 0;
 	return 0;
@@ -204,7 +205,8 @@ static int check_data(struct run *r, const struct chunk_loc *loc, uint64_t needs
 	if (rc)
 		return rc;
 	if (!item_is_plain(&item) && b.size < needs)
-		return err_set(e, ERR_CORRUPT, "it decodes to %llu bytes, its tensor needs %llu",
+		return err_set(e, ERR_CORRUPT,
+			       "it decodes to %llu bytes, but its tensor needs %llu",
 			       (unsigned long long)b.size, (unsigned long long)needs);
 	n = b.read(b.arg, 0, magic, sizeof(magic), e);
 	if (n < 0)

@@ -415,6 +415,7 @@ static int merge(void *arg, void *item, const void *result)
 	if (!p->why.code && !(p->differs && !p->of.values)) {
 		if (s->why.code) {
 			p->why = s->why;
+			ckpt_drop_name(p->of.item.fqn, p->of.item.fqn_len, &p->why);
 			p->of.item.fault_in_b = s->why_b;
 		}
 		if (s->differs && !p->differs)

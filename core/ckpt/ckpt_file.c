@@ -24,10 +24,12 @@
 
 /* ---- opening ---- */
 
+enum { SHOWN = 120 }; /* bytes of a name in a message, as in tensor_read.c and fetch.c */
+
 static int refuse(const char *kind, const char *fqn, size_t len, const char *fault,
 		  struct ckpt_err *e)
 {
-	char shown[120];
+	char shown[SHOWN];
 
 	return fault ? err_set(e, EIO, "%s '%s' cannot be read: %s", kind,
 			       text_show(fqn, len, shown, sizeof(shown)), fault)
@@ -43,6 +45,22 @@ int ckpt_object_readable(const struct engine *eng, const char *fqn, size_t len, 
 			 struct ckpt_err *e)
 {
 	return refuse("object", fqn, len, ckpt_object_fault(eng, number), e);
+}
+
+void ckpt_drop_name(const char *fqn, size_t len, struct ckpt_err *e)
+{
+	static const char *const behind[] = { " cannot be read: ", ", ", ": " };
+	char shown[SHOWN], begin[SHOWN + sizeof("tensor ''")];
+
+	(void)snprintf(begin, sizeof(begin), "tensor '%s'", text_show(fqn, len, shown, SHOWN));
+	for (size_t i = 0; i < ARRAY_LEN(behind); i++) {
+		size_t n = strlen(begin), m = strlen(behind[i]);
+
+		if (strncmp(e->msg, begin, n) != 0 || strncmp(e->msg + n, behind[i], m) != 0)
+			continue;
+		memmove(e->msg, e->msg + n + m, strlen(e->msg + n + m) + 1);
+		return;
+	}
 }
 
 static int check_openable(const struct engine *eng, ckpt_node node, struct ckpt_err *e)

@@ -239,6 +239,9 @@ int ckpt_model_at(const struct ckpt *c, uint64_t i, struct tensor_info *ret, str
 int ckpt_readable(const struct engine *eng, const struct tensor_info *t, struct ckpt_err *e);
 int ckpt_object_readable(const struct engine *eng, const char *fqn, size_t len, size_t number,
 			 struct ckpt_err *e);
+/* Removes the tensor's name from the beginning of a message that is shown beside that name: "tensor 'w'
+ * cannot be read: data file ..." becomes "data file ...". */
+void ckpt_drop_name(const char *fqn, size_t len, struct ckpt_err *e);
 /* The rank that wrote a data file, according to its name; -1: the name does not tell. */
 long ckpt_rank_of(const char *path);
 /* *ret is the number of ranks that the data files are named after; 0: they are not named after

@@ -247,8 +247,10 @@ static int merge(void *arg, void *item, const void *result)
 	const struct item *i = item;
 
 	for (size_t k = 0; k < r->n; k++) {
-		if (!r->parts[k].why.code)
+		if (!r->parts[k].why.code) {
 			r->parts[k].why = from[k].why;
+			ckpt_drop_name(i->name.s, i->name.len, &r->parts[k].why);
+		}
 		if (from[k].any)
 			add_tally(&r->parts[k], &from[k].tally);
 		delta_merge(&r->parts[k].delta, &from[k].delta);

@@ -18,7 +18,7 @@ int ckpt_steps_of(const struct tensor_info *t, const uint64_t *start, const uint
 		if (from > to || to > t->shape[d] || !by)
 			return err_set(e, EINVAL,
 				       "tensor '%s': elements %llu to %llu in steps of %llu are "
-				       "outside dimension %zu of %llu",
+				       "outside dimension %zu, which has %llu",
 				       FQN_TEXT(t->fqn, t->fqn_len), (unsigned long long)from,
 				       (unsigned long long)to, (unsigned long long)by, d,
 				       (unsigned long long)t->shape[d]);

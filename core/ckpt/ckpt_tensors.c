@@ -270,7 +270,7 @@ static void fill_object(const struct ckpt *c, uint64_t i, struct ckpt_object *re
 		*ret = (struct ckpt_object){ .fqn = "",
 					     .path = "",
 					     .encoding = "",
-					     .fault = "there is no object of that number" };
+					     .fault = "there is no object with that number" };
 		return;
 	}
 	number = view_object(c->engine->view, i, &fqn, &len);

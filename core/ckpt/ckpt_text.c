@@ -115,11 +115,10 @@ static int make_text(struct ckpt *c, uint64_t i, const struct ckpt_text *s, char
 	if (!rc)
 		rc = resolve(&t, s, &p, e);
 	if (!rc && s->form != CKPT_TEXT_BITS && !values_known(t.dtype))
-		rc = err_set(
-			e, ERR_UNSUPPORTED,
-			"tensor '%s': the bytes of %s are no numbers by themselves; they can be "
-			"shown as bits",
-			FQN_TEXT(t.fqn, t.fqn_len), dtype_info(t.dtype)->name);
+		rc = err_set(e, ERR_UNSUPPORTED,
+			     "tensor '%s': the bytes of %s are not numbers by themselves; they can "
+			     "be shown as bits",
+			     FQN_TEXT(t.fqn, t.fqn_len), dtype_info(t.dtype)->name);
 	if (rc)
 		return rc;
 	data = malloc(p.all * dtype_info(t.dtype)->size + 1);

@@ -356,7 +356,7 @@ static int check_ranks(const struct ckpt *c, const struct ckpt_values_scan *s, s
 	ckpt_totals(c, &totals);
 	if (s->model)
 		return err_set(e, EINVAL,
-			       "by rank: only the tensors that are stored, not the model's");
+			       "by rank: this is for stored tensors, not for those of the model");
 	return totals.ranks || ckpt_is_run(c) ? 0
 					      : err_set(e, ENOTSUP,
 							"by rank: the names of its data files do "

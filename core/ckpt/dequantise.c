@@ -89,7 +89,7 @@ static int refuse_others(const struct deq_finder *f)
 		if (deq_ends(t, ".pre_quant_scale") || deq_ends(t, ".act_pre_scale"))
 			return err_set(f->e, ERR_UNSUPPORTED,
 				       "option 'dequantize': '%.120s' is to be multiplied into "
-				       "activations, which is not known here",
+				       "activations, which is not supported",
 				       SHOWN(t));
 		if (!f->hide[i] && may_be_codes(t))
 			rc = deq_refuse_wrapped(f, t);

@@ -122,7 +122,7 @@ static int plan(const struct catalog_tensor *t, const struct ggml_info *type, en
 	if (!how.decode)
 		return err_set(e, ERR_UNSUPPORTED,
 			       "option 'dequantize': '%s' is of ggml's type %s, whose values are "
-			       "not known here",
+			       "not supported",
 			       FQN_TEXT(t->fqn, t->fqn_len), type->name);
 	*ret = arena_dup(mem, &how, sizeof(how));
 	*ret_shape = arena_dup(mem, t->shape, t->n_dims * sizeof(*t->shape));

@@ -146,8 +146,8 @@ int engine_refuse_holes(const struct engine *eng, struct ckpt_err *e)
 	if (!bad)
 		return 0;
 	if (bad > 1)
-		(void)snprintf(more, sizeof(more), " (and %llu more are incomplete)",
-			       (unsigned long long)bad - 1);
+		(void)snprintf(more, sizeof(more), " (and %llu more %s incomplete)",
+			       (unsigned long long)bad - 1, bad == 2 ? "is" : "are");
 	return err_set(e, ERR_CORRUPT, "%s%s", first.msg, more);
 }
 

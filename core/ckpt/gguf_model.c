@@ -247,7 +247,7 @@ static void check_keys(struct reading *r, enum arch_kind kind)
 			is_known |=
 				bytes_are(o->fqn + prefix, o->fqn_len - prefix, multipliers[k].key);
 		if (!is_known)
-			no_config(r, "what the key '%s' is in a config.json is not known here",
+			no_config(r, "the key '%s' has no known counterpart in a config.json",
 				  FQN_TEXT(o->fqn, o->fqn_len));
 	}
 }
@@ -334,7 +334,7 @@ static void put_factors(struct reading *r, const char *to, const char *name)
 		char text[40];
 
 		if (!isfinite(v[i]) || !(v[i] > 0)) {
-			no_config(r, "'%s' has something else than positive numbers", name);
+			no_config(r, "'%s' has numbers that are not positive", name);
 			break;
 		}
 		(void)snprintf(text, sizeof(text), "%.9g", (double)v[i]);
@@ -394,7 +394,7 @@ static void put_scaling(struct reading *r)
 	if (!keys)
 		return;
 	if (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0) {
-		no_config(r, "rotary embeddings of type '%s' are not known here", type);
+		no_config(r, "rotary embeddings of type '%s' are not supported", type);
 		return;
 	}
 	json_open(&r->j, "rope_scaling", '{');
@@ -466,7 +466,7 @@ static void put_latent(struct reading *r)
 	    count_of(r, ".rope.dimension_count", &rotated) && keys > rotated) {
 		json_u64(&r->j, "qk_nope_head_dim", keys - rotated);
 	} else {
-		no_config(r, "the GGUF has another form of latent attention");
+		no_config(r, "the GGUF has an unknown form of latent attention");
 		r->failed = true;
 	}
 }
@@ -551,7 +551,7 @@ static void put_windows(struct reading *r)
 	if (!copy(r, "sliding_window", ".attention.sliding_window"))
 		return;
 	if (!parse(r, key_of(r, ".attention.sliding_window_pattern"), &d)) {
-		no_config(r, "the GGUF does not say which layers see a window");
+		no_config(r, "the GGUF does not say which layers have a sliding window");
 		return;
 	}
 	json_open_line(&r->j, "layer_types", '[');
@@ -676,7 +676,7 @@ static void put_config(struct reading *r, const char *dtype)
 	if (i == ARRAY_LEN(models) || !embeddings || embeddings->n_dims != 2) {
 		no_config(r,
 			  i == ARRAY_LEN(models)
-				  ? "llama.cpp's architecture '%s' is not known here"
+				  ? "llama.cpp's architecture '%s' is not supported"
 				  : "the GGUF of architecture '%s' has no token_embd.weight",
 			  r->arch);
 		r->failed = true;

@@ -112,7 +112,7 @@ static struct catalog *try_open(const struct index_request *rq, const char *path
 	if (!is_there(path))
 		return NULL;
 	if (catalog_open(path, &c, &why)) {
-		log_msg(LOG_LEVEL_DEBUG, "'%s' is built again: %s", path, why.msg);
+		log_msg(LOG_LEVEL_DEBUG, "'%s' is rebuilt: %s", path, why.msg);
 		return NULL;
 	}
 	if (index_is_fresh(rq, c))

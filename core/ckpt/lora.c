@@ -170,11 +170,10 @@ static const struct change *missing(const struct adapter *a, const char *prefix,
 
 static int no_tensor(const struct adapter *a, const struct change *c)
 {
-	return err_set(
-		a->e, EINVAL,
-		"option 'lora': '%.300s' changes '%.120s', and the checkpoint stores no tensor "
-		"of that name, nor one behind a prefix that all its names have",
-		a->dir, FQN_TEXT(c->name, c->len));
+	return err_set(a->e, EINVAL,
+		       "option 'lora': '%.300s' changes '%.120s', but the checkpoint stores no "
+		       "tensor of that name, with or without a prefix that all its names share",
+		       a->dir, FQN_TEXT(c->name, c->len));
 }
 
 /* Finds the one prefix with which all names are there. */
@@ -214,8 +213,8 @@ static int find_prefix(struct adapter *a, const char *weights)
 		return no_tensor(a, lacks ? lacks : first);
 	if (fits > 1)
 		return err_set(a->e, EINVAL,
-			       "option 'lora': the names of '%.300s' are there behind several "
-			       "prefixes: say which with weights=",
+			       "option 'lora': the names of '%.300s' exist under several prefixes: "
+			       "choose one with weights=",
 			       a->dir);
 	a->prefix = strndup(best, n_best);
 	return a->prefix ? 0 : err_nomem(a->e);
@@ -281,7 +280,7 @@ static int describe(struct adapter *a, const struct change *c, uint32_t number,
 	if (!cast_possible(how.dtype, how.dtype))
 		return err_set(a->e, ERR_UNSUPPORTED,
 			       "option 'lora': '%.120s' is %s, and an adapter is added to float32, "
-			       "float16 and bfloat16; dequantize= makes such of codes",
+			       "float16 and bfloat16; dequantize= makes these from codes",
 			       FQN_TEXT(c->name, c->len), dtype_info(how.dtype)->name);
 	if (w->n_dims != 2 || ta->n_dims != 2 || tb->n_dims != 2 || ta->shape[0] != how.rank ||
 	    tb->shape[1] != how.rank || w->shape[how.turned] != tb->shape[0] ||

@@ -36,8 +36,8 @@ static int refuse_kinds(struct jval c, struct ckpt_err *e)
 		{ "alora_invocation_tokens", "an activated LoRA, which has no merged weight" },
 		{ "arrow_config", "Arrow, which chooses among adapters for each token" },
 		{ "lora_bias", "biases of LoRA" },
-		{ "layer_replication", "layers that are there several times" },
-		{ "target_parameters", "parameters that are no module's weight" },
+		{ "layer_replication", "replicated layers" },
+		{ "target_parameters", "parameters that are not the weight of a module" },
 		{ "trainable_token_indices", "single tokens" },
 		{ "megatron_config", "Megatron's layers" },
 	};
@@ -91,7 +91,7 @@ static int check_patterns(struct jval v, const char *key, struct ckpt_err *e)
 		if (!is_pattern(i.key, i.key_len))
 			return err_set(e, ERR_UNSUPPORTED,
 				       "%s: '%.120s' is a regular expression of a kind that is not "
-				       "known here",
+				       "supported",
 				       key, FQN_TEXT(i.key, i.key_len));
 		if (!jval_number(i.v, &d) || !isfinite(d))
 			return err_set(e, EINVAL, "%s: '%.120s' has no number", key,

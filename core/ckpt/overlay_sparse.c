@@ -140,7 +140,8 @@ static int manifest_entry(struct finding *f, struct jval entry)
 	to = &catalog_tensors(f->eng->catalog, NULL)[at];
 	if (!jval_u64s(jval_get(entry, "shape"), shape, CKPT_MAX_DIMS, &n_dims) ||
 	    n_dims != to->n_dims || !dims_equal(n_dims, shape, to->shape))
-		return err_set(f->e, EINVAL, "'%.120s' has not the shape %s of the checkpoint's",
+		return err_set(f->e, EINVAL,
+			       "'%.120s' does not have the shape %s that it has in the checkpoint",
 			       FQN_TEXT(to->fqn, to->fqn_len), TUPLE_TEXT(to->shape, to->n_dims));
 	s.to = (uint32_t)at;
 	if (manifest_tensor(f, entry, "indices", &s.indices) ||
@@ -279,7 +280,7 @@ int overlay_sparse_describe(struct engine *eng, const struct engine *other,
 	if (how.pairs > MAX_PAIRS)
 		return err_set(e, EFBIG,
 			       "option 'overlay': '%.120s' of '%.300s' has %llu indices, more than "
-			       "%llu: let it have the whole tensor",
+			       "%llu: save the whole tensor in it",
 			       FQN_TEXT(indices->fqn, indices->fqn_len), other->c->root,
 			       (unsigned long long)how.pairs, (unsigned long long)MAX_PAIRS);
 	if (!is_exact((enum ckpt_dtype)values->dtype, how.dtype))

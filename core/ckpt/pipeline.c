@@ -216,7 +216,7 @@ int pipeline_run(const struct pipeline *pipeline, struct ckpt_err *e)
 	int rc;
 
 	if (jobs > PIPELINE_MAX_JOBS)
-		return err_set(e, EINVAL, "%u jobs: at most %d make sense", jobs,
+		return err_set(e, EINVAL, "%u jobs are too many: at most %d are possible", jobs,
 			       PIPELINE_MAX_JOBS);
 	p->item_size = stride(p->item_size);
 	p->result_size = stride(p->result_size);

@@ -160,8 +160,8 @@ static int look_at(struct quantiser *q, size_t i)
 	if (t.n_dims == 3 && memmem(t.fqn, t.fqn_len, ".experts.", 9) &&
 	    cast_possible(t.dtype, CKPT_DTYPE_F32))
 		return refused(q, &t,
-			       "fused experts are no linear layers; experts=split takes "
-			       "them apart where that is known");
+			       "fused experts are not linear layers; experts=split separates those "
+			       "of known models");
 	if (t.fqn_len <= strlen(end_weight) || !bytes_end(t.fqn, t.fqn_len, end_weight) ||
 	    t.n_dims != 2)
 		return 0;
@@ -176,8 +176,8 @@ static int look_at(struct quantiser *q, size_t i)
 		return refused(q, &t, "cast it with dtype=");
 	if (!cast_possible(t.dtype, CKPT_DTYPE_F32))
 		return refused(q, &t,
-			       "only float32, float16 and bfloat16 are quantised; "
-			       "dequantize= makes such of codes");
+			       "only float32, float16 and bfloat16 are quantised; dequantize= "
+			       "makes these from codes");
 	return choose(q, &t, i);
 }
 
@@ -426,7 +426,9 @@ int quantise(struct engine *eng, const struct ckpt_opts *o, const struct fetch_o
 			     "option 'quantize': the model has no matrix that can be quantised: "
 			     "those of linear layers are named NAME%s%s",
 			     end_weight,
-			     q.by == QUANTISE_BLOCKS ? ", and 128 has to divide their sides" : "");
+			     q.by == QUANTISE_BLOCKS
+				     ? ", and both their dimensions must be multiples of 128"
+				     : "");
 	if (!rc)
 		rc = make_config(&q);
 	if (!rc)

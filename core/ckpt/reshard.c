@@ -177,7 +177,7 @@ static int list_objects(struct resharding *s, size_t n, struct ckpt_err *e)
 	int rc = 0;
 
 	if (n && reshard_takes_whole(s->r)) {
-		warn(s, "%zu objects are left out: %s hold tensors alone", n,
+		warn(s, "%zu object%s left out: %s hold only tensors", n, n == 1 ? " is" : "s are",
 		     s->r->format == CKPT_ZARR ? "zarr arrays" : "safetensors files");
 		return 0;
 	}
@@ -322,12 +322,12 @@ static int count_ranks(struct resharding *s, struct ckpt_err *e)
 			   : r->comm ? r->comm->size
 				     : ranks_of_source(s);
 	if (r->ranks > CKPT_RESHARD_MAX_RANKS)
-		return err_set(e, EINVAL, "%ju ranks: at most %u", (uintmax_t)r->ranks,
-			       CKPT_RESHARD_MAX_RANKS);
+		return err_set(e, EINVAL, "%ju ranks are too many: at most %u are possible",
+			       (uintmax_t)r->ranks, CKPT_RESHARD_MAX_RANKS);
 	if (r->comm && r->comm->size != r->ranks)
 		return err_set(e, EINVAL,
-			       "%ju ranks are to be written by %zu processes: start as "
-			       "many",
+			       "%ju ranks cannot be written by %zu processes: start one process "
+			       "for each rank",
 			       (uintmax_t)r->ranks, r->comm->size);
 	s->ranks = r->ranks;
 	return 0;
@@ -357,8 +357,8 @@ static int check_cover(const struct resharding *s, size_t i, uint64_t *boxes, ui
 	if (verdict == BOXES_UNKNOWN)
 		return err_set(
 			e, EFBIG,
-			"layout '%s': what the ranks have of '%s' is too irregular to prove that "
-			"nothing is left out: the tensors may take %llu comparisons in all",
+			"layout '%s': the ranks' parts of '%s' are too irregular to prove that "
+			"nothing is left out: that may take %llu comparisons for all tensors",
 			s->r->layout, FQN_TEXT(t->fqn, t->fqn_len),
 			(unsigned long long)BOXES_MAX_WORK);
 	if (verdict != BOXES_HOLE)

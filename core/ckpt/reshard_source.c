@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "ckpt/ckpt_internal.h"
 #include "ckpt/reshard_internal.h"
 #include "model/box.h"
 #include "model/dtype.h"
@@ -138,7 +139,11 @@ static int pull_read(void *arg, uint64_t off, void *to, size_t n, struct ckpt_er
 	p->n_shards = 0;
 	(void)box_of_range(p->t->n_dims, p->len, off / size, n / size, add_box, p);
 	rc = check_stop(p->s, e);
-	return rc ? rc : load_boxes(p, e);
+	if (!rc && load_boxes(p, e)) {
+		ckpt_drop_name(p->t->fqn, p->t->fqn_len, e); /* the writer adds it */
+		rc = -e->code;
+	}
+	return rc;
 }
 
 static void pull_close(void *arg)
@@ -174,6 +179,7 @@ static int open_tensor(struct resharding *s, const struct reshard_entry *t,
 	if (!rc)
 		rc = open_box(p, p->off, p->len, &p->chunk, e);
 	if (rc) {
+		ckpt_drop_name(t->fqn, t->fqn_len, e);
 		pull_close(p);
 		return rc;
 	}

@@ -243,7 +243,7 @@ static int open_child(const struct ckpt_run *r, const struct run_child *k, struc
 static int may_open(const struct run_child *k, struct ckpt_err *e)
 {
 	if (k->gone || k->replaced)
-		return err_set(e, ESTALE, "checkpoint '%s' is not what it was", k->name);
+		return err_set(e, ESTALE, "checkpoint '%s' has been replaced", k->name);
 	if (k->why && clock_ns() < k->retry_ns)
 		return err_set(e, k->why_code, "%s", k->why);
 	return 0;

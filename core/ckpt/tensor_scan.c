@@ -239,8 +239,10 @@ static int merge(void *arg, void *item, const void *result)
 	struct scan *r = arg;
 	struct item *i = item;
 
-	if (!i->why.code)
+	if (!i->why.code) {
 		i->why = from->why;
+		ckpt_drop_name(i->t.fqn, i->t.fqn_len, &i->why);
+	}
 	if (!i->why.code)
 		r->s->merge(r->s->arg, i->state, from->own);
 	charge(r, i, min_u64(i->t.bytes - i->charged, TENSOR_SCAN_BLOCK));

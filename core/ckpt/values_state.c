@@ -94,12 +94,12 @@ static int read_file(struct values_state *s, const struct digest *id, struct ckp
 	}
 	if (memcmp(found.magic, magic, sizeof(magic)) != 0)
 		return err_set(e, EEXIST,
-			       "'%s' is not what an interrupted stat left: name another file",
+			       "'%s' was not written by an interrupted stat: name another file",
 			       s->path);
 	if (memcmp(&found, &wanted, sizeof(wanted)) != 0)
 		return err_set(e, EEXIST,
-			       "'%s' is of another checkpoint, other options or another version: "
-			       "remove it to start anew",
+			       "'%s' belongs to another checkpoint, other options or another "
+			       "version: remove it to start over",
 			       s->path);
 	while (!read_record(s, &r) && r.number == s->known)
 		s->known++;

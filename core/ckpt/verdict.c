@@ -277,7 +277,8 @@ static void add_faults(struct hf *h, const struct arch_report *r)
 		add_left_out(b, &left);
 	}
 	if (r->padded)
-		buf_printf(b, "; the vocabulary is padded to %" PRIu64 " rows", r->padded);
+		buf_printf(b, "; the vocabulary is padded to %" PRIu64 " row%s", r->padded,
+			   text_s(r->padded));
 }
 
 static int judge(struct hf *h, struct ckpt_err *e)
@@ -375,7 +376,8 @@ static int read_arch(struct hf *h, struct ckpt_err *e)
 	return 0;
 }
 
-static const char no_model[] = "no names of a model: name the weights with weights= or rename=";
+static const char no_model[] =
+	"no tensor names of a model: name the weights with weights= or rename=";
 
 static int judge_hf(struct engine *eng, struct verdict *v, struct ckpt_err *e)
 {
@@ -396,7 +398,7 @@ static void judge_gguf(struct engine *eng, bool now, struct verdict *v)
 
 	if (now && !view_gguf_is_known(eng->view)) {
 		no_verdict(v, CKPT_SERVES_UNCHECKED, "not checked",
-			   "it is made when something first looks for it");
+			   "it is made when it is first accessed");
 		return;
 	}
 	view_gguf(eng->view, &g);

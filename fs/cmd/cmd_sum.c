@@ -96,8 +96,7 @@ static int read_list(struct report *r, const char *path, struct buf *text, enum 
 		line = NULL;
 	if (!line || *ret > CKPT_SUM_XXH)
 		return err_set(e, EINVAL,
-			       "'%s': expected a list that 'ckptfs sum' printed, found another "
-			       "first line",
+			       "'%s' does not begin like a list that 'ckptfs sum' has printed",
 			       path);
 	while (!rc && (line = strtok_r(NULL, "\n", &rest))) {
 		number++;
@@ -165,13 +164,13 @@ static int show(void *arg, const struct ckpt_sum_item *i)
 	struct report *r = arg;
 
 	if (i->fault) {
-		struct buf why CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
+		struct buf name CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
 		struct ckpt_err e = { 0 };
 
-		cmd_add_fqn(&why, i->fqn, i->fqn_len);
-		buf_add(&why, "", 1);
+		cmd_add_fqn(&name, i->fqn, i->fqn_len);
+		buf_add(&name, "", 1);
 		progress_hide(&r->progress);
-		(void)err_set(&e, EIO, "sum: tensor '%.200s': %s", why.err ? "?" : why.data,
+		(void)err_set(&e, EIO, "sum: tensor '%.200s': %s", name.err ? "?" : name.data,
 			      i->fault);
 		(void)cmd_fail(&e);
 		return 0;

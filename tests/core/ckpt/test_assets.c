@@ -365,7 +365,7 @@ START_TEST(a_text_is_as_long_as_is_asked_for)
 	ck_assert_int_eq(assets_text(&a, "vocab.txt", 8, &text, &len, &number, &e), 0);
 	ck_assert_str_eq(text, "words");
 	ck_assert_int_eq(assets_read(&a, 1, buf, 2, 4, &e), -EIO);
-	ck_assert_msg(strstr(e.msg, "/ckpt/vocab.txt' is shorter") != NULL, "%s", e.msg);
+	ck_assert_msg(strstr(e.msg, "/ckpt/vocab.txt' has become shorter") != NULL, "%s", e.msg);
 	free(text);
 	FAULT_LOOP(FAULT_ALLOC)
 	{

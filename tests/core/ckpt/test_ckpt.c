@@ -601,7 +601,7 @@ START_LOOP_TEST(holes_are_refused_unless_allowed, 2)
 	ckpt_tensor(c, 1, &x);
 	ck_assert_str_eq(
 		x.fault,
-		"1 of its chunks are listed but stored nowhere, first the one at [0] of size [4]");
+		"1 of its chunks is listed but stored nowhere: the one at [0] of size [4]");
 	ckpt_tensor(c, 2, &x);
 	ck_assert_ptr_null(x.fault);
 	ckpt_object(c, 0, &o);
@@ -613,8 +613,8 @@ START_LOOP_TEST(holes_are_refused_unless_allowed, 2)
 		    "error 5: 'tensors/half': tensor 'half' cannot be read: no chunk holds the "
 		    "elements at [2] of size [2]");
 	expect_file(c, "npy/lost.npy",
-		    "error 5: 'npy/lost.npy': tensor 'lost' cannot be read: 1 of its chunks are "
-		    "listed but stored nowhere, first the one at [0] of size [4]");
+		    "error 5: 'npy/lost.npy': tensor 'lost' cannot be read: 1 of its chunks is "
+		    "listed but stored nowhere: the one at [0] of size [4]");
 	expect_file(c, "objects/nowhere",
 		    "error 5: 'objects/nowhere': object 'nowhere' cannot be read: it is listed "
 		    "but stored nowhere");
@@ -963,13 +963,12 @@ START_TEST(all_that_is_wrong_is_reported)
 	ck_assert_int_eq(unlinkat(dir_fd, "__0_1.distcp", 0), 0); /* of whole and step */
 	age_files();
 	got = check(&(struct ckpt_opts){ .allow_missing = true }, true, &k);
-	ck_assert_str_eq(got, "file: data file '__0_1.distcp' is missing; "
-			      "half: no chunk holds the elements at [2] of size [2]; "
-			      "lost: 1 of its chunks are listed but stored nowhere, first the one "
-			      "at [0] of size [4]; "
-			      "whole: data file '__0_1.distcp' is missing; "
-			      "nowhere: it is listed but stored nowhere; "
-			      "step: data file '__0_1.distcp' is missing; ");
+	ck_assert_str_eq(
+		got,
+		"file: data file '__0_1.distcp' is missing; half: no chunk holds the elements at "
+		"[2] of size [2]; lost: 1 of its chunks is listed but stored nowhere: the one at "
+		"[0] of size [4]; whole: data file '__0_1.distcp' is missing; nowhere: it is "
+		"listed but stored nowhere; step: data file '__0_1.distcp' is missing; ");
 	ck_assert_uint_eq(k.faults, 6);
 }
 END_TEST

@@ -379,7 +379,7 @@ static void call_object(struct side *s)
 		if (numbers[i] < s->totals.objects)
 			ck_assert(!o.fault && o.fqn_len);
 		else
-			ck_assert_str_eq(o.fault, "there is no object of that number");
+			ck_assert_str_eq(o.fault, "there is no object with that number");
 	}
 }
 
@@ -1303,8 +1303,8 @@ START_TEST(what_a_newer_program_asks_for_is_refused)
 	ck_assert_int_eq(ckpt_slice_read_sized(c, 0, &s.known, sizeof(s), to, &e), 0);
 	s.more = 1;
 	ck_assert_int_eq(ckpt_slice_read_sized(c, 0, &s.known, sizeof(s), to, &e), -ENOTSUP);
-	ck_assert_str_eq(e.msg,
-			 "struct ckpt_slice has what libckpt " CKPTFS_VERSION " does not know");
+	ck_assert_str_eq(e.msg, "struct ckpt_slice has members that libckpt " CKPTFS_VERSION
+				" does not know");
 }
 END_TEST
 

@@ -1071,7 +1071,7 @@ static const struct {
 	  { 0, 0, 0600 },
 	  false,
 	  true,
-	  "it has 2 names, in a directory that others can write to" },
+	  "it has 2 hard links, in a directory that others can write to" },
 };
 
 static void make_whose(int fd, const char *name, const struct who *w)

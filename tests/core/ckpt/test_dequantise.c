@@ -263,8 +263,7 @@ static const struct {
 	  SAYS "'a._weight_qdata' (int32, shape (3, 4)) holds codes of a form that is not known: "
 	       "there is also 'a._weight_scale_and_zero'" },
 	{ FP8, "a.weight F8_E4M3 3x4; a.weight_scale F32 1; a.pre_quant_scale F32 4",
-	  SAYS
-	  "'a.pre_quant_scale' is to be multiplied into activations, which is not known here" },
+	  SAYS "'a.pre_quant_scale' is to be multiplied into activations, which is not supported" },
 };
 
 START_LOOP_TEST(what_does_not_belong_together_is_refused_by_name, ARRAY_LEN(refused))

@@ -436,7 +436,7 @@ START_TEST(the_caller_can_stop_it)
 	ck_assert(s.items == 3 && d.names == 3 && !e.code);
 	d.jobs = CKPT_DIFF_MAX_JOBS + 1;
 	ck_assert_int_eq(ckpt_diff(ckpts[0], ckpts[1], &d, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, "65 jobs: at most 64 make sense");
+	ck_assert_str_eq(e.msg, "65 jobs are too many: at most 64 are possible");
 	buf_release(&s.text);
 }
 END_TEST

@@ -25,7 +25,7 @@
 #define ONE(i)	B #i ".w1.weight F32 3x2; " B #i ".w2.weight F32 2x3; " B #i ".w3.weight F32 3x2; "
 #define FUSED	"l.0.mlp.experts.gate_up_proj F32 2x6x2; l.0.mlp.experts.down_proj F32 2x2x3; "
 #define GATE	"l.0.mlp.gate.weight F32 2x2"
-#define UNLIKE	"!expert 1 is not like the first"
+#define UNLIKE	"!expert 1 differs from the first in dtype or shape"
 
 static const struct {
 	const char *config, *experts, *tensors;
@@ -91,14 +91,14 @@ static const struct {
 	  UNLIKE },
 	{ MIXTRAL, "fused",
 	  B "0.w1.weight F32 3x2; " B "0.w3.weight F32 3x4; " B "0.w2.weight F32 2x3",
-	  "!expert 0: gate and up are not alike" },
+	  "!expert 0: gate and up differ in dtype or shape" },
 	{ MIXTRAL, "fused",
 	  B "0.w1.weight F32 3x2; " B "0.w3.weight F16 3x2; " B "0.w2.weight F32 2x3",
-	  "!expert 0: gate and up are not alike" },
+	  "!expert 0: gate and up differ in dtype or shape" },
 	{ MIXTRAL, "fused", B "0.w1.weight F32 3x2; " B "0.w2.weight F32 2x3",
-	  "!the experts of 'l.0' are not whole" },
+	  "!the experts of 'l.0' are not complete" },
 	{ MIXTRAL, "fused", B "0.w1.weight F32 3x2; " B "0.w3.weight F32 3x2",
-	  "!the experts of 'l.0' are not whole" },
+	  "!the experts of 'l.0' are not complete" },
 	{ MIXTRAL, "fused", B "0.w1.weight F32 6; " B "0.w3.weight F32 3x2",
 	  "!.0.w1.weight' is (6,)" },
 	{ MIXTRAL, "fused", ONE(0) B "1.w1.weight F32 3x2; " B "1.w3.weight F32 3x2",

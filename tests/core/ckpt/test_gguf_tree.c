@@ -169,7 +169,7 @@ static const struct row {
 	{ ROPE("Llama", LLAMA3 "'factor': 1e-44, 'rope_theta': 500000"), "",
 	  "!'factor' gives a frequency that does not fit a float32", NULL, NULL, NULL, 0 },
 	{ ROPE("Llama", LLAMA3 "'factor': -8"), "",
-	  "!'factor' is not a number above 0 that fits a float32", NULL, NULL, NULL, 0 },
+	  "!'factor' is not a number greater than 0 that fits a float32", NULL, NULL, NULL, 0 },
 	{ ROPE("SmolLM3", LLAMA3 "'factor': 8"), "",
 	  "!rotary embeddings of type 'llama3' are not supported", NULL, NULL, NULL, 0 },
 	{ ROPE("Llama", YARN ", 'truncate': false"), "", "!'truncate' is false", NULL, NULL, NULL,

@@ -370,7 +370,7 @@ static const struct {
 	{ "{\"format\": \"prime-rl-sparse-update\", \"version\": 1, \"tensors\": [{\"name\": "
 	  "\"w\", "
 	  "\"shape\": [5]}]}",
-	  "has not the shape" },
+	  "does not have the shape" },
 	{ "{\"format\": \"prime-rl-sparse-update\", \"version\": 1, \"tensors\": [{\"name\": "
 	  "\"w\", "
 	  "\"shape\": [4], \"indices\": \"a\", \"values\": \"c\"}]}",

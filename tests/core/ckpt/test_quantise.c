@@ -222,12 +222,10 @@ static const struct {
 	  SAYS "'a.weight' is float64, shape (3, 5): cast it with dtype=" },
 	{ ROWS, "{}", "a.weight F8_E4M3 3x5; a.weight_scale F32 1",
 	  SAYS "'a.weight' is float8_e4m3fn, shape (3, 5): only float32, float16 and bfloat16 are "
-	       "quantised; "
-	       "dequantize= makes such of codes" },
+	       "quantised; dequantize= makes these from codes" },
 	{ ROWS, "{}", "a.experts.down_proj BF16 2x3x4",
-	  SAYS
-	  "'a.experts.down_proj' is bfloat16, shape (2, 3, 4): fused experts are no linear layers; "
-	  "experts=split takes them apart where that is known" },
+	  SAYS "'a.experts.down_proj' is bfloat16, shape (2, 3, 4): fused experts are not linear "
+	       "layers; experts=split separates those of known models" },
 	{ ROWS, "{}", "a.weight BF16 3; lm_head.weight BF16 3x4",
 	  "no matrix that can be quantised" },
 	{ BLOCKS, "{}", "a.weight BF16 128x129", "no matrix that can be quantised" },

@@ -346,8 +346,8 @@ START_TEST(options_that_cannot_be_are_refused_at_once)
 	} cases[] = {
 		{ { .index = "/tmp/x" },
 		  EINVAL,
-		  "checkpoint '@': option 'index': each checkpoint of a run has its own; "
-		  "':memory:' is the only one for all" },
+		  "checkpoint '@': option 'index': each checkpoint of a run has an index of its "
+		  "own, so only ':memory:' can be given" },
 		{ { .dtype = "int8" },
 		  EINVAL,
 		  "checkpoint '@': option 'dtype': 'int8' is not one of bf16, fp16, fp32" },
@@ -451,8 +451,8 @@ START_TEST(a_checkpoint_of_a_run_is_opened_by_its_path)
 	expect_address("step-9", "@/step-9");
 	expect_address("latest", "@/step-10");
 	expect_address("latest/", "@/step-10");
-	expect_address("step-1", "open '@/step-1': there is no such checkpoint in the run; did you "
-				 "mean 'step-9' or 'step-10'?");
+	expect_address("step-1", "open '@/step-1': there is no such file or directory, and no such "
+				 "checkpoint in the run; did you mean 'step-9' or 'step-10'?");
 	expect_address("step-10/x", "open '@/step-10/x': No such file or directory");
 	/* As some savers leave it. */
 	put_file(dir_fd, "latest", "step-9", 6);
