@@ -141,8 +141,8 @@ int64_t cmd_find_tensor(const struct ckpt *c, const char *name)
 	if (model >= 0 && model != stored) {
 		ckpt_tensor(c, (uint64_t)model, &t);
 		(void)fprintf(stderr,
-			      "ckptfs: warning: '%s' is stored, and the model calls '%s' so, too; "
-			      "the stored one is taken\n",
+			      "ckptfs: warning: '%s' is the name of a stored tensor, and the "
+			      "model's name for '%s'; the stored tensor is used\n",
 			      FQN_TEXT(name, len), FQN_TEXT(t.fqn, t.fqn_len));
 	}
 	return stored;

@@ -20,7 +20,7 @@ static int find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat 
 {
 	if (cmd_find(c, path, is_fqn, ret, e))
 		return -e->code;
-	return ret->is_dir ? err_set(e, EISDIR, "'%s': is a directory", path) : 0;
+	return ret->is_dir ? err_set(e, EISDIR, "'%s' is a directory: name a file in it", path) : 0;
 }
 
 /* Can a terminal show it? The first and last characters may be cut by the block's edges. */

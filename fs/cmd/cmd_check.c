@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/json_out.h"
 #include "base/progress.h"
+#include "base/text.h"
 #include <ckptfs/ckpt_values.h>
 
 #include <errno.h>
@@ -97,15 +98,18 @@ static void add_summary(struct report *r, const struct ckpt *c, const struct ckp
 		json_close(&r->json);
 		return;
 	}
-	buf_printf(b, "%s: %" PRIu64 " tensors, %" PRIu64 " objects, %" PRIu64 " items",
-		   r->counted ? "FAULTY" : "ok", t.tensors, t.objects, k->items);
+	buf_printf(b, "%s: %" PRIu64 " tensor%s, %" PRIu64 " object%s, %" PRIu64 " item%s",
+		   r->counted ? "FAULTY" : "ok", t.tensors, text_s(t.tensors), t.objects,
+		   text_s(t.objects), k->items, text_s(k->items));
 	if (k->data)
-		buf_printf(b, ", %" PRIu64 " bytes read, %" PRIu64 " CRCs verified", k->bytes,
-			   k->crcs);
+		buf_printf(b, ", %" PRIu64 " byte%s read, %" PRIu64 " CRC%s verified", k->bytes,
+			   text_s(k->bytes), k->crcs, text_s(k->crcs));
 	if (k->hashes)
-		buf_printf(b, ", %" PRIu64 " files' hashes verified", k->hashes);
+		buf_printf(b, ", hash%s of %" PRIu64 " file%s verified", k->hashes == 1 ? "" : "es",
+			   k->hashes, text_s(k->hashes));
 	if (v->tensors)
-		buf_printf(b, ", values of %" PRIu64 " tensors examined", v->tensors);
+		buf_printf(b, ", values of %" PRIu64 " tensor%s examined", v->tensors,
+			   text_s(v->tensors));
 	add_count(r, fault, "fault", r->counted);
 	add_count(r, warning, "warning", r->warnings);
 	buf_str(b, r->faults.n && r->faults.n < r->counted + r->warnings ? " (-v shows each)\n"

@@ -281,7 +281,8 @@ static bool is_of_gguf(const struct options *o)
 static int check_options(const struct options *o, struct ckpt_err *e)
 {
 	if (o->json && to_stdout(o))
-		return err_set(e, EINVAL, "option 'report': JSON is written to '-', too");
+		return err_set(e, EINVAL,
+			       "options 'json' and 'report=-' both write to standard output");
 	for (size_t i = 0; i < ARRAY_LEN(of_model) && !o->model && !is_of_gguf(o); i++)
 		if (options_get(o, of_model[i]))
 			return err_set(e, EINVAL, "option '%s' is for --model", of_model[i]);

@@ -49,8 +49,8 @@ static uint64_t clamp(int64_t i, uint64_t n)
 static int bad_slice(const char *all, const char *at, struct ckpt_err *e)
 {
 	return err_set(e, EINVAL,
-		       "slice '%s': expected something like '[0:4, ::128, 3]', found '%.40s'", all,
-		       *at ? at : "its end");
+		       "slice '%s': expected something like '[0:4, ::128, 3]', found %s%.40s%s",
+		       all, *at ? "'" : "", *at ? at : "its end", *at ? "'" : "");
 }
 
 /* Parses the part for one dimension of n elements: "3", "1:4", "::2", ":". */
@@ -63,8 +63,8 @@ static int take_part(const char *all, const char **s, uint64_t n, struct slice *
 	if (any && **s != ':') {
 		if (number < 0 ? (uint64_t) - (number + 1) >= n : (uint64_t)number >= n)
 			return err_set(e, EINVAL,
-				       "slice '%s': %lld is outside dimension %zu of %llu", all,
-				       (long long)number, k, (unsigned long long)n);
+				       "slice '%s': %lld is outside dimension %zu, which has %llu",
+				       all, (long long)number, k, (unsigned long long)n);
 		ret->start[k] = clamp(number, n);
 		ret->stop[k] = ret->start[k] + 1;
 		ret->drop[k] = true;
@@ -135,7 +135,7 @@ static int parse_slice(const char *text, const struct ckpt_tensor *t, struct sli
 			if (k == t->n_dims)
 				return err_set(e, EINVAL,
 					       "slice '%s' has more parts than the tensor has "
-					       "dimensions, %zu",
+					       "dimensions (%zu)",
 					       text, t->n_dims);
 			rc = take_part(text, &s, t->shape[k], ret, k, e);
 			if (rc)
@@ -167,8 +167,7 @@ static int head_run(const struct options *o)
 	int64_t i;
 
 	if (o->json && o->bits) {
-		(void)err_set(&e, EINVAL,
-			      "options 'bits' and 'json': only one of them can be given");
+		(void)err_set(&e, EINVAL, "options 'bits' and 'json' cannot be combined");
 		return cmd_fail(&e);
 	}
 	if (cmd_open(o->args[0], o, &(struct cmd_how){ NULL, NULL }, &c, &e))

@@ -3,6 +3,7 @@
 #include "cmd/options.h"
 
 #include "base/cleanup.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,8 +23,9 @@ static int index_run(const struct options *o)
 	if (o->print)
 		(void)printf("%s\n", t.index);
 	else
-		(void)printf("%s: %s, %" PRIu64 " tensors, %" PRIu64 " chunks\n", t.index,
-			     t.index_built ? "built" : "up to date", t.tensors, t.chunks);
+		(void)printf("%s: %s, %" PRIu64 " tensor%s, %" PRIu64 " chunk%s\n", t.index,
+			     t.index_built ? "built" : "up to date", t.tensors, text_s(t.tensors),
+			     t.chunks, text_s(t.chunks));
 	return cmd_finish(STATUS_DONE);
 }
 

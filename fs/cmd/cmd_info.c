@@ -24,7 +24,7 @@ static void add_bytes(struct buf *b, uint64_t n)
 	char size[16];
 
 	if (n < 1024)
-		buf_printf(b, "%" PRIu64 " bytes", n);
+		buf_printf(b, "%" PRIu64 " byte%s", n, text_s(n));
 	else
 		buf_printf(b, "%s (%" PRIu64 " bytes)", text_size(n, size), n);
 }
@@ -57,14 +57,14 @@ static void add_model(struct buf *b, const struct ckpt *c, const struct ckpt_tot
 	char text[16], digits[32];
 
 	if (!t->has_model) {
-		buf_str(b, "\nmodel       none: its tensors' names would not differ");
+		buf_str(b, "\nmodel       none: two of its tensors would have the same name");
 		return;
 	}
-	buf_printf(b, "\nmodel       %s%s parameters%s", cmd_style(color, STYLE_STRONG),
-		   text_count(parameters, text), cmd_style(color, STYLE_PLAIN));
+	buf_printf(b, "\nmodel       %s%s parameter%s%s", cmd_style(color, STYLE_STRONG),
+		   text_count(parameters, text), text_s(parameters), cmd_style(color, STYLE_PLAIN));
 	if (parameters >= 1000000)
 		buf_printf(b, " (%s)", text_digits(parameters, digits));
-	buf_printf(b, ", %" PRIu64 " tensors, ", t->model_tensors);
+	buf_printf(b, ", %" PRIu64 " tensor%s, ", t->model_tensors, text_s(t->model_tensors));
 	add_bytes(b, t->model_bytes);
 	if (t->model_prefix_len) {
 		buf_str(b, ", under '");

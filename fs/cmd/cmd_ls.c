@@ -75,12 +75,13 @@ static void add_elements(struct buf *b, const struct ckpt *c, const struct sums 
 	char text[16];
 
 	if (!whole || !parameters || parameters > s->elements) {
-		buf_printf(b, ", %s elements", text_count(s->elements, text));
+		buf_printf(b, ", %s element%s", text_count(s->elements, text), text_s(s->elements));
 		return;
 	}
-	buf_printf(b, ", %s parameters", text_count(parameters, text));
+	buf_printf(b, ", %s parameter%s", text_count(parameters, text), text_s(parameters));
 	if (s->elements > parameters)
-		buf_printf(b, " and %s other elements", text_count(s->elements - parameters, text));
+		buf_printf(b, " and %s other element%s", text_count(s->elements - parameters, text),
+			   text_s(s->elements - parameters));
 }
 
 static void add_sums(struct buf *b, const struct ckpt *c, const struct sums *s, bool whole)
@@ -344,7 +345,7 @@ static int check_options(const struct options *o, struct ckpt_err *e)
 	if (o->depth && !o->tree)
 		return err_set(e, EINVAL, "option 'depth' is for --tree");
 	if (o->tree && o->long_list)
-		return err_set(e, EINVAL, "options 'long' and 'tree' exclude each other");
+		return err_set(e, EINVAL, "options 'long' and 'tree' cannot be combined");
 	if (o->tree && o->sort && !strcmp(o->sort, "dtype"))
 		return err_set(e, EINVAL, "option 'sort': a tree is sorted by name or by size");
 	return 0;

@@ -98,10 +98,10 @@ static int read_options(const struct options *o, struct report *r, struct ckpt_v
 			s->by = r->by = (enum ckpt_values_by)i;
 	r->key = column_of(o->sort);
 	if (o->csv && o->json)
-		return err_set(e, EINVAL,
-			       "options 'csv' and 'json': only one of them can be given");
+		return err_set(e, EINVAL, "options 'csv' and 'json' cannot be combined");
 	if (o->csv && o->hist)
-		return err_set(e, EINVAL, "option 'hist': not with csv; json has histograms");
+		return err_set(e, EINVAL,
+			       "options 'hist' and 'csv' cannot be combined; json has histograms");
 	s->bins = (unsigned)o->hist;
 	r->plots = !o->csv && !o->json && plot_wanted(o);
 	r->utf8 = r->plots && plot_utf8();
@@ -202,7 +202,7 @@ static void add_line(const struct report *r, const char *first, const struct ckp
 		buf_str(b, " unreadable: ");
 		buf_str(b, i->fault);
 	} else if (!v->known) {
-		buf_str(b, " its bytes are no numbers by themselves");
+		buf_str(b, " its bytes are not numbers by themselves");
 	} else {
 		bool complex = v->is_complex, any = v->finite != 0;
 

@@ -191,7 +191,7 @@ static int check_mount(const char *path, const char *root, struct ckpt_err *e)
 	if (rc < 0)
 		return rc;
 	return rc || strncmp(found.type, "fuse.", strlen("fuse.")) != 0
-		       ? err_set(e, EINVAL, "'%s': not a mount of ckptfs", path)
+		       ? err_set(e, EINVAL, "'%s' is not a mount of ckptfs", path)
 		       : 0;
 }
 
@@ -207,7 +207,7 @@ static int stats_run(const struct options *o)
 	else if (!rc)
 		rc = live_load(root, &stats, &e);
 	if (rc == -ENOENT && root)
-		rc = err_set(&e, EINVAL, "'%s': not a mount of ckptfs", o->args[0]);
+		rc = err_set(&e, EINVAL, "'%s' is not a mount of ckptfs", o->args[0]);
 	if (rc < 0) {
 		(void)err_wrap(&e, "stats");
 		return cmd_fail(&e);

@@ -473,8 +473,8 @@ static void warn_of_memory(uint64_t bytes)
 
 	if (have && bytes > have)
 		(void)fprintf(stderr,
-			      "ckptfs: warning: warm: %s to bring in, %s of memory are free: the "
-			      "kernel will let go of some of it\n",
+			      "ckptfs: warning: warm: there are %s to read, but only %s of free "
+			      "memory: the kernel will drop some of it\n",
 			      text_size(bytes, want), text_size(have, size));
 }
 

@@ -499,7 +499,7 @@ static int check_space(const struct run *x, const struct statvfs *fs, uint64_t n
 
 	if (!fs->f_blocks || need <= free) /* some network file systems do not report it */
 		return 0;
-	return err_set(e, ENOSPC, "'%s' needs %s, %s are free there", x->job->dest,
+	return err_set(e, ENOSPC, "'%s' needs %s, but only %s are free there", x->job->dest,
 		       text_size(need, a), text_size(free, b));
 }
 

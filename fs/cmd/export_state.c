@@ -21,9 +21,8 @@ static const char magic[] = "ckptfs export ";
 /* Lines of the header; the first one that differs decides what the difference means. */
 enum { LINE_REQUEST = 0 };
 static const char *const differs[] = {
-	[LINE_REQUEST] =
-		("was begun with another PATH or other options: remove it to start anew, or "
-		 "give the same command"),
+	[LINE_REQUEST] = ("was begun with another PATH or other options: remove it to start over, "
+			  "or give the same command"),
 	"was begun by another version of ckptfs",
 	"was begun with other metadata: the checkpoint has been saved again, or is another one",
 	"was begun with other data: a data file has changed or been replaced",

@@ -277,7 +277,7 @@ static int refuse(unsigned groups, const char *dashes, const char *s, size_t len
 	const char *near;
 
 	if (groups & WORDS_OPEN && find_word(WORDS_OPEN, s, len, &w))
-		return err_set(e, EINVAL, "option '%s%s' would change nothing here", dashes,
+		return err_set(e, EINVAL, "option '%s%s' has no effect on this command", dashes,
 			       w.name);
 	near = meant(groups, s, len);
 	if (near)
@@ -380,8 +380,8 @@ static int set_real(const struct word *w, const char *value, double *ret, struct
 
 	*ret = strtod(value, &end);
 	if (*end || !isfinite(*ret) || *ret <= 0)
-		return err_set(e, EINVAL, "option '%s': '%s' is not a number above 0", w->name,
-			       value);
+		return err_set(e, EINVAL, "option '%s': '%s' is not a number greater than 0",
+			       w->name, value);
 	return 0;
 }
 

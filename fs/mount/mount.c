@@ -204,7 +204,8 @@ static int resolve_given(struct mount *m, const char *target, struct ckpt_err *e
 		return err_sys(e, errno, "mount point '%s'", target);
 	if (fd <= STDERR_FILENO || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(10, 229))
 		return err_set(e, EINVAL,
-			       "mount point '%s': not an open /dev/fuse of number 3 or above",
+			       "mount point '%s': not an open descriptor of /dev/fuse with the "
+			       "number 3 or above",
 			       target);
 	m->target = strdup(target);
 	m->given = true;
@@ -259,7 +260,8 @@ static int resolve(struct mount *m, struct ckpt_err *e)
 	if (!m->target)
 		return err_sys(e, errno, "mount point '%s'", target);
 	if (lies_in(m->source, m->target))
-		return err_set(e, EINVAL, "mount point '%s': would hide the checkpoint", target);
+		return err_set(e, EINVAL,
+			       "mount point '%s': a mount there would hide the checkpoint", target);
 	return refuse_live(m, e);
 }
 
@@ -682,10 +684,10 @@ static int serve(struct mount *m, struct ckpt_err *e)
 		return -e->code;
 	}
 	if (ckpt_is_run(m->ckpt) && lies_in(m->target, m->source))
-		return err_set(e, EINVAL,
-			       "mount point '%s': lies in the run, which is looked through for "
-			       "checkpoints",
-			       m->target);
+		return err_set(
+			e, EINVAL,
+			"mount point '%s': it is in the run, which is searched for checkpoints",
+			m->target);
 	config.ckpt = m->ckpt;
 	m->stats = new_stats(m);
 	config.stats = m->stats;
@@ -738,8 +740,8 @@ static void leave(struct mount *m)
 static _Noreturn void abandon(struct mount *m, int status)
 {
 	leave(m);
-	log_msg(LOG_LEVEL_WARN, "unmounted '%s' while %u requests wait for their data files",
-		m->target, m->hung);
+	log_msg(LOG_LEVEL_WARN, "unmounted '%s' while %u %s data files", m->target, m->hung,
+		m->hung == 1 ? "request waits for its" : "requests wait for their");
 	_exit(status);
 }
 

@@ -214,9 +214,9 @@ const char *negotiate_no_uring(void)
 	if (f)
 		(void)fclose(f);
 	return c == 'Y' ? NULL
-	       : f	? "the kernel has it off; to turn it on, write Y to "
+	       : f	? "it is turned off in the kernel; to turn it on, write Y to "
 			  "/sys/module/fuse/parameters/enable_uring"
-			: "the kernel has none, which takes Linux 6.14";
+			: "the kernel does not support it; that takes Linux 6.14";
 }
 
 char *negotiate_payload(fuse_req_t req)
@@ -236,9 +236,8 @@ bool negotiate_has_uring(void)
 
 const char *negotiate_no_uring(void)
 {
-	return "the libfuse that this program was built with has none, which takes 3.18 and "
-	       "liburing's "
-	       "headers";
+	return "the libfuse that this program was built with does not support it; that takes 3.18 "
+	       "and liburing's headers";
 }
 
 int negotiate_queues(void)

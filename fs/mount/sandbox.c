@@ -41,9 +41,9 @@ int sandbox_parse(const char *word, enum sandbox_mode *ret, struct ckpt_err *e)
 		if (!word || !strcmp(word, words[i])) {
 			*ret = SANITIZED && i == SANDBOX_AUTO ? SANDBOX_OFF : (enum sandbox_mode)i;
 			if (SANITIZED && i == SANDBOX_ON)
-				return err_set(e, ENOTSUP,
-					       "option 'sandbox': a build with "
-					       "sanitizers has none");
+				return err_set(
+					e, ENOTSUP,
+					"option 'sandbox': a build with sanitizers has no sandbox");
 			return 0;
 		}
 	return err_set(e, EINVAL, "option 'sandbox': '%s' is not one of auto, on, off", word);
@@ -222,7 +222,7 @@ static int find_threads(struct ckpt_err *e)
 		if (st.st_nlink <= 3) /* two, plus one for each thread */
 			return 0;
 		if (clock_ns() - start > 5 * CLOCK_SECOND)
-			return err_set(e, EBUSY, "other threads run already");
+			return err_set(e, EBUSY, "other threads are running already");
 		(void)nanosleep(&pause, NULL);
 	}
 }

@@ -65,7 +65,7 @@ test_options_are_taken_or_refused() {
       [[ ${said[0]} == *"unknown option '--no-such-option'"* || ${said[0]} == *"'$word'"* ]] || fail "$c --$word: ${said[0]}"
     else
       [[ ${said[0]} == "ckptfs: unknown option '--$word'"*" (try 'ckptfs help $c')" ||
-        ${said[0]} == "ckptfs: option '--$word' would change nothing here (try 'ckptfs help $c')" ]] ||
+        ${said[0]} == "ckptfs: option '--$word' has no effect on this command (try 'ckptfs help $c')" ]] ||
         fail "$c --$word: ${said[0]}"
     fi
   done <words
@@ -226,7 +226,7 @@ test_both_names_of_a_tensor_are_accepted() {
   make_dcp d model.w 3x2 1x1 w 2x5 1x1 model.v 4 1
   status_of 0 ckptfs info d w -o weights=model
   grep -qx 'shape     \[2,5\]' out || fail "$(cat out)"
-  is "ckptfs: warning: 'w' is stored, and the model calls 'model.w' so, too; the stored one is taken" "$(cat err)"
+  is "ckptfs: warning: 'w' is the name of a stored tensor, and the model's name for 'model.w'; the stored tensor is used" "$(cat err)"
 }
 
 test_info_describes_the_checkpoint() {

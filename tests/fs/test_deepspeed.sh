@@ -77,7 +77,7 @@ for path, master in ("model", "optimizer.state.%s.fp32"), ("weights", "%s"):
         assert hashlib.sha256(file[end + a : end + b]).hexdigest() == want["sha256"], name
 PY
   need_fixture plain
-  refused "option 'master': no weight has a master" ckptfs info --master=yes "$(fixture plain)/ckpt"
+  refused "option 'master': no weight has an fp32 master" ckptfs info --master=yes "$(fixture plain)/ckpt"
   refused "option 'master': 'maybe' is not one of yes, no" ckptfs info --master=maybe "$(fixture plain)/ckpt"
 }
 

@@ -73,7 +73,7 @@ test_where_it_is_written() {
   status_of 1 ckptfs diff -q --report=page.html --json a b
   python3 -c 'import json
 assert len(json.load(open("out"))["tensors"]) == 1'
-  refused "'report': JSON is written to '-', too" ckptfs diff --report=- --json a b
+  refused "options 'json' and 'report=-' both write to standard output" ckptfs diff --report=- --json a b
   mkdir dir
   refused "'dir': a directory" ckptfs diff --report=dir a b
   refused "'absent/page.html'.*No such file" ckptfs diff --report=absent/page.html a b

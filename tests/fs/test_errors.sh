@@ -191,7 +191,7 @@ test_neighbours_are_named() {
   ckptfs info orbax | grep 'its name is that of an Orbax save that has not finished' >/dev/null
   refused 'its name is that of an Orbax save that has not finished' ckptfs info orbax/7.orbax-checkpoint-tmp-1
   refused 'its name is that of a save or export of ckptfs that has not finished' ckptfs info x.partial
-  refused "read 'model.gguf': GGUF head: it goes beyond the end of the file" ckptfs mount model.gguf m
+  refused "read 'model.gguf': GGUF header: it goes beyond the end of the file" ckptfs mount model.gguf m
   refused 'the addresses that ckptfs knows begin with s3://' ckptfs info ftp://bucket/step-10
   refused "a repository of the Hugging Face Hub is 'hf://Qwen/Qwen3-0.6B'" ckptfs info Qwen/Qwen3-0.6B
   HF_HUB_CACHE=$PWD/hub refused "in the Hugging Face cache: open '$PWD/hub/models--a--b'" ckptfs mount a/b m

@@ -36,7 +36,7 @@ test_the_file_of_a_rank_is_missing() {
 test_files_of_an_older_save_are_left_out_where_something_says_so() {
   copy_of fsdp_placed c
   cp "$(part 4 1)" "$(part 2 0)"
-  refused "are of two saves, and nothing says which is meant"
+  refused "are from two different saves, and it is not clear which one to open"
   echo '{"FSDP_version": 2, "world_size": 4}' >c/fsdp_config.json
   ckptfs ls c >names
   is 11 "$(wc -l <names)"
@@ -63,11 +63,11 @@ test_shards_under_the_names_of_dinov2() {
   mount_at n s
   diff -r m/tensors n/tensors
   cp c/model_9.rank_0.pth c/model_8.rank_0.pth
-  refused "are of two saves"
+  refused "are from two different saves"
   echo model_9.rank_0.pth >c/last_checkpoint.rank_0
   ckptfs ls c >/dev/null
   rm c/model_9.rank_3.pth
-  refused "one of 4 ranks has written it, and there are files of 3"
+  refused "it was written by one of 4 ranks, but there are files of 3"
 }
 
 test_the_configuration_is_in_a_directory_beside_them() {
@@ -107,7 +107,7 @@ test_copies_are_compared_as_often_as_is_said() {
   if (($1 < 1 << 19)); then
     [[ ! -s says ]] || fail "$(cat says)"
   else
-    grep -q "whether all ranks have the same in '[0-9]*' and others: that is compared 2097152 times" says ||
+    grep -q "whether all ranks have the same values of '[0-9]*' and others: only 2097152 are compared" says ||
       fail "$(cat says)"
   fi
 }

@@ -40,7 +40,7 @@ test_what_cannot_be_read_is_said() {
   refused "it is a GGUF of big-endian numbers, which is not supported" ckptfs ls big.gguf
   made make m.gguf
   made make n.gguf
-  refused "'big.gguf' and 'm.gguf' are two models: give one of them instead of the directory" ckptfs ls .
+  refused "'big.gguf' and 'm.gguf' are two models: name one of them instead of the directory" ckptfs ls .
   truncate -s 200 m.gguf
   refused "'w' .* 'm.gguf' has 200 bytes" ckptfs cat m.gguf tensors/w
 }
@@ -124,7 +124,7 @@ test_a_model_that_cannot_be_told_keeps_its_names() {
   ckptfs cat dcp gguf/model.gguf -o assets=hf >x/model.gguf
   mount_at m x/model.gguf
   [[ -s m/tensors/blk.0.ssm_a && ! -e m/hf/config.json ]]
-  ckptfs info x/model.gguf | grep "llama.cpp's architecture '$2' is not known here" >/dev/null
+  ckptfs info x/model.gguf | grep "llama.cpp's architecture '$2' is not supported" >/dev/null
 }
 
 # As the converter writes GLM-4.5 without --no-mtp.

@@ -173,7 +173,7 @@ test_ls_refuses_what_says_nothing_together() {
   refused "option 'depth' is for --tree" ckptfs ls --depth=2 "$(big)/ckpt"
   refused "option 'tree' is for text, not for --json" ckptfs ls --tree --json "$(big)/ckpt"
   refused "option 'human_readable' is for text, not for --json" ckptfs ls -h --json "$(big)/ckpt"
-  refused "options 'long' and 'tree' exclude each other" ckptfs ls -l --tree "$(big)/ckpt"
+  refused "options 'long' and 'tree' cannot be combined" ckptfs ls -l --tree "$(big)/ckpt"
   refused "option 'sort': a tree is sorted by name or by size" ckptfs ls --tree --sort=dtype "$(big)/ckpt"
   mkdir run
   cp -r "$(big)/ckpt" run/step-1

@@ -427,8 +427,8 @@ test_mount_fuse_may_drop_its_privileges() {
 
 test_descriptors_that_cannot_be_served() {
   refused "mount point '/dev/fd/99': Bad file descriptor" ckptfs mount "$(big)/ckpt" /dev/fd/99
-  refused "mount point '/dev/fd/1': not an open /dev/fuse of number 3 or above" ckptfs mount "$(big)/ckpt" /dev/fd/1
-  refused "mount point '/dev/fd/7': not an open /dev/fuse" ckptfs mount "$(big)/ckpt" /dev/fd/7 7</dev/null
+  refused "mount point '/dev/fd/1': not an open descriptor of /dev/fuse with the number 3 or above" ckptfs mount "$(big)/ckpt" /dev/fd/1
+  refused "mount point '/dev/fd/7': not an open descriptor of /dev/fuse" ckptfs mount "$(big)/ckpt" /dev/fd/7 7</dev/null
   # Open, and not mounted.
   refused "serve '/dev/fd/7': " ckptfs mount -q "$(big)/ckpt" /dev/fd/7 7<>/dev/fuse
 }

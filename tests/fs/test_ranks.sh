@@ -152,7 +152,7 @@ test_links_lead_to_the_ranks() {
     99999999999999999999 00000x -0001 model-rank--part-0.safetensors; do
     [[ ! -e m/ranks/$n && ! -L m/ranks/$n ]] || fail "$n exists"
   done
-  refused "'ranks': is a directory" ckptfs cat c ranks -o layout=layout
+  refused "'ranks' is a directory" ckptfs cat c ranks -o layout=layout
   refused "no such file in the tree" ckptfs cat c ranks/model-rank-0-part-0.safetensors/x -o layout=layout
   refused "no such file in the tree" ckptfs cat c ranks/00000/model.safetensors
 }

@@ -114,7 +114,7 @@ test_what_is_there_is_not_lost() {
   reach
   publish_s3 bucket/there "$(fixture plain)/ckpt"
   objects there/ >before
-  refused 'already exists and is not empty: use overwrite' ckptfs reshard "$(zoo)" $to
+  refused 'already exists and is not empty: use the option overwrite' ckptfs reshard "$(zoo)" $to
   echo hello >notes
   publish_s3 bucket/there notes
   refused "holds 'notes', which is not part of a checkpoint and would be lost" ckptfs reshard --overwrite "$(zoo)" $to

@@ -358,7 +358,7 @@ test_options_that_cannot_be() {
   refused "option 'ranks': 'many' is not a number" "${r[@]}" --ranks=many
   refused "option 'ranks': must be at least 1" "${r[@]}" --ranks=0
   refused "option 'zstd': must be at least 1" "${r[@]}" --zstd=0
-  refused "65537 ranks: at most 65536$" "${r[@]}" --ranks=65537
+  refused "65537 ranks are too many: at most 65536 are possible$" "${r[@]}" --ranks=65537
   refused "option 'dtype'.*int8" "${r[@]}" --dtype=int8
   refused "'nowhere'.*No such file" "${r[@]}" --layout=nowhere
   refused "'nowhere'" ckptfs reshard nowhere x
@@ -442,7 +442,7 @@ test_a_model_has_its_configuration_and_tokenizer_beside_it() {
 test_what_is_there_stays() {
   reshard "$ZOO_CKPT" x
   digest x >before
-  refused "'.*/x' already exists and is not empty: use overwrite to replace it$" ckptfs reshard "$ZOO_CKPT" x
+  refused "'.*/x' already exists and is not empty: use the option overwrite to replace it$" ckptfs reshard "$ZOO_CKPT" x
   digest x | cmp - before
   echo hello >x/README
   refused "'.*/x' holds 'README', which is not part of a checkpoint and would be lost$" ckptfs reshard --overwrite "$ZOO_CKPT" x

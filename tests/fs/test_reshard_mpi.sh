@@ -41,7 +41,7 @@ test_four_processes_write_what_four_threads_write() {
 }
 
 test_as_many_processes_as_ranks() {
-  failed '4 ranks are to be written by 3 processes: start as many$' by_ranks 3 "$(zoo)" x --ranks=4
+  failed '4 ranks cannot be written by 3 processes: start one process for each rank$' by_ranks 3 "$(zoo)" x --ranks=4
   by_ranks 3 "$(zoo)" x
   [[ -e x/__2_0.distcp && ! -e x/__3_0.distcp ]]
 }

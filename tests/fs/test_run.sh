@@ -128,9 +128,9 @@ test_options_hold_for_each_checkpoint() {
   is 307200 "$(stat -c %s m/step-2/tensors/w)"
   cmp assets/config.json m/step-2/hf/config.json
   refused "option 'dtype'" ckptfs mount run assets -o dtype=bf15
-  refused 'lies in the run' ckptfs mount run run/step-1
+  refused 'it is in the run' ckptfs mount run run/step-1
   mkdir run/mnt
-  refused 'lies in the run' ckptfs mount run run/mnt
+  refused 'it is in the run' ckptfs mount run run/mnt
   refused "option 'index'" ckptfs mount run assets -o index="$T/x"
 }
 
@@ -192,7 +192,7 @@ test_a_checkpoint_of_a_run_has_three_names() {
   done
   status_of 1 ckptfs diff run step-1 step-2
   ckptfs diff run step-2 latest
-  refused "there is no such checkpoint in the run; did you mean 'step-2'" ckptfs info run/step-22
+  refused "no such checkpoint in the run; did you mean 'step-2'" ckptfs info run/step-22
   refused "did you mean 'step-1' or 'step-2'" ckptfs cat run step-3/tensors/w
   # A name of the run that is a path from here as well.
   mkdir step-1

@@ -100,7 +100,7 @@ test_paths_stay_inside() {
   refused "absolute path" ckptfs info a
   hostile parent_path 0 p
   mkdir p/a
-  refused "leaves or restates" ckptfs info p
+  refused "an element of it is empty" ckptfs info p
   hostile link_path 0 l
   ln -s ../secret l/link
   status_of 0 ckptfs info l

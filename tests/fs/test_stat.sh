@@ -90,7 +90,7 @@ for g in json.load(open("groups"))["groups"]:
     small = sum(g["linear"]["counts"])
     assert small == sum(g["logarithmic"]["counts"]) <= g["finite"] and (small or not g["finite"]), g'
   refused "histograms of 2 bins: they can have 3 to 256" ckptfs stat --hist=2 "$(zoo)"
-  refused "option 'hist': not with csv" ckptfs stat --csv --hist "$(zoo)"
+  refused "options 'hist' and 'csv' cannot be combined" ckptfs stat --csv --hist "$(zoo)"
 }
 
 # Blocks where the locale has them, and nothing of the kind in a file.
@@ -144,7 +144,7 @@ raw = open(sys.argv[1], "rb").read()
 assert raw.count(value) == 1
 open(sys.argv[1], "r+b").write(raw.replace(value, struct.pack("<f", 3)))' "$file"
   touch -r old "$file"
-  refused "'state' is of another checkpoint, other options" ckptfs stat --ignore-ctime --resume=state ck
+  refused "'state' belongs to another checkpoint, other options" ckptfs stat --ignore-ctime --resume=state ck
   ckptfs stat --json --hist --ignore-ctime --resume=state ck >after
   [[ ! -e state ]] || fail "a state is left"
   is "$(grep -m 1 -o '"min": [^,]*' before)" "$(grep -m 1 -o '"min": [^,]*' after)"
@@ -153,7 +153,7 @@ open(sys.argv[1], "r+b").write(raw.replace(value, struct.pack("<f", 3)))' "$file
   # Nothing else is taken for one, nor removed.
   date >precious
   cp precious copy
-  refused "'precious' is not what an interrupted stat left" ckptfs stat --resume=precious ck
+  refused "'precious' was not written by an interrupted stat" ckptfs stat --resume=precious ck
   cmp precious copy
   ln -s copy link
   refused "create 'link'" ckptfs stat --resume=link ck
@@ -214,7 +214,7 @@ test_views_are_what_is_read() {
   grep -q '^bfloat16 .* layers.0.q.weight$' out
   refused "'x' is not one of tensor, layer, role" ckptfs stat --by=x "$(zoo)"
   refused "'x' is not one of elements, " ckptfs stat --sort=x "$(zoo)"
-  refused 'only one of them' ckptfs stat --csv --json "$(zoo)"
+  refused 'cannot be combined' ckptfs stat --csv --json "$(zoo)"
   refused "no tensor matches 'nothing'" ckptfs stat "$(zoo)" nothing
 }
 

@@ -39,7 +39,7 @@ END
   pack f '[1, 2, 3, -4]' >fine
   make_dcp good w 2x2 1x1:fine
   status_of 0 ckptfs check --values good
-  is "ok: 1 tensors, 0 objects, 1 items, values of 1 tensors examined, 0 faults, 0 warnings" "$(cat out)"
+  is "ok: 1 tensor, 0 objects, 1 item, values of 1 tensor examined, 0 faults, 0 warnings" "$(cat out)"
 }
 
 test_rules_have_exceptions() {
@@ -50,8 +50,8 @@ test_rules_have_exceptions() {
   status_of 1 ckptfs check --allow-nan=a.nan --allow-nan=nothing --exclude='a.[!n]*' ck
   is 'fault: a.nan2: NaN in 2 of 8 elements, first at [2]' "$(head -n 1 out)"
   status_of 0 ckptfs check --allow-nan=a.nan --allow-nan=a.nan2 --exclude='a.[!n]*' ck
-  refused "option 'max_abs': 'x' is not a number above 0" ckptfs check --max-abs=x ck
-  refused "option 'max_abs': 'nan' is not a number above 0" ckptfs check --max-abs=nan ck
+  refused "option 'max_abs': 'x' is not a number greater than 0" ckptfs check --max-abs=x ck
+  refused "option 'max_abs': 'nan' is not a number greater than 0" ckptfs check --max-abs=nan ck
 }
 
 test_json() {

@@ -208,7 +208,7 @@ test_mount_has_a_line_for_each_face() {
   model llama
   mount_at m dcp -o assets=hf 2>err
   is "ckptfs: hf/: complete for LlamaForCausalLM (config.json from assets)
-ckptfs: gguf/: not checked: it is made when something first looks for it
+ckptfs: gguf/: not checked: it is made when it is first accessed
 ckptfs: pt/: complete: 21 tensors
 ckptfs: safetensors/: complete: 21 tensors" "$(cat err)"
   ckptfs umount m

@@ -51,7 +51,7 @@ for file in "${files[@]}"; do
     llama:f32) prove "$file: config.json" "the factors of 'rope_freqs.weight' are not those of Llama 3" "$ckptfs" info "$gguf" ;;
     # Written, but not read: such as a logarithm that is not known to be that of the model.
     qwen3_next:* | qwen3_vl:* | qwen35* | granite_moe:* | cohere:*)
-      prove "$file: refused" "llama.cpp's architecture '(qwen3(next|vl|5|5moe)|granitemoe|command-r)' is not known here" \
+      prove "$file: refused" "llama.cpp's architecture '(qwen3(next|vl|5|5moe)|granitemoe|command-r)' is not supported" \
       "$ckptfs" info "$gguf" -o dequantize=fp32 ;;
     *:f32 | *:f16 | *:bf16) prove "$file: config.json" "hf/: *complete for .*config.json from GGUF" "$ckptfs" info "$gguf" ;;
   esac

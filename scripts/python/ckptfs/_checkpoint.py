@@ -97,8 +97,8 @@ class Tensors(Mapping):
             if not self._model:
                 other = self._checkpoint._lib.ckpt_model_stored(handle, raw, len(raw))
                 if i >= 0 and other >= 0 and other != i:
-                    warnings.warn(f"'{name}' is stored, and the model calls another tensor so: the "
-                                  "stored one is taken; .model has the other", stacklevel=2)
+                    warnings.warn(f"'{name}' is the name of a stored tensor, and the model's name for another: "
+                                  "the stored tensor is used; .model has the other", stacklevel=2)
                 i = other if i < 0 else i
             if i >= 0:
                 self._about(handle, i, *_lent(about))

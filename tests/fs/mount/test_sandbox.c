@@ -90,8 +90,8 @@ START_TEST(words_are_read)
 
 		if (SANITIZED && rows[i].mode == SANDBOX_ON) {
 			ck_assert_int_eq(sandbox_parse(rows[i].word, &mode, &e), -ENOTSUP);
-			ck_assert_str_eq(e.msg,
-					 "option 'sandbox': a build with sanitizers has none");
+			ck_assert_str_eq(
+				e.msg, "option 'sandbox': a build with sanitizers has no sandbox");
 			continue;
 		}
 		ck_assert_int_eq(sandbox_parse(rows[i].word, &mode, &e), 0);
@@ -830,7 +830,7 @@ static int enter_beside(const void *arg)
 	if (pthread_create(&t, NULL, wait_forever, NULL))
 		return BAD;
 	if (sandbox_enter(&inside, false, &e) != -EBUSY ||
-	    strcmp(e.msg, "other threads run already") != 0)
+	    strcmp(e.msg, "other threads are running already") != 0)
 		return BAD;
 	if (!rest_is_in_place() || (!getuid() && !has_capabilities(OF_READING)))
 		return 1;
