@@ -102,7 +102,13 @@ static int unknown(struct place *place, const char *file, struct ckpt_err *e)
 	return err_set(e, ENOENT, "not a checkpoint: found %s; %s", found, known_directories);
 }
 
-int format_probe(struct place *place, const char *file, const struct format **ret,
+/* DCP's data files consist of what torch.save writes, so they may begin as its files do. */
+static bool is_items(const char *file)
+{
+	return file && text_glob("*.distcp", file, strlen(file));
+}
+
+static int probe(struct place *place, const char *file, const struct format **ret,
 		 struct name_list *files, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
@@ -124,6 +130,14 @@ int format_probe(struct place *place, const char *file, const struct format **re
 	return 0;
 }
 
+int format_probe(struct place *place, const char *file, const struct format **ret,
+		 struct name_list *files, struct ckpt_err *e)
+{
+	int rc = probe(place, file, ret, files, e);
+
+	return rc && is_items(file) && neighbour_checkpoint(place, file, e) ? -e->code : rc;
+}
+
 /* Orbax renames a directory when all is written. */
 bool format_is_unfinished(const char *name)
 {
@@ -143,16 +157,11 @@ bool format_is_below(const struct name_list *files)
 int format_detect(struct place *place, const char *file, const struct format **ret,
 		  struct name_list *files, struct ckpt_err *e)
 {
-	int rc = format_probe(place, file, ret, files, e);
+	int rc = probe(place, file, ret, files, e);
 
-	/* DCP's data files consist of what torch.save writes, so they may begin as its files do. */
-	if (rc && file && text_glob("*.distcp", file, strlen(file))) {
-		if (neighbour_checkpoint(place, file, e))
-			return -e->code;
-		if (rc < 0)
-			rc = 0;
-	}
-	if (!rc)
+	if (rc && is_items(file) && neighbour_checkpoint(place, file, e))
+		return -e->code;
+	if (!rc || (rc < 0 && is_items(file)))
 		return unknown(place, file, e);
 	return rc < 0 ? rc : 0;
 }

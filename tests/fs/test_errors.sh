@@ -205,6 +205,7 @@ test_swapped_arguments_are_noticed() {
   mkdir m
   refused "'c' is a checkpoint and 'm' is not: the checkpoint comes first, as in 'ckptfs mount c m'" ckptfs mount m c
   refused 'is a file of a checkpoint' ckptfs info c/.metadata
+  refused 'is a file of a checkpoint' ckptfs info c/__0_0.distcp
 }
 
 cases_info_of_holes_says_so() { cases_checkpoint_with_holes_is_refused; }
