@@ -36,7 +36,7 @@ static int read_state(const struct deq_finder *f, const struct catalog_tensor *s
 		return err_nomem(f->e);
 	rc = f->peek->read(f->peek->arg, (uint32_t)(s - f->t), text, s->bytes, f->e);
 	if (rc > 0)
-		return bad_state(f, s, "it is missing, and the shape of the weight is in it");
+		return bad_state(f, s, "it is missing, so the shape of the weight is not known");
 	if (!rc && jdoc_parse_copy(ret, text, s->bytes, JDOC_PYTHON, f->e))
 		rc = err_wrap(f->e, "option 'dequantize': '%.120s'", SHOWN(s));
 	return rc;

@@ -367,8 +367,8 @@ static void put_longrope(struct reading *r)
 	usual = now > old ? sqrt(1 + log(now / old) / log(old)) : 1;
 	if (!(fabs(factor - usual) <= 1e-6 * usual))
 		no_config(r,
-			  "the key '%s.rope.scaling.attn_factor' is %g, and for %g positions that "
-			  "were %g before it is %g",
+			  "the key '%s.rope.scaling.attn_factor' is %g, but for a context of %g "
+			  "extended from %g it should be %g",
 			  r->arch, factor, now, old, usual);
 }
 

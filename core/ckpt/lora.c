@@ -279,8 +279,8 @@ static int describe(struct adapter *a, const struct change *c, uint32_t number,
 			       a->dir, FQN_TEXT(c->name, c->len));
 	if (!cast_possible(how.dtype, how.dtype))
 		return err_set(a->e, ERR_UNSUPPORTED,
-			       "option 'lora': '%.120s' is %s, and an adapter is added to float32, "
-			       "float16 and bfloat16; dequantize= makes these from codes",
+			       "option 'lora': '%.120s' is %s, but an adapter can be added only to "
+			       "float32, float16 and bfloat16; dequantize= makes these from codes",
 			       FQN_TEXT(c->name, c->len), dtype_info(how.dtype)->name);
 	if (w->n_dims != 2 || ta->n_dims != 2 || tb->n_dims != 2 || ta->shape[0] != how.rank ||
 	    tb->shape[1] != how.rank || w->shape[how.turned] != tb->shape[0] ||

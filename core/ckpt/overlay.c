@@ -99,7 +99,7 @@ static int put_whole(struct put *p, uint32_t i)
 
 	if (at < 0)
 		return err_set(p->e, EINVAL,
-			       "option 'overlay': '%.300s' has a tensor '%.120s', and the "
+			       "option 'overlay': '%.300s' has a tensor '%.120s', but the "
 			       "checkpoint has none of that name",
 			       p->other->c->root, FQN_TEXT(t->fqn, t->fqn_len));
 	p->hide[at] = true;

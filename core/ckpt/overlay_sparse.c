@@ -46,7 +46,7 @@ static void add(struct finding *f, struct overlay_sparse s)
 static int no_tensor(const struct finding *f, const char *name, size_t len)
 {
 	return err_set(f->e, EINVAL,
-		       "it changes elements of '%.120s', and the checkpoint has none of that name",
+		       "it changes elements of '%.120s', but the checkpoint has none of that name",
 		       FQN_TEXT(name, len));
 }
 

@@ -247,7 +247,7 @@ static int check_shape(struct gguf_item *t, struct ckpt_err *e)
 	if (columns % t->type->elements)
 		return err_set(
 			e, ERR_CORRUPT,
-			"GGUF header: '%s' has rows of %llu elements, and blocks of %s have %u",
+			"GGUF header: '%s' has rows of %llu elements, but blocks of %s have %u",
 			FQN_TEXT(t->name, t->len), (unsigned long long)columns, t->type->name,
 			t->type->elements);
 	if (!box_volume(t->n_dims, t->shape, &n) ||
@@ -299,9 +299,10 @@ static int check_version(const struct gguf_head *h, struct ckpt_err *e)
 			       "it is a GGUF of big-endian numbers, which is not supported; "
 			       "gguf_convert_endian.py of gguf-py makes a little-endian one");
 	if (h->version != 2 && h->version != 3)
-		return err_set(e, ERR_UNSUPPORTED,
-			       "it is a GGUF of version %u, and versions 2 and 3 are supported",
-			       h->version);
+		return err_set(
+			e, ERR_UNSUPPORTED,
+			"it is a GGUF of version %u, but only versions 2 and 3 are supported",
+			h->version);
 	return 0;
 }
 

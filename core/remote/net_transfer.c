@@ -184,7 +184,7 @@ static size_t on_send(char *p, size_t size, size_t count, void *arg)
 	rc = n ? t->m.read(t->m.read_arg, t->sent, p, n) : 0;
 	if (rc) {
 		t->stop = -rc;
-		err_sys(&t->e, -rc, "read what is to be uploaded");
+		err_sys(&t->e, -rc, "read the data to upload");
 		return CURL_READFUNC_ABORT;
 	}
 	t->sent += n;

@@ -232,7 +232,7 @@ static int payload_of(const struct s3 *s, const struct upload_bytes *b, char ret
 		n = min_u64(PIECE, b->len - off);
 		rc = b->read(b->arg, off, buf, (size_t)n);
 		if (rc)
-			return err_sys(e, -rc, "read what is to be uploaded");
+			return err_sys(e, -rc, "read the data to upload");
 		sha256_update(&c, (size_t)n, buf);
 	}
 	sha256_digest(&c, sizeof(digest), digest);

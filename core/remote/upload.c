@@ -221,7 +221,7 @@ static int copy_bytes(const struct upload_bytes *b, uint8_t *to, struct ckpt_err
 {
 	int rc = b->len ? b->read(b->arg, 0, to, (size_t)b->len) : 0;
 
-	return rc ? err_sys(e, -rc, "read what is to be uploaded") : 0;
+	return rc ? err_sys(e, -rc, "read the data to upload") : 0;
 }
 
 static int send_part(struct uploads *u, struct object *x, unsigned number, bool last,

@@ -149,7 +149,7 @@ static int hash(struct upload_bytes *b, struct ckpt_err *e)
 		n = min_u64(PIECE, b->len - off);
 		rc = b->read(b->arg, off, buf, (size_t)n);
 		if (rc)
-			return err_sys(e, -rc, "read what is to be uploaded");
+			return err_sys(e, -rc, "read the data to upload");
 		md5_update(&c, (size_t)n, buf);
 	}
 	md5_digest(&c, sizeof(b->md5), b->md5);

@@ -558,8 +558,8 @@ static int read_piece(struct rfile *f, uint8_t *buf, uint64_t len, uint64_t off,
 	}
 	if (rc == 1)
 		rc = err_set(e, EIO,
-			     "what is fetched is evicted at once: more descriptors, or "
-			     "more room in the cache, are needed");
+			     "fetched data is evicted at once: more file descriptors or a larger "
+			     "cache are needed");
 	return rc;
 }
 

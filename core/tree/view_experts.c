@@ -283,8 +283,8 @@ static int regroup_tensor(struct regrouping *g, size_t i)
 	if (!rc)
 		rc = fuse(g, name->fqn, len, true, &n_down);
 	if (!rc && n != n_down)
-		rc = err_set(g->e, EINVAL, "'%s' is one of %zu experts, of which %zu are complete",
-			     FQN_TEXT(name->fqn, name->len), n, n_down);
+		rc = err_set(g->e, EINVAL, "'%s' is one of %zu experts, of which %zu %s complete",
+			     FQN_TEXT(name->fqn, name->len), n, n_down, n_down == 1 ? "is" : "are");
 	return rc;
 }
 

@@ -41,7 +41,7 @@ static const struct word words[] = {
 	  "worker threads (default four per CPU, 16 to 32)" },
 	{ "io", 0, TEXT, WORDS_MOUNT, AT(io), "auto|direct|cached", "how files are read" },
 	{ "io_uring", 0, FLAG, WORDS_MOUNT, AT(io_uring), NULL,
-	  "receive requests over io_uring, if libfuse and kernel can" },
+	  "receive requests over io_uring, if libfuse and kernel support it" },
 	{ "sandbox", 0, TEXT, WORDS_MOUNT, AT(sandbox), "auto|on|off",
 	  "give up rights after mounting; on: fail if a part is missing" },
 	{ "allow_other", 0, FLAG, WORDS_MOUNT, AT(allow_other), NULL, "let other users read" },

@@ -94,9 +94,10 @@ static int print_recipes(const char *name)
 	struct ckpt_err e = { 0 };
 
 	if (!name)
-		(void)printf("What recipe= takes, besides a file; 'ckptfs help recipes NAME' "
-			     "prints one. Each is proved with\ntransformers: it loads what the "
-			     "recipe makes of these models, and computes the same as before.\n\n");
+		(void)printf(
+			"What recipe= takes, besides a file; 'ckptfs help recipes NAME' prints "
+			"one. Each has been tested\nwith transformers, which loads what the recipe "
+			"makes of these models and computes the same as before.\n\n");
 	for (size_t i = 0; (recipe = ckpt_recipe(i, &summary, &text)); i++) {
 		if (!name)
 			(void)printf("  %-22s  %s\n", recipe, summary);

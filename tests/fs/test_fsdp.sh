@@ -52,7 +52,7 @@ test_the_mesh_has_more_ranks_than_there_are_files() {
   copy_of fsdp_placed c
   for r in 0 1; do mv "$(part 4 $r)" "$(part 2 $r)"; done
   rm c/model_world_size_4_*
-  refused "its mesh has rank 2, and there are files of 2 ranks"
+  refused "its mesh has rank 2, but there are files of only 2 ranks"
 }
 
 test_shards_under_the_names_of_dinov2() {

@@ -271,7 +271,7 @@ test_experts_that_cannot_be_regrouped_are_named() {
   model experts
   refused "option 'experts': 'all' is not one of fused, split, stored" ckptfs cat dcp hf/config.json --experts=all
   refused "option 'experts': it needs a config.json" ckptfs cat dcp hf/model.safetensors --experts=fused
-  refused "'model.layers.0.block_sparse_moe.experts.0.w1.weight' is one of 3 experts, of which 2 are whole" \
+  refused "'model.layers.0.block_sparse_moe.experts.0.w1.weight' is one of 3 experts, of which 2 are complete" \
     ckptfs cat dcp hf/config.json --assets=hf --experts=fused --exclude='*.0.block*.2.w2.weight'
   gguf set hf/config.json model_type '"llama"'
   refused "option 'experts': config.json: model_type 'llama' has no experts that are known" \

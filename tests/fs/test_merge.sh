@@ -172,7 +172,7 @@ test_a_patch_changes_elements() {
   status_of 0 ckptfs diff base base -o "overlay=patch/$1,overlay=back/$1"
   status_of 1 ckptfs diff base base -o "overlay=patch/$1"
   sed -i 's/mlp.up_proj/mlp.no_proj/g' patch/trl.safetensors patch/prime/*.json
-  refused "changes elements of 'model.layers.0.mlp.no_proj.weight', and the checkpoint has none" \
+  refused "changes elements of 'model.layers.0.mlp.no_proj.weight', but the checkpoint has none" \
     ckptfs ls base -o "overlay=patch/$1"
 }
 

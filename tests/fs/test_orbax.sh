@@ -58,7 +58,7 @@ test_what_is_damaged_is_refused_with_file_and_reason() {
   refused "'../../../../tmp/d/[0-9a-f]*' is outside the checkpoint" ckptfs info "$(orbax path_escapes)/ckpt"
   refused "it says that it has 1048576 entries" ckptfs info "$(orbax entry_count_lies)/ckpt"
   refused "\('w9/1.0'\): its keys do not increase" ckptfs info "$(orbax keys_out_of_order)/ckpt"
-  refused "'manifest.ocdbt' is missing, and what each process wrote is there" ckptfs ls "$(orbax root_manifest_missing)/ckpt"
+  refused "'manifest.ocdbt' is missing, but what each process wrote is there" ckptfs ls "$(orbax root_manifest_missing)/ckpt"
   mkdir m
   refused "data file 'ocdbt.process_0/d/[0-9a-f]*' has 500 bytes" ckptfs mount "$(orbax data_truncated)/ckpt" m
   for c in bad_shard_index chunk_wrong_length; do

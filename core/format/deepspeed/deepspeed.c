@@ -375,9 +375,8 @@ static int read_all(struct ds *d, struct ckpt_err *e)
 		rc = ds_read_universal(d, e);
 	(void)ds_files_of(d, DS_OPTIM, UINT32_MAX, &n);
 	if (!rc && !n && !d->universal && d->files->sharded)
-		(void)ds_refuse(d,
-				"the weights: ZeRO 3 has them in the optimizer states' files, and "
-				"there are none");
+		(void)ds_refuse(d, "the weights: ZeRO 3 has them in the optimizer states' files, "
+				   "but there are none");
 	return rc;
 }
 

@@ -379,7 +379,7 @@ static int read_parallel(struct ds_rank *x, struct ds_open *o, struct ckpt_err *
 			d->tp++;
 		if (d->tp > ranks || ranks % d->tp)
 			return err_set(e, ERR_CORRUPT,
-				       "'%.200s' and others are of %u tensor-parallel ranks, and "
+				       "'%.200s' and others are of %u tensor-parallel ranks, but "
 				       "there are model states of %u ranks",
 				       layer->path, d->tp, ranks);
 	}

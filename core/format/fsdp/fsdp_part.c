@@ -20,6 +20,7 @@
  */
 #include "base/bytes.h"
 #include "base/checked.h"
+#include "base/text.h"
 #include "format/fsdp/fsdp.h"
 #include "source/source.h"
 
@@ -162,9 +163,9 @@ static int read_ranks(struct fsdp_reader *r, const struct pk_value *v, struct to
 		if ((*ret)[i] < 0 || (*ret)[i] >= (int64_t)r->world)
 			return err_set(
 				e, ERR_CORRUPT,
-				"its mesh has rank %lld, and there are files of %u ranks: the "
-				"others are missing, or these are from two different saves",
-				(long long)(*ret)[i], r->world);
+				"its mesh has rank %lld, but there are files of only %u rank%s: "
+				"the others are missing, or these are from two different saves",
+				(long long)(*ret)[i], r->world, text_s(r->world));
 	}
 	return 0;
 }

@@ -303,8 +303,8 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	}
 	if (!rc && files->n > 1 && s.expected != UINT64_MAX && s.expected != s.tensors)
 		rc = err_set(e, ERR_CORRUPT,
-			     "'%.200s' says that the model has %llu tensors "
-			     "(split.tensors.count), and its files have %llu",
+			     "'%.200s' says that the model has %llu tensors (split.tensors.count), "
+			     "but its files have %llu",
 			     files->v[0], (unsigned long long)s.expected,
 			     (unsigned long long)s.tensors);
 	buf_str(&s.types, s.tensors ? "\n}\n" : "{}\n");

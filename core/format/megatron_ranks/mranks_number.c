@@ -140,11 +140,11 @@ static int number_layers(struct mr *d, struct ckpt_err *e)
 			       ? layers.v[i].before + layers.v[i].n
 			       : most;
 	if (!rc && most && d->layers != UINT64_MAX && most < d->layers)
-		(void)format_note(
-			d->not_shown,
-			"some layers: the args in '%.100s' have num_layers=%llu, and the files "
-			"have %llu",
-			d->files->path, (unsigned long long)d->layers, (unsigned long long)most);
+		(void)format_note(d->not_shown,
+				  "some layers: the args in '%.100s' have num_layers=%llu, but the "
+				  "files have %llu",
+				  d->files->path, (unsigned long long)d->layers,
+				  (unsigned long long)most);
 	return rc;
 }
 

@@ -212,7 +212,7 @@ static int count(const struct mr *d, const struct pk_value *root, const char *ar
 	}
 	if (says != UINT64_MAX && says != highest + (uint64_t)1)
 		return err_set(e, says < highest + (uint64_t)1 ? ERR_CORRUPT : ENOENT,
-			       "the args in '%.100s' have %s=%llu, and the last rank's file is "
+			       "the args in '%.100s' have %s=%llu, but the last rank's file is "
 			       "'%.100s': %s",
 			       d->files->path, arg, (unsigned long long)says, last->path,
 			       says > highest ? "others are missing"

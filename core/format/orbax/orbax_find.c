@@ -210,11 +210,10 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 	};
 
 	if (l->process && !l->manifest)
-		return err_set(
-			e, ENOENT,
-			"'%smanifest.ocdbt' is missing, and what each process wrote is there "
-			"(ocdbt.process_*): the save has not finished",
-			l->top);
+		return err_set(e, ENOENT,
+			       "'%smanifest.ocdbt' is missing, but what each process wrote is "
+			       "there (ocdbt.process_*): the save has not finished",
+			       l->top);
 	if (!item.has_store && !item.has_dirs)
 		return 0;
 	if (msgpack < 0) {

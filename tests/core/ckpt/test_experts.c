@@ -102,7 +102,7 @@ static const struct {
 	{ MIXTRAL, "fused", B "0.w1.weight F32 6; " B "0.w3.weight F32 3x2",
 	  "!.0.w1.weight' is (6,)" },
 	{ MIXTRAL, "fused", ONE(0) B "1.w1.weight F32 3x2; " B "1.w3.weight F32 3x2",
-	  "!.experts.0.w1.weight' is one of 2 experts, of which 1 are whole" },
+	  "!.experts.0.w1.weight' is one of 2 experts, of which 1 is complete" },
 };
 
 static void warn(void *arg, const char *what)

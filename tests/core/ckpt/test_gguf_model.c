@@ -232,8 +232,8 @@ static const struct row {
 	{ &phi3, ".rope.scaling.attn_factor -", NULL, TWO, "and 'phi3.rope.scaling.attn_factor'",
 	  "", "", true },
 	{ &phi3, ".rope.scaling.attn_factor 1.5", NULL, TWO,
-	  "'phi3.rope.scaling.attn_factor' is 1.5, and for 64 positions that were 16 before it is "
-	  "1.22474",
+	  "'phi3.rope.scaling.attn_factor' is 1.5, but for a context of 64 extended from 16 it "
+	  "should be 1.22474",
 	  "", "", true },
 	{ &phi3, ".context_length 8; .rope.scaling.attn_factor 1.0", NULL, TWO, "",
 	  "\"max_position_embeddings\": 8", "", true },

@@ -503,7 +503,7 @@ static const struct {
 	{ "m.proj.weight F32 5x7", PROJ, ":2/..", NULL, "lora:2/.." },
 	{ "m.proj.weight F32 5x7", "", "", NULL, "has no tensors" },
 	{ "m.proj.weight I32 5x7", PROJ, "", NULL,
-	  "'m.proj.weight' is int32, and an adapter is added to float32" },
+	  "'m.proj.weight' is int32, but an adapter can be added only to float32" },
 	{ "m.proj.weight F32 35", PROJ, "", NULL, "'m.proj.weight' has shape (35,)" },
 	{ "m.proj.weight F32 6x7", PROJ, "", NULL, "they do not fit" },
 	{ "m.proj.weight F32 5x7", PROJ_A "base_model.model.m.proj.lora_B.weight F32 5x2x1", "",
@@ -581,7 +581,7 @@ START_TEST(an_overlay_must_fit)
 	weights_put(dir_fd, "base", &w, 1);
 	weights_put(dir_fd, "over", &other, 1);
 	ck_assert_int_eq(open_typed(base, &o, &c, &e), -EINVAL);
-	ck_assert_msg(strstr(e.msg, "has a tensor 'v', and the checkpoint has none"), "%s", e.msg);
+	ck_assert_msg(strstr(e.msg, "has a tensor 'v', but the checkpoint has none"), "%s", e.msg);
 	other = (struct weights_tensor){ "w", CKPT_DTYPE_F32, 1, { 4 }, NULL };
 	weights_put(dir_fd, "over", &other, 1);
 	ck_assert_int_eq(open_typed(base, &o, &c, &e), -EINVAL);

@@ -289,7 +289,7 @@ static const struct {
 } unfit[] = {
 	{ { PAIR("v.idx", I32, 2, "v.val", F32, 2) },
 	  2,
-	  "it changes elements of 'v', and the checkpoint has none" },
+	  "it changes elements of 'v', but the checkpoint has none" },
 	{ { { "w.val", CKPT_DTYPE_F32, 1, { 2 }, NULL } }, 1, "has a tensor 'w.val'" },
 	{ { { "w.idx", CKPT_DTYPE_I32, 1, { 2 }, NULL } }, 1, "has a tensor 'w.idx'" },
 	{ { PAIR("w.idx", I32, 3, "w.val", F32, 2) }, 2, "they are not indices and values" },

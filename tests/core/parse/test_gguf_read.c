@@ -224,7 +224,7 @@ static void deep(struct buf *b)
 }
 
 static const struct making refused[] = {
-	{ 1, 0, 0, nothing, ENOTSUP, "it is a GGUF of version 1, and versions 2 and 3" },
+	{ 1, 0, 0, nothing, ENOTSUP, "it is a GGUF of version 1, but only versions 2 and 3" },
 	{ 4, 0, 0, nothing, ENOTSUP, "it is a GGUF of version 4" },
 	{ 0x03000000, 0, 0, nothing, ENOTSUP, "it is a GGUF of big-endian numbers" },
 	{ 3, 1, 0, nothing, EBADMSG, "GGUF header: it goes beyond the end of the file" },
@@ -246,8 +246,8 @@ static const struct making refused[] = {
 	{ 3, 1, 0, unknown_type, ENOTSUP, "'w' is of ggml's type 99, which is not supported" },
 	{ 3, 1, 0, removed_type, ENOTSUP, "'w' is of ggml's type 4, which is not supported" },
 	{ 3, 1, 0, five_dims, EBADMSG, "'w' has 5 dimensions" },
-	{ 3, 1, 0, part_of_block, EBADMSG, "rows of 48 elements, and blocks of Q8_0 have 32" },
-	{ 3, 1, 0, no_row, EBADMSG, "rows of 1 elements, and blocks of Q8_0 have 32" },
+	{ 3, 1, 0, part_of_block, EBADMSG, "rows of 48 elements, but blocks of Q8_0 have 32" },
+	{ 3, 1, 0, no_row, EBADMSG, "rows of 1 elements, but blocks of Q8_0 have 32" },
 	{ 3, 1, 0, huge, EBADMSG, "'w': its shape is too large" },
 	{ 3, 1, 0, too_far, EBADMSG, "'w': it ends beyond any file" },
 	{ 3, 1, 0, not_aligned, EBADMSG, "begins at 16, which is not a multiple of general.align" },

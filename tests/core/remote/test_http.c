@@ -650,7 +650,7 @@ static const struct {
 	{ with_large_body, NULL, -EFBIG, "no request can be made", 1 },
 	{ no_request, NULL, -EACCES, "'it': there is no key", 1 },
 	{ never, NULL, -ETIMEDOUT, "'it': ", 0 },
-	{ upload_nothing, NULL, -ENODATA, "'it': read what is to be uploaded: No data", 1 },
+	{ upload_nothing, NULL, -ENODATA, "'it': read the data to upload: No data", 1 },
 	{ NULL, "gopher://127.0.0.1/", -EIO, "'it': ", 1 },
 	{ NULL, "http://[::1", -EIO, "'it': ", 1 },
 	{ NULL, "http://", -EIO, "'it': ", 1 },

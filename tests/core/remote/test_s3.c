@@ -1054,7 +1054,7 @@ static const struct {
 	  MD5,
 	  "PUT /b/k\nPUT /b/k\n" },
 	{ PUT_NEW, { { 501, NULL, NULL } }, -EIO, "answered 501", "", "PUT /b/k\nPUT /b/k\n" },
-	{ PUT_BROKEN, { { 200, RIGHT, NULL } }, -ENODATA, "read what is to be uploaded", "", "" },
+	{ PUT_BROKEN, { { 200, RIGHT, NULL } }, -ENODATA, "read the data to upload", "", "" },
 	{ BEGIN,
 	  { { 200, NULL, STARTED("<UploadId>u 1</UploadId>") } },
 	  0,

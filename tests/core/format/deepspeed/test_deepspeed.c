@@ -266,9 +266,8 @@ START_TEST(zero_3_without_optimizer_states_has_no_weights)
 	expect("", "n[2] 200 201\n! not everything is shown: parts of frozen parameter 'f' are "
 		   "missing");
 	put(SHARD(0), "{'module': {'n': t0+0(1)}, 'buffer_names': ['n'], 'param_shapes': []}", 0);
-	expect("",
-	       "n[1] 0\n! not everything is shown: the weights: ZeRO 3 has them in the optimizer "
-	       "states' files, and there are none");
+	expect("", "n[1] 0\n! not everything is shown: the weights: ZeRO 3 has them in the "
+		   "optimizer states' files, but there are none");
 	put(SHARD(0), "{'module': {}, 'param_shapes': []}", 0);
 	expect_error("", "the weights: ZeRO 3 has them");
 }
@@ -962,13 +961,11 @@ START_TEST(layers_say_how_many_slices_there_are)
 		expect("", "0.w[2] 0 100\n");
 	}
 	put("mp_rank_02_model_states.pt", "{'module': N}", 0);
-	expect_error(
-		"",
-		"'layer_00-model_00-model_states.pt' and others are of 2 tensor-parallel ranks, "
-		"and there are model states of 3 ranks");
+	expect_error("", "'layer_00-model_00-model_states.pt' and others are of 2 tensor-parallel "
+			 "ranks, but there are model states of 3 ranks");
 	put("layer_00-model_02-model_states.pt", "{'w': t0+0(1)}", 0);
 	put("layer_00-model_03-model_states.pt", "{'w': t0+0(1)}", 0);
-	expect_error("", "are of 4 tensor-parallel ranks, and there are model states of 3 ranks");
+	expect_error("", "are of 4 tensor-parallel ranks, but there are model states of 3 ranks");
 }
 END_TEST
 

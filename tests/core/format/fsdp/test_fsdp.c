@@ -403,8 +403,8 @@ START_TEST(dtensors_that_contradict_themselves_are_refused)
 			  SPEC(ONE, "(" SHARD(0) ",)")),
 		  "its shape is not written as torch writes it" },
 		{ DTENSOR("t0+0(2)", "(2,)", SPEC(MESH("I[1](1)"), "(" SHARD(0) ",)")),
-		  "its mesh has rank 1, and there are files of 1 ranks: the others are missing, or "
-		  "these are from two different saves" },
+		  "its mesh has rank 1, but there are files of only 1 rank: the others are "
+		  "missing, or these are from two different saves" },
 		{ DTENSOR("t0+0(2)", "(2,)", SPEC(MESH("I[-1](1)"), "(" SHARD(0) ",)")),
 		  "its mesh has rank -1," },
 		{ DTENSOR("t0+0(2)", "(2,)", SPEC(MESH("J[-1](1)"), "(" SHARD(0) ",)")),

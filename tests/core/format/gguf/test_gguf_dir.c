@@ -146,8 +146,8 @@ START_TEST(parts_have_to_be_what_they_are_named)
 	expect_refused(EBADMSG, "read 'm-00001-of-00002.gguf': it is part 2 of 2");
 	put_model("m-00001-of-00002.gguf", 1, 0, 2, 5);
 	put_model("m-00002-of-00002.gguf", 2, 1, 2, 4);
-	expect_refused(EBADMSG, "that the model has 5 tensors (split.tensors.count), and its "
-				"files have 4");
+	expect_refused(EBADMSG,
+		       "that the model has 5 tensors (split.tensors.count), but its files have 4");
 }
 END_TEST
 

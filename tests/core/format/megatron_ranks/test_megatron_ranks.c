@@ -138,7 +138,7 @@ START_TEST(missing_layers_are_told)
 	put_model("00", "'decoder.layers.2.norm.weight': t0+0(1)", "'num_layers': 4", 3, 0);
 	expect("decoder.layers.2.norm.weight[1] 0\n" OBJECTS
 	       "! not everything is shown: some layers: the args in "
-	       "'mp_rank_00/model_optim_rng.pt' have num_layers=4, and the files have 3");
+	       "'mp_rank_00/model_optim_rng.pt' have num_layers=4, but the files have 3");
 }
 END_TEST
 
@@ -291,7 +291,7 @@ START_TEST(files_that_are_not_of_one_save_are_refused)
 
 	put_model("00_000", norm, two, 3, 0);
 	put_model("00_001", norm, two, 3, 0);
-	expect_error("have tensor_model_parallel_size=2, and the last rank's file is "
+	expect_error("have tensor_model_parallel_size=2, but the last rank's file is "
 		     "'mp_rank_00_001/model_optim_rng.pt': others are missing");
 	put_model("01_001", norm, two, 3, 0);
 	expect_error("'mp_rank_01_000' is missing beside 'mp_rank_00_000'");
