@@ -79,9 +79,8 @@ static void add_naming(struct buf *b, const struct recipe_builtin *r)
 {
 	const char *to = strstr(r->summary, " to ");
 
-	buf_str(b, "; looks like ");
+	buf_str(b, "; its names look like those of ");
 	buf_add(b, r->summary, to ? (size_t)(to - r->summary) : strlen(r->summary));
-	buf_str(b, " names");
 }
 
 static bool fits_model(const struct recipe_builtin *r, const char *type)
@@ -119,18 +118,20 @@ static int try_recipe(struct engine *eng, const struct recipe_builtin *r, const 
 	recipe_out_release(&made);
 	if (rc && found < LIKE_IT)
 		return -1;
-	if (rc && !type) /* no config.json, whose numbers it needs */
+	if (rc && !type) { /* no config.json, whose numbers it needs */
 		buf_printf(b, ": with assets=DIR, where its config.json is, try recipe=%.*s",
 			   (int)strcspn(r->name, "-"), r->name);
-	else if (rc)
+	} else if (rc) {
 		buf_printf(b, ", but recipe=%s does not fit: %s", r->name, why.msg);
-	else if (!arch_is_complete(&report))
-		buf_printf(b,
-			   ", but with recipe=%s %" PRIu64
-			   " are missing, unexpected or of the wrong shape",
-			   r->name,
-			   report.missing + report.unexpected + report.misshapen +
-				   report.no_weights);
+	} else if (!arch_is_complete(&report)) {
+		uint64_t n =
+			report.missing + report.unexpected + report.misshapen + report.no_weights;
+
+		buf_printf(b, ", but with recipe=%s ", r->name);
+		add_count(b, n);
+		buf_printf(b, " %s missing, unexpected or of the wrong shape",
+			   n == 1 ? "is" : "are");
+	}
 	return rc || !arch_is_complete(&report);
 }
 

@@ -246,7 +246,7 @@ mesh layout:1:.a.mesh.without.axes
 {"0":_{"ids":_{}} layout:.byte
 {"x":_{}} layout:.'x'.is.not.a.rank
 {"0":_{},"0":_{}} layout:.rank.0.is.listed.twice
-{"0":_{"ids":_{"mesh_shape":[2],"tensor_map":[0],"rank_list":[0,1]}}} layout:.rank.0:.'ids'.of.shape.\[11\]:.2.parts.do.not.divide.dimension.0
+{"0":_{"ids":_{"mesh_shape":[2],"tensor_map":[0],"rank_list":[0,1]}}} layout:.rank.0:.'ids'.of.shape.\[11\]:.dimension.0.cannot.be.divided.into.2.equal.parts
 {"3":_{"ids":_{"mesh_shape":[2],"tensor_map":[0],"rank_list":[0,1]}}} layout:.rank.3:.'ids':.the.rank.is.not.in.rank_list
 {"0":_{"ids":_{"mesh_shape":[2],"tensor_map":[1],"rank_list":[0,1]}}} rank.0:.'ids':.tensor_map\[0\].does.not.name.axes
 {"0":_{"ids":_{"mesh_shape":[2],"tensor_map":[0,-1],"rank_list":[0,1]}}} rank.0:.'ids'.of.shape.\[11\]:.tensor_map.has.2.entries

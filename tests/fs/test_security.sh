@@ -29,8 +29,8 @@ doubling $((1000000 / scale)) 200 0 stored.nowhere
 deep $((2000000 / scale)) 1000 0 stored.nowhere
 deep_marks $((2000000 / scale)) 1000 2 STOP.without.a.value
 far_memo 4294967295 100 0 .
-text_that_is_not_there 4294967299 100 2 ends.in.the.middle
-text_that_is_not_there 9223372036854775807 100 2 ends.in.the.middle
+text_that_is_not_there 4294967299 100 2 ends.too.early
+text_that_is_not_there 9223372036854775807 100 2 ends.too.early
 text_that_is_not_there 18446744073709551615 100 2 .
 huge_int 2147483647 100 2 .
 digits $((10000000 / scale)) 100 2 line.at.byte.3.is.longer

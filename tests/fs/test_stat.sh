@@ -198,7 +198,7 @@ r = json.load(open("b"))
 assert [g["group"] for g in r["groups"]] == ["rank 0", "rank 1", "rank 2"], r
 assert sum(g["elements"] for g in r["groups"]) == r["all"]["elements"], r'
   ckptfs stat --by=rank --hist --plot=always -q three >/dev/null
-  refused 'not the model' ckptfs stat --by=rank --model three
+  refused 'not for those of the model' ckptfs stat --by=rank --model three
   refused 'do not tell which rank' ckptfs stat --by=rank "$(zoo)"
 }
 

@@ -71,7 +71,7 @@ s/input_layernorm/attention_norm/
 s/post_attention_layernorm/ffn_norm/
 s/^lm_head/output/
 RULES
-  [[ $(of hf -o assets=hf,rename=rules) == "not loadable as LlamaForCausalLM: "*"; looks like torchtitan names: try recipe=torchtitan-llama" ]] ||
+  [[ $(of hf -o assets=hf,rename=rules) == "not loadable as LlamaForCausalLM: "*"; its names look like those of torchtitan: try recipe=torchtitan-llama" ]] ||
     fail "$(of hf -o assets=hf,rename=rules)"
 }
 
@@ -90,7 +90,7 @@ s/input_layernorm/attention_norm/
 s/post_attention_layernorm/feed_forward_norm/
 s/^lm_head\.weight/lm_head.w_out.weight/
 RULES
-  [[ $(of hf -o assets=hf,rename=rules) == "not loadable as LlamaForCausalLM: "*"; looks like OLMo-core names: try recipe=olmo-llama" ]] ||
+  [[ $(of hf -o assets=hf,rename=rules) == "not loadable as LlamaForCausalLM: "*"; its names look like those of OLMo-core: try recipe=olmo-llama" ]] ||
     fail "$(of hf -o assets=hf,rename=rules)"
 }
 
@@ -162,11 +162,11 @@ test_a_recipe_that_makes_the_model_is_named() {
  "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
  "max_position_embeddings": 64, "attention_bias": false}
 JSON
-  ckptfs info "$c" | grep -F "; looks like Megatron-core names: with assets=DIR, where its config.json is, try recipe=megatron" >/dev/null
-  ckptfs info "$c" -o assets=hf | grep -F "; looks like Megatron-core names, but with recipe=megatron-llama 12 are missing, unexpected or of the wrong shape" >/dev/null
+  ckptfs info "$c" | grep -F "; its names look like those of Megatron-core: with assets=DIR, where its config.json is, try recipe=megatron" >/dev/null
+  ckptfs info "$c" -o assets=hf | grep -F "; its names look like those of Megatron-core, but with recipe=megatron-llama 12 tensors are missing, unexpected or of the wrong shape" >/dev/null
   # It has biases, but for the fourth projection.
   ckptfs info "$c" -o assets=hf,exclude='*linear_qkv.bias' >out
-  grep -qF "looks like Megatron-core names: try recipe=megatron-llama" out
+  grep -qF "its names look like those of Megatron-core: try recipe=megatron-llama" out
   ckptfs info "$c" -o assets=hf,exclude='*linear_qkv.bias',recipe=megatron-llama,strict |
     grep -qF "hf/: complete for Qwen3ForCausalLM (config.json from assets)"
 }
@@ -188,7 +188,7 @@ test_a_recipe_is_named_for_a_model_that_is_not_known() {
 {"model_type": "gpt_bigcode", "vocab_size": 7, "n_embd": 4, "n_layer": 1, "n_head": 2, "n_positions": 6,
  "n_inner": null, "multi_query": true}
 JSON
-  is "not checked: config.json: model_type 'gpt_bigcode' is not supported; looks like Megatron-core names: try recipe=megatron-gpt-bigcode" \
+  is "not checked: config.json: model_type 'gpt_bigcode' is not supported; its names look like those of Megatron-core: try recipe=megatron-gpt-bigcode" \
     "$(of hf -o assets=hf)"
   is "not checked: config.json: model_type 'gpt_bigcode' is not supported" "$(of hf -o assets=hf,recipe=megatron)"
 }

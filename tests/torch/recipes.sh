@@ -64,10 +64,10 @@ else
     names+=("$name")
     read -r recipe known <"$dir/recipe"
     if [[ $known ]]; then
-      expect "$name" "not loadable as *: *; looks like * names: try recipe=$recipe"
+      expect "$name" "not loadable as *: *; its names look like those of *: try recipe=$recipe"
       expect "$name" "complete for * (config.json from assets)" -o "recipe=$recipe,strict"
     else
-      expect "$name" "not checked: *; looks like * names: try recipe=$recipe"
+      expect "$name" "not checked: *; its names look like those of *: try recipe=$recipe"
     fi
     mkdir -p "$tmp/mnt/$name"
     # MaxText's compute.
