@@ -141,12 +141,25 @@ static int count_ranks(struct ds *d, uint32_t *ret, struct ckpt_err *e)
 
 /* ---- experts ---- */
 
+/* Are there two files with the same numbers? Names may have leading zeros, or leave a number out. */
+static int check_twice(const struct ds_file *f, size_t n, struct ckpt_err *e)
+{
+	for (size_t i = 1; i < n; i++)
+		if (f[i].layer == f[i - 1].layer && f[i].mp == f[i - 1].mp &&
+		    f[i].rank == f[i - 1].rank)
+			return err_set(e, ERR_CORRUPT,
+				       "'%.200s' and '%.200s' are of the same rank: one is of "
+				       "another checkpoint",
+				       f[i - 1].path, f[i].path);
+	return 0;
+}
+
 /* Their names are complete, with the expert's number among all experts. */
 static int read_experts(struct ds *d, struct ckpt_err *e)
 {
 	size_t n;
 	struct ds_file *f = ds_files_of(d, DS_EXPERT, UINT32_MAX, &n);
-	int rc = 0;
+	int rc = check_twice(f, n, e);
 
 	for (size_t i = 0; !rc && i < n; i++) {
 		struct ds_weights w = { .prefix = "",
@@ -300,7 +313,10 @@ int ds_read_layers(struct ds *d, struct ckpt_err *e)
 	struct ds_file *f = ds_files_of(d, DS_LAYER, UINT32_MAX, &n);
 	autofree struct layer *layers = calloc(n + 1, sizeof(*layers));
 	autofree struct tied *tied = NULL;
-	int rc = layers ? list_tied(d, &tied, &n_tied, e) : err_nomem(e);
+	int rc = layers ? check_twice(f, n, e) : err_nomem(e);
+
+	if (!rc)
+		rc = list_tied(d, &tied, &n_tied, e);
 
 	for (size_t i = 0; !rc && i < n; i++) {
 		struct ds_weights w = { .t = d->tp > 1 ? f[i].mp : 0 };

@@ -932,6 +932,27 @@ START_TEST(only_one_tied_module_may_fit_a_layer)
 }
 END_TEST
 
+/* The second one would not be seen. */
+START_TEST(a_layer_and_an_expert_have_one_file)
+{
+	put(MODEL, "{'module': {}}", 0);
+	put("layer_00-model_states.pt", "{'w': t0+0(2)}", 0);
+	put("layer_01-model_states.pt", "{'w': t0+0(2)}", 0);
+	expect("", "0.w[2] 0 1\n1.w[2] 0 1\n");
+	put("layer_00-model_00-model_states.pt", "{'w': t1+0(2)}", 0);
+	expect_error("",
+		     "'layer_00-model_00-model_states.pt' and 'layer_00-model_states.pt' are of "
+		     "the same rank: one is of another checkpoint");
+	REQUIRE(!unlinkat(dir_fd, "layer_00-model_00-model_states.pt", 0));
+	put("layer_0_expert_1_mp_rank_00_model_states.pt", "{'x': t0+0(2)}", 0);
+	expect("", "0.w[2] 0 1\n1.w[2] 0 1\nx[2] 0 1\n");
+	put("layer_0_expert_01_mp_rank_00_model_states.pt", "{'x': t1+0(2)}", 0);
+	expect_error("", "'layer_0_expert_01_mp_rank_00_model_states.pt' and "
+			 "'layer_0_expert_1_mp_rank_00_model_states.pt' are of the same rank: one "
+			 "is of another checkpoint");
+}
+END_TEST
+
 /* Without the degrees, the files of the first layer are counted. */
 START_TEST(layers_say_how_many_slices_there_are)
 {
