@@ -41,6 +41,13 @@ test_every_byte_is_the_local_one() {
   wait_until no_fetchers
 }
 
+# The address of a store that does not answer is in the message, and only once.
+test_an_address_is_named_once() {
+  local at=s3://bucket/nowhere
+  if ckptfs info $at -o endpoint=http://127.0.0.1:1,anonymous,retry=1 2>err; then fail "opened"; fi
+  [[ $(grep -o "$at" err | wc -l) == 1 ]] || fail "$(cat err)"
+}
+
 test_commands_take_addresses() {
   local ckpt f
   reach
