@@ -145,9 +145,10 @@ int http_location(const struct http_answer *a, char **ret, struct ckpt_err *e)
 	curl_free(scheme);
 	if (!ok) {
 		curl_free(url);
-		return err_set(e, EIO,
-			       "the server redirects (%u) to an address that is not %s, which is refused",
-			       a->status, was_secure ? "https" : "http or https");
+		return err_set(
+			e, EIO,
+			"the server redirects (%u) to an address that is not %s, which is refused",
+			a->status, was_secure ? "https" : "http or https");
 	}
 	*ret = strdup(url);
 	curl_free(url);
