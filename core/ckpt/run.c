@@ -107,18 +107,6 @@ static bool is_absence(int rc)
 	return rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP;
 }
 
-/* The machine lacks resources, which says nothing about the checkpoint. */
-static bool is_shortage(int rc)
-{
-	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE;
-}
-
-/* The storage failed, which says nothing about the checkpoint either. */
-static bool is_io_error(int rc)
-{
-	return rc == -EIO || rc == -ETIMEDOUT;
-}
-
 /* Is the subdirectory, or `inner` in it, a checkpoint? */
 static int look_into(const struct ckpt_run *r, const char *name, const char *inner, struct look *l,
 		     struct ckpt_err *e)
@@ -136,7 +124,7 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 	if (rc > 0)
 		rc = sign(place, &files, l, &why) ? -why.code : 1;
 	place_free(place);
-	if (is_shortage(rc) || is_io_error(rc)) {
+	if (err_is_shortage(rc) || err_is_io(rc)) {
 		*e = why;
 		return rc;
 	}
@@ -405,7 +393,7 @@ static int scan(struct ckpt_run *r, struct ckpt_err *e)
 		r->scans++;
 	for (size_t i = 0; !rc && i < names.n; i++) {
 		rc = look_again(r, names.v[i], &why);
-		if (is_shortage(rc))
+		if (err_is_shortage(rc))
 			*e = why;
 		else if (rc)
 			rc = is_absence(rc) ? 0 : cannot_look(r, names.v[i], &why, e);

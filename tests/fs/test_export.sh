@@ -103,7 +103,7 @@ test_a_full_disk_is_found_first() {
   [[ $(id -u) == 0 ]] || skip "not root"
   mkdir small
   mount -t tmpfs -o size=20m tmpfs small
-  refused "'small/x' needs 35\.. MiB, 20\.. MiB are free" ckptfs export "$(big)/ckpt" tensors small/x
+  refused "'small/x' needs 35\.. MiB, but only 20\.. MiB are free" ckptfs export "$(big)/ckpt" tensors small/x
   [[ -z $(ls small) ]]
   status_of 0 ckptfs export "$(big)/ckpt" tensors/v small/x
 }

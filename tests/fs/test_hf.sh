@@ -494,7 +494,7 @@ inside = set(header) - {"__metadata__"}
 assert left and inside | set(left) == names and not inside & set(left), (left, names)
 for name, why in left.items():
     dtype = os.getxattr(f"{m}/tensors/{model['prefix']}{name}", "user.ckptfs.dtype").decode()
-    assert f"safetensors has no {dtype}" in why or dtype.startswith("float4"), (name, why)
+    assert f"safetensors has no type {dtype}" in why or dtype.startswith("float4"), (name, why)
 END
 }
 

@@ -84,7 +84,8 @@ int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn
 	}
 	if (rc) {
 		torchsave_release(&t);
-		return rc == -ENOMEM ? err_nomem(e) : 0;
+		/* Reading reports damage. But what is listed must not depend on when it was. */
+		return err_is_shortage(rc) || err_is_io(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
 	}
 	rc = look(arg, q, &t, file, e);
 	torchsave_release(&t);
@@ -108,7 +109,8 @@ static int report_quantiser(void *arg, const struct dcp_inside *q, struct torchs
 					    q->fqn_path, x->w, &why);
 
 	(void)file;
-	return rc == -ENOMEM ? err_nomem(e) : 0; /* a damaged item is reported when it is read */
+	/* A damaged item is reported when it is read. */
+	return err_is_shortage(rc) || err_is_io(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
 }
 
 int dcp_report_quantiser(struct dcp_looks *l, const struct dcp_records *r,

@@ -168,12 +168,12 @@ START_TEST(extensions_are_arrays_scalars_complex_numbers_and_tuples)
 	EXPECT_EXT(2, "\x92\xca\x3f\xc0\x00\x00\xca\xc0\x00\x00\x00", "(1.5-2j)");
 	EXPECT_EXT(4, "\x92\x01\x80", "[1, {}]");
 	REFUSE_EXT(1, "\x93\x91\x02\xa5int16\xc4\x04\1\2\3\4\xc0",
-		   "the extension at byte 3 has 16 bytes, and 15 are used");
+		   "the extension at byte 3 has 16 bytes, but 15 are used");
 	REFUSE_EXT(1, "\x92\x91\x02\xa5int16", "is not a shape, a dtype and bytes");
 	REFUSE_EXT(1, "\x94\x91\x02\xa5int16\xc4\x00\xc0", "is not a shape, a dtype and bytes");
 	REFUSE_EXT(1, "\x93\x91\xff\xa5int16\xc4\x00", "is not a shape, a dtype and bytes");
 	REFUSE_EXT(1, "\x93\x91\x02\xa5int16\xc4\x05\1\2\3\4",
-		   "5 bytes are needed at byte 14, and 4");
+		   "5 bytes are needed at byte 14, but 4");
 	REFUSE_EXT(1, "\x05", "is not a shape, a dtype and bytes");
 	REFUSE_EXT(1, "\x90", "is not a shape, a dtype and bytes");
 	REFUSE_EXT(1, "\x91\x91\x02", "is not a shape, a dtype and bytes");
@@ -187,16 +187,16 @@ START_TEST(extensions_are_arrays_scalars_complex_numbers_and_tuples)
 	REFUSE_EXT(2, "\x93\xca\x3f\xc0\x00\x00\xca\x3f\xc0\x00\x00\x01", "is not two numbers");
 	REFUSE_EXT(2, "\x92\x01\xca\x3f\xc0\x00\x00", "is not two numbers");
 	REFUSE_EXT(2, "\x92\xca\x3f\xc0\x00\x00\x01", "is not two numbers");
-	REFUSE_EXT(4, "\x01", "is no list");
+	REFUSE_EXT(4, "\x01", "is not a list");
 }
 END_TEST
 
 START_TEST(what_is_cut_off_or_goes_on_is_refused)
 {
-	REFUSE("", ERR_CORRUPT, "1 bytes are needed at byte 0, and 0 are left");
+	REFUSE("", ERR_CORRUPT, "1 bytes are needed at byte 0, but 0 are left");
 	REFUSE("\x01\x02", ERR_CORRUPT, "the value ends at byte 1 of 2");
 	REFUSE("\xc1", ERR_CORRUPT, "0xc1");
-	REFUSE("\xa3xy", ERR_CORRUPT, "3 bytes are needed at byte 1, and 2 are left");
+	REFUSE("\xa3xy", ERR_CORRUPT, "3 bytes are needed at byte 1, but 2 are left");
 	REFUSE("\xc6\xff\xff\xff\xffx", ERR_CORRUPT, "4294967295 bytes are needed at byte 5");
 	REFUSE("\xdd\xff\xff\xff\xff\x01", ERR_CORRUPT, "4294967295 bytes are needed at byte 5");
 	REFUSE("\xdf\xff\xff\xff\xff\x01", ERR_CORRUPT, "4294967295 bytes are needed at byte 5");

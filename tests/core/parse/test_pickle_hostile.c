@@ -62,7 +62,7 @@ static const struct {
 } rows[] = {
 	ROW("", ENODATA, "pickle ends too early, at byte 0"),
 	ROW("N", ENODATA, "pickle ends too early, at byte 1"),
-	ROW("\x80\6N.", ENOTSUP, "pickle protocol 6"),
+	ROW("\x80\6N.", ENOTSUP, "pickle protocol 6 is not supported"),
 	ROW(".", EBADMSG, "pickle: STOP without a value at byte 1"),
 	ROW("N(.", EBADMSG, "pickle: STOP without a value at byte 3"),
 	/* the memo */

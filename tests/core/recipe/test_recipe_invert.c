@@ -244,7 +244,7 @@ static const struct {
 	{ "o = a [4]", "o[4] p[2]",
 	  "R: no rule makes 'p', which would be lost: exclude what is not needed" },
 	{ "o = a [4]", "o[4] p[2] q[2] r[2] s[2]",
-	  "R: no rule makes 'p', 'q', 'r' and 1 more tensors, which would be lost: exclude what is "
+	  "R: no rule makes 'p', 'q', 'r' and 1 more tensor, which would be lost: exclude what is "
 	  "not needed" },
 	{ "o = a [4]\nx = b [2]", "o[4]", "R:2: the checkpoint has no 'x'" },
 	{ "o = a [4]", "o[5]", "R:1: 'o' is of shape [5], but the recipe makes it [4]" },

@@ -942,7 +942,7 @@ START_TEST(a_layer_and_an_expert_have_one_file)
 	put("layer_00-model_00-model_states.pt", "{'w': t1+0(2)}", 0);
 	expect_error("",
 		     "'layer_00-model_00-model_states.pt' and 'layer_00-model_states.pt' are of "
-		     "the same rank: one is of another checkpoint");
+		     "the same rank: one is from another checkpoint");
 	REQUIRE(!unlinkat(dir_fd, "layer_00-model_00-model_states.pt", 0));
 	put("layer_0_expert_1_mp_rank_00_model_states.pt", "{'x': t0+0(2)}", 0);
 	expect("", "0.w[2] 0 1\n1.w[2] 0 1\nx[2] 0 1\n");

@@ -978,7 +978,7 @@ START_TEST(every_rank_has_a_file)
 	put("optim", 3, 2, W, 0);
 	saved_put(dir_fd, "optim_world_size_3_rank_01.pt", "{'w': t1+0(1)}", 0);
 	expect_error("'optim_world_size_3_rank_01.pt' and 'optim_world_size_3_rank_1.pt' are of "
-		     "the same rank: one is of another checkpoint");
+		     "the same rank: one is from another checkpoint");
 	drop("optim_world_size_3_rank_01.pt");
 	drop("optim_world_size_3_rank_1.pt");
 	expect("w[1] 0\n! not everything is shown: the optimizer's states: the file of rank 1 is "
