@@ -17,6 +17,7 @@
 #include <ckptfs/ckpt_base.h>
 
 #include <errno.h>
+#include <stdbool.h>
 
 #define ERR_CORRUPT	EBADMSG /* the checkpoint contradicts itself */
 #define ERR_UNSUPPORTED ENOTSUP /* well formed, but not supported by this program */

@@ -49,18 +49,22 @@ int ckpt_object_readable(const struct engine *eng, const char *fqn, size_t len, 
 
 void ckpt_drop_name(const char *fqn, size_t len, struct ckpt_err *e)
 {
-	static const char *const behind[] = { " cannot be read: ", ", ", ": " };
-	char shown[SHOWN], begin[SHOWN + sizeof("tensor ''")];
+	static const char *const before[] = { "tensor '", "'" };
+	static const char *const behind[] = { "' cannot be read: ", "', ", "': " };
+	char shown[SHOWN];
+	size_t n = strlen(text_show(fqn, len, shown, SHOWN));
 
-	(void)snprintf(begin, sizeof(begin), "tensor '%s'", text_show(fqn, len, shown, SHOWN));
-	for (size_t i = 0; i < ARRAY_LEN(behind); i++) {
-		size_t n = strlen(begin), m = strlen(behind[i]);
+	for (size_t i = 0; i < ARRAY_LEN(before); i++)
+		for (size_t k = 0; k < ARRAY_LEN(behind); k++) {
+			size_t from = strlen(before[i]), to = from + n + strlen(behind[k]);
 
-		if (strncmp(e->msg, begin, n) != 0 || strncmp(e->msg + n, behind[i], m) != 0)
-			continue;
-		memmove(e->msg, e->msg + n + m, strlen(e->msg + n + m) + 1);
-		return;
-	}
+			if (strncmp(e->msg, before[i], from) != 0 ||
+			    strncmp(e->msg + from, shown, n) != 0 ||
+			    strncmp(e->msg + from + n, behind[k], to - from - n) != 0)
+				continue;
+			memmove(e->msg, e->msg + to, strlen(e->msg + to) + 1);
+			return;
+		}
 }
 
 static int check_openable(const struct engine *eng, ckpt_node node, struct ckpt_err *e)

@@ -74,6 +74,7 @@ static void put_model(struct json_out *j, const struct ckpt *c)
 		view_model_tensor(c->engine->view, i, &t);
 		json_open_line(j, NULL, '{');
 		json_str_n(j, "tensor", t.fqn, t.fqn_len);
+		ckpt_drop_name(t.fqn, t.fqn_len, &why);
 		json_str(j, "why", why.msg);
 		json_close(j);
 		listed++;

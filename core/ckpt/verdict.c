@@ -235,11 +235,14 @@ static void add_no_weights(struct buf *b, const struct view *v, const struct arc
 
 static void add_left_out(struct buf *b, const struct view_left *l)
 {
+	struct ckpt_err why = l->why;
+
+	ckpt_drop_name(l->first.fqn, l->first.fqn_len, &why);
 	buf_printf(b, "%" PRIu64 " of ", l->left_out);
 	add_count(b, l->tensors);
 	buf_str(b, " left out (");
 	add_name(b, l->first.fqn, l->first.fqn_len);
-	buf_printf(b, ": %s%s)", l->why.msg, l->left_out > 1 ? ", ..." : "");
+	buf_printf(b, ": %s%s)", why.msg, l->left_out > 1 ? ", ..." : "");
 }
 
 static const char *const between[] = { ": ", ", " };

@@ -127,10 +127,10 @@ int st_header(const struct tensor_info *m, const size_t *order, size_t n,
 	while (!ret->err && ret->len % ALIGN)
 		buf_str(ret, " ");
 	if (ret->err == EFBIG)
-		return err_set(
-			e, EFBIG,
-			"a safetensors header holds at most %u bytes, but %zu tensors need more",
-			ST_MAX_HEADER, n);
+		return err_set(e, EFBIG,
+			       "a safetensors header holds at most %u bytes, and that of %zu "
+			       "tensor%s would be larger",
+			       ST_MAX_HEADER, n, text_s(n));
 	if (ret->err)
 		return err_set(e, ret->err, "out of memory");
 	(void)put_le((uint8_t *)ret->data, ret->len - 8, 8);
@@ -152,9 +152,10 @@ int st_layout(const struct tensor_info *m, size_t n, struct vfile *ret, struct c
 	rc = st_header(m, order, n, NULL, 0, &header, e);
 	if (rc == -EFBIG)
 		return err_set(e, EFBIG,
-			       "a safetensors header holds at most %u bytes, but %zu tensors need "
-			       "more: a smaller shard_size= makes more and smaller files",
-			       ST_MAX_HEADER, n);
+			       "a safetensors header holds at most %u bytes, and that of %zu "
+			       "tensor%s would be larger: a smaller shard_size= makes more and "
+			       "smaller files",
+			       ST_MAX_HEADER, n, text_s(n));
 	if (rc)
 		return rc;
 	vfile_bytes(&f, header.data, header.len);

@@ -58,15 +58,15 @@ test_a_list_is_compared() {
 
 test_lists_that_are_none() {
   echo hello >other
-  refused 'found another first line' ckptfs sum --check=other "$(zoo)"
+  refused 'does not begin like a list' ckptfs sum --check=other "$(zoo)"
   printf '# ckptfs sum md5\n' >other
-  refused 'found another first line' ckptfs sum --check=other "$(zoo)"
+  refused 'does not begin like a list' ckptfs sum --check=other "$(zoo)"
   printf '# ckptfs sum sha256\n00 x\n' >other
   refused 'line 2: expected a hash' ckptfs sum --check=other "$(zoo)"
   printf '# ckptfs sum sha256\n00  a []  x\n01  a []  x\n' >other
   refused "two lines for 'x'" ckptfs sum --check=other "$(zoo)"
   : >other
-  refused 'found another first line' ckptfs sum --check=other "$(zoo)"
+  refused 'does not begin like a list' ckptfs sum --check=other "$(zoo)"
   refused 'No such file' ckptfs sum --check=absent "$(zoo)"
   refused "no tensor matches 'nothing'" ckptfs sum "$(zoo)" nothing
 }

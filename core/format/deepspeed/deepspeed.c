@@ -148,7 +148,7 @@ static int check_twice(const struct ds_file *f, size_t n, struct ckpt_err *e)
 		if (f[i].layer == f[i - 1].layer && f[i].mp == f[i - 1].mp &&
 		    f[i].rank == f[i - 1].rank)
 			return err_set(e, ERR_CORRUPT,
-				       "'%.200s' and '%.200s' are of the same rank: one is of "
+				       "'%.200s' and '%.200s' are of the same rank: one is from "
 				       "another checkpoint",
 				       f[i - 1].path, f[i].path);
 	return 0;

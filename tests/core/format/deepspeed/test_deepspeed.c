@@ -949,7 +949,7 @@ START_TEST(a_layer_and_an_expert_have_one_file)
 	put("layer_0_expert_01_mp_rank_00_model_states.pt", "{'x': t1+0(2)}", 0);
 	expect_error("", "'layer_0_expert_01_mp_rank_00_model_states.pt' and "
 			 "'layer_0_expert_1_mp_rank_00_model_states.pt' are of the same rank: one "
-			 "is of another checkpoint");
+			 "is from another checkpoint");
 }
 END_TEST
 
