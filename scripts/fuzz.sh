@@ -1,7 +1,7 @@
 #!/bin/bash
 # fuzz.sh SECONDS TARGET... - run libFuzzer on each target, with ASan and UBSan, starting from its corpus, and write
 # what it did to tests/fuzz/RECORD.tsv. New inputs go to build/corpus, reduced to those that reach something of their
-# own; a crash, a leak, 20 s for one input or 4 GiB is kept there, too, and makes the script fail. Needs clang.
+# own; a crash, a leak, 60 s for one input or 4 GiB is kept there, too, and makes the script fail. Needs clang.
 #
 # fuzz.sh check - names the targets that have not run, those whose code has changed since they did, and those that have
 # run for less than an hour of CPU. It fails only if the record has a line that is none, or of no target: running takes
@@ -124,7 +124,7 @@ note() {
 reduce() {
   local name=$1 less
   less=$(mktemp -d "build/corpus/$name.XXXXXX")
-  if "build/fuzz/fuzz/fuzz_$name" -merge=1 -timeout=20 -rss_limit_mb=4096 "$less" "build/corpus/$name" "tests/fuzz/corpus/$name" \
+  if "build/fuzz/fuzz/fuzz_$name" -merge=1 -timeout=60 -rss_limit_mb=4096 "$less" "build/corpus/$name" "tests/fuzz/corpus/$name" \
     >/dev/null 2>&1; then
     rm -rf "build/corpus/$name"
     mv "$less" "build/corpus/$name"
@@ -148,7 +148,7 @@ run() {
     mkdir -p "build/corpus/$name"
     echo "== $target, $seconds s"
     rc=0
-    used=$({ time "build/fuzz/fuzz/$target" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=4096 -timeout=20 \
+    used=$({ time "build/fuzz/fuzz/$target" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=4096 -timeout=60 \
       -artifact_prefix="build/corpus/$name-" "build/corpus/$name" "tests/fuzz/corpus/$name" >"$log" 2>&1; } 2>&1) || rc=$?
     grep -vE 'NEW|REDUCE|pulse' "$log" | tail -n $((rc ? 60 : 10))
     ((rc)) && { bad=1; continue; } # the record is of runs that found nothing
