@@ -127,7 +127,7 @@ static int add(struct finder *f, const char *path, const char *name, struct sour
 	*v = (struct found){ .name = own(f->a, name),
 			     .path = own(f->a, path),
 			     .from = f->from,
-			     .seen = { s->seen, keep ? s : NULL } };
+			     .seen = { .seen = s->seen, .source = keep ? s : NULL } };
 	if (!v->name || !v->path)
 		return err_nomem(e);
 	f->n++;
