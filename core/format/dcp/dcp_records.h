@@ -163,10 +163,10 @@ struct dcp_join_opts {
 		   struct ckpt_err *e);
 	void *arg;
 };
-/* For looks into items, which cost time: so many bytes are left for all of them. */
+/* The budget for opening items while the index is made. */
 struct dcp_looks {
 	struct place *place;
-	uint64_t left; /* DCP_LOOKS_FIRST + DCP_LOOKS_EACH for each storage entry */
+	uint64_t left; /* bytes: at first DCP_LOOKS_FIRST + DCP_LOOKS_EACH for each storage entry */
 };
 #define DCP_LOOKS_FIRST ((uint64_t)64 << 20)
 #define DCP_LOOKS_EACH	4096
@@ -175,8 +175,8 @@ int dcp_report_quantiser(struct dcp_looks *l, const struct dcp_records *r,
 			 const struct dcp_inside *q, struct catalog_writer *w, struct ckpt_err *e);
 /* Has the checkpoint, a struct dcp_records, a tensor or object of this name? */
 bool dcp_is_taken(const void *arg, const char *name, size_t len);
-/* Opens the item, unless it is damaged or missing, which reading it reports, or nothing is left; returns
- * what `look` does, else 0. */
+/* Opens the item and returns what `look` does. 0 if it is damaged or missing, which reading it reports,
+ * or if nothing is left; an error if the disk fails, or without memory or descriptors. */
 typedef int dcp_look_fn(void *arg, const struct dcp_inside *q, struct torchsave *t,
 			struct source *file, struct ckpt_err *e);
 int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn *look, void *arg,
