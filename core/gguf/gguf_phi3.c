@@ -25,12 +25,10 @@ static bool is_long(struct config_in *rope)
 	return !strcmp(type, "longrope") || !strcmp(type, "su");
 }
 
-static uint64_t original(const struct config_in *all, const struct config_in *rope)
+static uint64_t original(struct config_in *all, struct config_in *rope)
 {
-	struct config_in top = *all, r = *rope;
-
-	return config_count_or(&r, "original_max_position_embeddings",
-			       config_count_or(&top, "original_max_position_embeddings", 4096));
+	return config_count_or(rope, "original_max_position_embeddings",
+			       config_count_or(all, "original_max_position_embeddings", 4096));
 }
 
 static void read_factors(struct gguf_config *c, struct config_in *rope, const char *key,
