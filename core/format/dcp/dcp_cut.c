@@ -17,6 +17,7 @@
 #include "model/box.h"
 #include "source/source.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,14 +227,7 @@ static int look(void *arg, const struct dcp_inside *q, struct torchsave *t, stru
 {
 	struct cut *x = arg;
 	const char *name = torchsave_wrapper_class(t);
-	const struct torchsave_wrapped how = { .name = q->path,
-					       .base = q->loc->offset,
-					       .fqn = q->fqn,
-					       .fqn_len = q->fqn_len,
-					       .path = q->fqn_path,
-					       .part = collect,
-					       .part_arg = x,
-					       .only_parts = true };
+	struct torchsave_wrapped how = dcp_wrapped(x->of->r, q);
 	int rc;
 
 	if (!name && !x->class)
@@ -249,6 +243,9 @@ static int look(void *arg, const struct dcp_inside *q, struct torchsave *t, stru
 	if (x->why)
 		return 0;
 	x->file = file;
+	how.part = collect;
+	how.part_arg = x;
+	how.only_parts = true;
 	rc = torchsave_report_wrapped(t, &how, x->w, e);
 	return rc < 0 ? rc : 0;
 }
@@ -262,7 +259,8 @@ static int put_together(void *arg, const char *attribute, size_t len, struct ten
 	enum how how;
 	const struct part *p = part_of(x, attribute, len, &how);
 
-	(void)e;
+	if (!p || p->dtype != c->dtype) /* the file is another since the first look */
+		return err_set(e, ESTALE, "'%.120s': its item has changed", x->of->t->fqn);
 	c->n_dims = p->n_dims;
 	c->shape = p->shape;
 	c->count = how == THE_SAME ? 1 : p->n;
@@ -275,19 +273,13 @@ static int report(void *arg, const struct dcp_inside *q, struct torchsave *t, st
 		  struct ckpt_err *e)
 {
 	struct cut *x = arg;
-	const struct torchsave_wrapped how = { .name = q->path,
-					       .base = q->loc->offset,
-					       .fqn = q->fqn,
-					       .fqn_len = q->fqn_len,
-					       .path = q->fqn_path,
-					       .taken = dcp_is_taken,
-					       .taken_arg = x->of->r,
-					       .shape = x->of->t->shape,
-					       .n_dims = x->of->t->n_dims,
-					       .part = put_together,
-					       .part_arg = x };
+	struct torchsave_wrapped how = dcp_wrapped(x->of->r, q);
 
 	(void)file;
+	how.shape = x->of->t->shape;
+	how.n_dims = x->of->t->n_dims;
+	how.part = put_together;
+	how.part_arg = x;
 	return torchsave_report_wrapped(t, &how, x->w, e);
 }
 

@@ -124,17 +124,22 @@ int dcp_report_quantiser(struct dcp_looks *l, const struct dcp_records *r,
 		       : dcp_look_inside(l, q, report_quantiser, &x, w, e);
 }
 
+struct torchsave_wrapped dcp_wrapped(const struct dcp_records *r, const struct dcp_inside *q)
+{
+	return (struct torchsave_wrapped){ .name = q->path,
+					   .base = q->loc->offset,
+					   .fqn = q->fqn,
+					   .fqn_len = q->fqn_len,
+					   .path = q->fqn_path,
+					   .taken = dcp_is_taken,
+					   .taken_arg = r };
+}
+
 static int report_wrapped(void *arg, const struct dcp_inside *q, struct torchsave *t,
 			  struct source *file, struct ckpt_err *e)
 {
 	const struct reporting *x = arg;
-	const struct torchsave_wrapped how = { .name = q->path,
-					       .base = q->loc->offset,
-					       .fqn = q->fqn,
-					       .fqn_len = q->fqn_len,
-					       .path = q->fqn_path,
-					       .taken = dcp_is_taken,
-					       .taken_arg = x->r };
+	const struct torchsave_wrapped how = dcp_wrapped(x->r, q);
 
 	(void)file;
 	return torchsave_report_wrapped(t, &how, x->w, e);

@@ -26,6 +26,7 @@ struct scan_opts;
 struct source;
 struct tensor_chunks;
 struct torchsave;
+struct torchsave_wrapped;
 
 #define DCP_NO_TENSOR UINT32_MAX
 #define DCP_NO_LENGTH UINT64_MAX
@@ -181,6 +182,8 @@ typedef int dcp_look_fn(void *arg, const struct dcp_inside *q, struct torchsave 
 			struct source *file, struct ckpt_err *e);
 int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn *look, void *arg,
 		    struct catalog_writer *w, struct ckpt_err *e);
+/* How a wrapper in that item is reported. */
+struct torchsave_wrapped dcp_wrapped(const struct dcp_records *r, const struct dcp_inside *q);
 /* Reports what a wrapper is made of; 1 if it did. */
 int dcp_report_wrapped(struct dcp_looks *l, const struct dcp_records *r, const struct dcp_inside *q,
 		       struct catalog_writer *w, struct ckpt_err *e);
