@@ -7,7 +7,7 @@
  * of a fixed list that lie in the checkpoint's directory, or else in its parent; links that lead
  * out of that directory are refused. These files are opened beneath the directory. Those of the parent
  * are opened once, so the file that was examined is the one read, even if its name is reused; those of
- * the checkpoint may be closed when nobody reads them, and what is opened then must be the same file.
+ * the checkpoint may be closed while they are not in use; opening one again fails if it is another file.
  *
  * A file of the parent directory is used only if every user who could have written it could also
  * write to the checkpoint. The file and the parent must belong to root, to the user of this

@@ -158,8 +158,8 @@ void ckpt_propose_path(struct ckpt *c, ckpt_node dir, const char *path, size_t n
 /* Completes a new engine whose format and metadata files are known. */
 int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
 void engine_free(struct engine *eng);
-/* When nobody has read for a while: empties the cache, and closes data files, also of the checkpoints that it
- * is computed from, until no more than fds of each are open. */
+/* For a checkpoint that has not been read for a while: empties its cache and closes data files until at
+ * most fds are open, and does the same for each checkpoint that it is computed from. */
 void engine_rest(struct engine *eng, size_t fds);
 /*
  * Chunk map of tensor i. If the index is damaged, the map comes from *renewed, which the caller

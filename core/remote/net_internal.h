@@ -64,7 +64,7 @@ void pace_look(struct pace *p, unsigned in_flight, uint64_t now);
 void pace_success(struct pace *p, unsigned in_flight);
 /* The server refuses requests, or does not answer: halves at_once. */
 void pace_trouble(struct pace *p, uint64_t now);
-/* How long a request that somebody waits for may be without an answer before a second is sent. */
+/* How long to wait for the answer to an urgent request before sending a second one. */
 uint64_t pace_hedge_ns(const struct pace *p);
 
 /* ---- transfers ---- */

@@ -11,11 +11,10 @@
  * The last transition is a single compare-and-swap: a thread that is about to use the file either
  * has been counted already, so that the file stays open, or finds it closed. `source` is set before
  * the file is marked open, read only by users, and freed by the thread that closes the file. Two
- * threads may open a source of the same file; the second to get the lock drops its own. Files
- * provided by the caller (files_new_seen) who does not say how to open them again are open until
- * files_free and are in no list.
+ * threads may open a source of the same file; the second to get the lock drops its own.
  *
- * So are bytes in memory, which never change.
+ * Sources that cannot be opened again stay open until files_free and are in no list: bytes in memory,
+ * which never change, and sources that the caller of files_new_seen provides without a `within`.
  *
  * All other open files are in the list. The oldest is closed first, unless it has been used since
  * it was last examined; then it becomes the newest.

@@ -34,10 +34,10 @@ CKPT_API bool ckpt_file_is_plain(const struct ckpt_file *f);
  */
 CKPT_API void ckpt_file_ahead(struct ckpt_file *f);
 /*
- * Closes the data files of those checkpoints of a run that nobody has used for unused_ms, so that a
- * deleted checkpoint frees its space. They are opened again when they are needed. Returns true if
- * others have been unused for a shorter time; call it again later then. Does nothing for
- * checkpoints in an object store, and nothing if c is not a run.
+ * Closes the data files of every checkpoint of a run that has not been used for unused_ms, so that
+ * deleting it frees its space. The files are opened again when they are needed. Returns true if other
+ * checkpoints have been idle for a shorter time; then call it again later. Does nothing for
+ * checkpoints in an object store, or if c is not a run.
  */
 CKPT_API bool ckpt_let_go(struct ckpt *c, unsigned unused_ms);
 /*
