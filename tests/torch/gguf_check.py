@@ -10,7 +10,8 @@ A line of the file JOBS is one mount: MOUNTPOINT MODEL TYPE SERVE
 
 All tensors have to be those that the converter makes of hf/, bit for bit, or, if they are quantised,
 those that llama-quantize makes of the converter's f32; q8_0 has to be both. All keys have to be equal but for what KEYS says. The
-server has to make the same tokens of 1000 random texts as transformers, and the same probabilities.
+server has to make the same tokens of 1000 random texts as transformers, and the same probabilities; a text that
+llama.cpp splits by its own idea of upper and lower case, as transformers would split it there (ascii_cased).
 
 One line per difference, then "N passed, M failed"; exit status 1 when there is a difference.
 """
@@ -39,6 +40,7 @@ logging.disable(logging.WARNING)
 import gguf
 import torch
 import transformers
+from tokenizers import Tokenizer
 
 # The converter imports it to look whether there is a tokenizer.model, which there is not.
 sys.modules.setdefault("sentencepiece", types.SimpleNamespace(SentencePieceProcessor=None))
@@ -46,7 +48,7 @@ import conversion
 import conversion.base
 
 from compare import Report
-from gguf_models import text
+from gguf_models import LOWER, UPPER, text
 
 TYPES = {"f32": gguf.LlamaFileType.ALL_F32, "f16": gguf.LlamaFileType.MOSTLY_F16,
          "bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
@@ -80,6 +82,21 @@ def hf_pieces(model):
 def phi3_vocab(model):
     pieces = "<0x00>" in (model.dir_model / "tokenizer.json").read_text(encoding="utf-8")
     (hf_pieces if pieces else type(model)._set_vocab_gpt2)(model)
+
+
+def ascii_cased(tok):
+    """tok splitting text as llama.cpp does; None if that is the same.
+
+    For o200k and tekken llama.cpp has the expression without Unicode's classes for case, in which every letter that
+    is not in ASCII is of both. Where it splits elsewhere, a merge across that place makes another token.
+    """
+    made = json.loads(tok.backend_tokenizer.to_str())
+    split = [p["pattern"] for p in (made["pre_tokenizer"] or {}).get("pretokenizers", []) if p["type"] == "Split"]
+    if not any(UPPER in p["Regex"] for p in split):
+        return None
+    for p in split:
+        p["Regex"] = p["Regex"].replace(UPPER, r"(?:(?=\p{L})[^a-z])").replace(LOWER, r"(?:(?=\p{L})[^A-Z])")
+    return Tokenizer.from_str(json.dumps(made))
 
 
 class Reference:
@@ -256,7 +273,7 @@ class Job:
                 self.probabilities(server, tok)
 
     def tokens(self, server, tok):
-        different = []
+        different, cased = [], ascii_cased(tok)
         # Metaspace puts no blank before one, llama.cpp always does.
         blanks = " " if "Metaspace" in str(tok.backend_tokenizer.pre_tokenizer) else ""
         for i in range(TEXTS):
@@ -266,7 +283,7 @@ class Job:
                 what += self.random.choice(tok.all_special_tokens) + "x" + text(self.random, 2)
             want = tok.encode(what)
             have = server.post("/tokenize", content=what, add_special=True, parse_special=True)
-            if have["tokens"] != want:
+            if have["tokens"] != want and not (cased and have["tokens"] == cased.encode(what).ids):
                 different.append((what, have["tokens"], want))
         self.check(f"tokens of {TEXTS} texts", not different,
                    f"{len(different)} differ: {ascii(different[:2])}")
