@@ -197,7 +197,7 @@ test_pages_of_an_overlay_are_mapped() {
   mount -t overlay overlay -o "lowerdir=$(big),upperdir=up,workdir=work" over 2>/dev/null || skip "no overlayfs"
   try_rounds maps_all || fail "not all is mapped"
   printf X | dd of=over/ckpt/__w_1.distcp bs=1 seek=4097 conv=notrunc status=none # copied up, then changed
-  try_eio cat m/tensors/w
+  try_eio dd if=m/tensors/w iflag=direct bs=1M of=/dev/null # on Linux before 6.6 the mount's own pages hold the old bytes
   cmp m/tensors/v "$(big)/v.bin"
 }
 maps_all() {
@@ -244,7 +244,10 @@ END
 
 # As many as there are pieces in which a file is read: then it is cached.
 test_small_reads_are_cached_the_next_time() {
+  local major minor
   try_rounds reads_small || fail "nothing is cached"
+  IFS=.- read -r major minor _ < <(uname -r)
+  ((major > 6 || major == 6 && minor >= 6)) || return 0 # files that are read directly could not be mapped: all are cached
   dd if=m0/tensors/v bs=1M of=/dev/null status=none
   [[ $(cached m0/tensors/v) == 0 ]] || fail "$(cached m0/tensors/v) pages"
 }
