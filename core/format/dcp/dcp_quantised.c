@@ -40,18 +40,19 @@ static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct 
 bool dcp_is_taken(const void *arg, const char *name, size_t len)
 {
 	const struct dcp_records *r = arg;
-	const struct pk_str *s = pk_intern(r->strings, name, len);
+	const struct pk_str *s = pk_find(r->strings, name, len);
 
-	return !s || dcp_records_entry(r, s->id) != DCP_NO_TENSOR;
+	return s && dcp_records_entry(r, s->id) != DCP_NO_TENSOR;
 }
 
-static bool is_taken_beside(const struct dcp_records *r, const struct dcp_inside *q,
-			    const char *word)
+/* 1: the checkpoint has a tensor of the name that begins like the item's and goes on with word. */
+static int is_taken_beside(const struct dcp_records *r, const struct dcp_inside *q,
+			   const char *word, struct ckpt_err *e)
 {
 	autofree char *name = malloc(q->fqn_len + strlen(word) + 1);
 
 	if (!name)
-		return true;
+		return err_nomem(e);
 	memcpy(name, q->fqn, q->fqn_len);
 	memcpy(name + q->fqn_len, word, strlen(word));
 	return dcp_is_taken(r, name, q->fqn_len + strlen(word));
@@ -116,12 +117,16 @@ static int report_quantiser(void *arg, const struct dcp_inside *q, struct torchs
 int dcp_report_quantiser(struct dcp_looks *l, const struct dcp_records *r,
 			 const struct dcp_inside *q, struct catalog_writer *w, struct ckpt_err *e)
 {
+	static const char *const words[] = { ".scale", ".zero_point", ".axis" };
 	struct reporting x = { r, w };
 
-	return is_taken_beside(r, q, ".scale") || is_taken_beside(r, q, ".zero_point") ||
-			       is_taken_beside(r, q, ".axis")
-		       ? 0
-		       : dcp_look_inside(l, q, report_quantiser, &x, w, e);
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		int rc = is_taken_beside(r, q, words[i], e);
+
+		if (rc)
+			return rc < 0 ? rc : 0;
+	}
+	return dcp_look_inside(l, q, report_quantiser, &x, w, e);
 }
 
 struct torchsave_wrapped dcp_wrapped(const struct dcp_records *r, const struct dcp_inside *q)

@@ -117,8 +117,8 @@ int torchsave_kind(const struct blob *file, enum torchsave_kind *ret, struct ckp
 int torchsave_storage_of(struct torchsave *t, const struct pk_str *key,
 			 struct torchsave_storage **ret, struct ckpt_err *e)
 {
-	if (!key)
-		return err_set(e, EFBIG, "too many storages");
+	if (!key) /* of pk_intern */
+		return errno == EFBIG ? err_set(e, EFBIG, "too many storages") : err_nomem(e);
 	if (!VEC_ROOM_ZEROED(t->storages, t->n_storages, key->id + (size_t)1))
 		return err_nomem(e);
 	*ret = &t->storages[key->id];

@@ -79,16 +79,21 @@ void torchsave_tar_free(struct torchsave_tar *x)
 }
 
 /* Keys are addresses: numbers in the tables, text in the pickle. */
-static const struct pk_str *key_of(struct torchsave *t, const struct pk_value *v)
+static bool key_text(const struct pk_value *v, char ret[24])
+{
+	if (v->type != PK_INT)
+		return false;
+	(void)snprintf(ret, 24, "%lld", (long long)v->i);
+	return true;
+}
+
+static const struct pk_str *find_key(const struct torchsave *t, const struct pk_value *v)
 {
 	char text[24];
 
 	if (v->type == PK_STR)
 		return v->s;
-	if (v->type != PK_INT)
-		return NULL;
-	(void)snprintf(text, sizeof(text), "%lld", (long long)v->i);
-	return pk_intern(t->strings, text, strlen(text));
+	return key_text(v, text) ? pk_find(t->strings, text, strlen(text)) : NULL;
 }
 
 static int bad_table(struct ckpt_err *e, const char *what)
@@ -96,14 +101,28 @@ static int bad_table(struct ckpt_err *e, const char *what)
 	return err_set(e, ERR_CORRUPT, "the table of %s is not as torch writes it", what);
 }
 
+static int add_key(struct torchsave *t, const struct pk_value *v, const char *what,
+		   const struct pk_str **ret, struct ckpt_err *e)
+{
+	char text[24];
+
+	if (v->type != PK_STR && !key_text(v, text))
+		return bad_table(e, what);
+	*ret = v->type == PK_STR ? v->s : pk_intern(t->strings, text, strlen(text));
+	if (!*ret)
+		return err_set(e, errno, "the keys of storages and tensors take too much memory");
+	return 0;
+}
+
 static int entry_of(struct torchsave *t, const struct pk_value *key, const char *what,
 		    struct tar_entry **ret, const struct pk_str **ret_key, struct ckpt_err *e)
 {
-	const struct pk_str *s = key_of(t, key);
+	const struct pk_str *s;
 	size_t old = t->tar->cap;
+	int rc = add_key(t, key, what, &s, e);
 
-	if (!s)
-		return bad_table(e, what);
+	if (rc)
+		return rc;
 	if (s->id >= old) {
 		if (!VEC_ROOM(t->tar->v, t->tar->cap, s->id + (size_t)1))
 			return err_nomem(e);
@@ -116,7 +135,7 @@ static int entry_of(struct torchsave *t, const struct pk_value *key, const char 
 
 static const struct tar_entry *lookup(struct torchsave *t, const struct pk_value *v)
 {
-	const struct pk_str *s = t->tar && v->type == PK_PERSID ? key_of(t, &v->n->own[0]) : NULL;
+	const struct pk_str *s = t->tar && v->type == PK_PERSID ? find_key(t, &v->n->own[0]) : NULL;
 
 	return s && s->id < t->tar->cap ? &t->tar->v[s->id] : NULL;
 }
@@ -312,12 +331,10 @@ static int read_tensor(struct table *x, struct ckpt_err *e)
 	uint64_t n_dims;
 	int rc = next_entry(x, &p, &f, e);
 
-	if (!rc) {
-		storage = key_of(x->t, &f[1]);
-		rc = storage || f[1].type == PK_NONE
-			     ? entry_of(x->t, &f[0], x->what, &entry, &key, e)
-			     : bad_table(e, x->what);
-	}
+	if (!rc && f[1].type != PK_NONE)
+		rc = add_key(x->t, &f[1], x->what, &storage, e);
+	if (!rc)
+		rc = entry_of(x->t, &f[0], x->what, &entry, &key, e);
 	pickle_free(p);
 	if (!rc && entry->key)
 		rc = err_set(e, ERR_CORRUPT, "the file has two tensors '%.60s'", key->data);
