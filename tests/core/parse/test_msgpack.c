@@ -51,7 +51,8 @@ static void show(const struct msgpack *v)
 	case MSGPACK_MAP:
 		buf_str(&out, v->kind == MSGPACK_MAP ? "{" : "[");
 		for (const struct msgpack *m = v->first; m; m = m->next) {
-			buf_printf(&out, "%s%s", m == v->first ? "" : ", ", m->key ? m->key : "");
+			buf_str(&out, m == v->first ? "" : ", ");
+			buf_add(&out, m->key ? m->key : "", m->key_len);
 			buf_str(&out, m->key ? ": " : "");
 			show(m);
 		}
@@ -196,6 +197,8 @@ START_TEST(what_is_cut_off_or_goes_on_is_refused)
 	REFUSE("", ERR_CORRUPT, "1 bytes are needed at byte 0, but 0 are left");
 	REFUSE("\x01\x02", ERR_CORRUPT, "the value ends at byte 1 of 2");
 	REFUSE("\xc1", ERR_CORRUPT, "0xc1");
+	REFUSE("\xca\x3f\x80", ERR_CORRUPT, "4 bytes are needed at byte 1, but 2 are left");
+	REFUSE("\xcb\x3f", ERR_CORRUPT, "8 bytes are needed at byte 1, but 1 are left");
 	REFUSE("\xa3xy", ERR_CORRUPT, "3 bytes are needed at byte 1, but 2 are left");
 	REFUSE("\xc6\xff\xff\xff\xffx", ERR_CORRUPT, "4294967295 bytes are needed at byte 5");
 	REFUSE("\xdd\xff\xff\xff\xff\x01", ERR_CORRUPT, "4294967295 bytes are needed at byte 5");

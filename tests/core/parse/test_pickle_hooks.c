@@ -485,8 +485,11 @@ START_LOOP_TEST(pairs_taken_from_what_only_looks_like_an_attribute_are_an_error,
 }
 END_TEST
 
-/* The same where nothing ever closes over it: the state is a tuple, or the object is left behind. */
-START_LOOP_TEST(pairs_taken_from_what_never_becomes_an_attribute_are_an_error, 2)
+/*
+ * The same where nothing ever closes over it: the state is a tuple, the object is left behind,
+ * everything but the dict is, or the dict is dropped.
+ */
+START_LOOP_TEST(pairs_taken_from_what_never_becomes_an_attribute_are_an_error, 4)
 {
 	struct log l = { .b = BUF_INIT(1 << 20) };
 	struct emit m = EMIT_INIT(4, false);
@@ -497,11 +500,12 @@ START_LOOP_TEST(pairs_taken_from_what_never_becomes_an_attribute_are_an_error, 2
 	emit_dict(&m, "attr");
 	emit_pair(&m, "xa", 1);
 	emit_op(&m, OP_SETITEM);
-	emit_op(&m, OP_TUPLE3); /* the state, 'attr' and what is left of its dict */
-	if (_i)
-		emit_op(&m, OP_TUPLE2);
-	else
-		emit_op(&m, OP_BUILD);
+	if (_i < 2) {
+		emit_op(&m, OP_TUPLE3); /* the state, 'attr' and what is left of its dict */
+		emit_op(&m, _i ? OP_TUPLE2 : OP_BUILD);
+	} else if (_i == 3) {
+		emit_op(&m, OP_POP);
+	}
 	emit_op(&m, OP_STOP);
 	ck_assert_int_eq(run(&l, &m, true, &e), -ENOTSUP);
 	ck_assert_int_eq(e.code, ENOTSUP);

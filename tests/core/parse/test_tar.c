@@ -8,11 +8,13 @@
 #include <string.h>
 
 static struct buf tar = BUF_INIT(1 << 22), out = BUF_INIT(1 << 20);
+static int reads, failing; /* the number of the read that fails */
 
 static int64_t read_tar(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
 	(void)arg;
-	(void)e;
+	if (++reads == failing)
+		return err_set(e, EIO, "read %d", reads);
 	if (off >= tar.len)
 		return 0;
 	if (len > tar.len - off)
@@ -122,6 +124,30 @@ START_TEST(what_is_damaged_is_an_error)
 	tar_seal(&tar, at);
 	tar.len = 1300;
 	expect_error(ERR_CORRUPT, "the archive ends at byte 1300");
+}
+END_TEST
+
+START_TEST(a_failing_read_is_passed_on)
+{
+	int all;
+
+	tar_add(&tar, "long", 'L', "a/long/name", 12);
+	tar_add(&tar, "pax", 'x', "11 size=99\n", 11);
+	tar_add(&tar, "a", '0', "", 0);
+	tar_add(&tar, "b", '0', "xyz", 3);
+	tar_end(&tar);
+	reads = 0;
+	(void)list(&(struct ckpt_err){ 0 });
+	all = reads;
+	ck_assert_int_gt(all, 5);
+	for (failing = 1; failing <= all; failing++) {
+		char want[32];
+
+		(void)snprintf(want, sizeof(want), "read %d", failing);
+		reads = 0;
+		expect_error(EIO, want);
+	}
+	failing = 0;
 }
 END_TEST
 
