@@ -6,13 +6,16 @@
 # one CPU. Or $KERNEL names a package such as linux-image-amd64 or linux-image-6.1.0-56-amd64, which runs in QEMU, with KVM where
 # that boots, else 10 to 20 times slower. Tests and programs are those of BUILDDIR, which are copied into memory; what they write stays
 # there. Prints the log of check.sh, and in the end one line. Status 0: passed, or there is no such machine here, which is said.
-# Must be root. $VM_SECONDS bounds the run (300), $VM_MEMORY the machine.
+# Must be root. $VM_SECONDS bounds the run (300), $VM_MEMORY the machine. $FILESYSTEMS are some that tests/fs/filesystems.sh knows, such
+# as `nfs3 nfs4.2`: it runs its suites, or those named, on these instead.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 export PATH=$PATH:/usr/sbin:/sbin DEBIAN_FRONTEND=noninteractive
 build=$(realpath "${1:?directory of the build}")
 shift
-suites=${*:-bytes}
+suites=${*:-$([[ -n ${FILESYSTEMS:-} ]] || echo bytes)}
+run="scripts/check.sh build/release"
+[[ -z ${FILESYSTEMS:-} ]] || run="NO_SETUP=1 tests/fs/filesystems.sh build/release $FILESYSTEMS"
 kernel=${KERNEL:-uml} seconds=${VM_SECONDS:-300} memory=${VM_MEMORY:-3G}
 [[ $EUID == 0 ]] || { echo "vm.sh: must be root" >&2; exit 2; }
 
@@ -43,7 +46,7 @@ cp "$(command -v busybox)" "$dir/root/bin/"
 mkdir -p "$dir/base/lib/modules"
 ln -s "$modules" "$dir/base/lib/modules/$version"
 depmod -b "$dir/base" "$version" 2>/dev/null
-for m in virtio_pci 9pnet_virtio 9p fuse overlay loop; do
+for m in virtio_pci 9pnet_virtio 9p fuse overlay loop ext4 xfs btrfs squashfs nfsd nfsv3 nfsv4; do
   modprobe -d "$dir/base" -S "$version" --show-depends "$m" 2>/dev/null | awk '/^insmod/ { print $2 }'
 done | awk '!seen[$0]++' | while read -r ko; do
   cp "$ko" "$dir/root/mod/"
@@ -66,14 +69,14 @@ ifconfig lo 127.0.0.1 up
 echo "machine is up"
 cp -r /lower/TREE /new/run/tree
 chroot /new /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
-  TEST_SEED=SEED CHECK_FULL=1 MOUNTS="SUITES" UNIT=none LIMIT=900 JOBS=2 RETRY=RETRIES /bin/bash -c 'cd /run/tree && TMPDIR=/tmp scripts/check.sh build/release'
+  TEST_SEED=SEED CHECK_FULL=ALL MOUNTS="SUITES" UNIT=none LIMIT=900 JOBS=2 RETRY=RETRIES /bin/bash -c 'cd /run/tree && TMPDIR=/tmp RUN'
 echo "machine ends with status $?"
 poweroff -f
 END
 mkdir -p "$dir/tree/build/release"
 cp -r scripts tests "$dir/tree/"
 (cd "$build" && find . \( -name '*.o' -o -name '*.a' -o -path ./fuzz \) -prune -o -type f -print0 | tar -cf - --null -T -) | tar -xf - -C "$dir/tree/build/release"
-sed -i "s|TREE|${dir#/}/tree|; s|SUITES|$suites|; s|RETRIES|${RETRY:-}|; s|SEED|${TEST_SEED:-$(date +%s%N)}|" "$dir/root/init"
+sed -i "s|TREE|${dir#/}/tree|; s|SUITES|$suites|; s|RUN|$run|; s|ALL|${CHECK_FULL-1}|; s|RETRIES|${RETRY:-}|; s|SEED|${TEST_SEED:-$(date +%s%N)}|" "$dir/root/init"
 chmod +x "$dir/root/init"
 
 start() { # SECONDS of the whole run, what decides about the machine; its console goes to a file
