@@ -699,7 +699,8 @@ START_TEST(odd_optimizer_states)
 		       "'worker_error':"
 		       " t1+0(2), 's': torch._utils._rebuild_sparse_tensor(5)}]"),
 		  "a[2] float16\n" FP32 },
-		{ BASE("{'state': {-1: {}, 1: {}, 'x': {}, 0: {'step': 'x', 'm': t1+0(2)}}}"),
+		{ BASE("{'state': {-1: {'m': t1+0(2)}, 99999999: {'m': t1+0(2)}, 'x': {}, 0: "
+		       "{'step': 'x', 'm': t1+0(2)}}}"),
 		  "a[2] float16\n" FP32 "optimizer.state.a.m[2] 100 101\n" },
 		{ BASE("{'state': {0: {'step': t1+7()}}}"),
 		  "a[2] float16\n" FP32 "optimizer.state.a.step[] 107\n" },
