@@ -39,8 +39,20 @@ struct walk {
 	} steps[FSDP_MAX_DEPTH + 1];
 	size_t n_steps;
 	struct fsdp_tensor *t; /* the tensor whose parts are being added */
-	const char **flat;     /* the storages of flat parameters, sorted */
+	struct flat *flat;     /* sorted by storage */
 	size_t n_flat;
+	struct {
+		uint64_t flat;	 /* elements of flat parameters that were copied, in this rank */
+		uint64_t pieces; /* most elements that their pieces can be the rest of */
+	} copied[CKPT_DTYPE_COUNT];
+};
+
+/* A parameter that FSDP1 has flattened. */
+struct flat {
+	const char *storage;
+	enum ckpt_dtype dtype;
+	uint64_t numel;
+	bool has_pieces; /* other tensors are in its storage */
 };
 
 /* ---- tensors ---- */
@@ -256,11 +268,20 @@ static int keep_view(struct walk *w, struct torch_view *v, struct fsdp_copy *ret
 	return ret->view ? 0 : err_nomem(e);
 }
 
-static bool is_flat_storage(const struct walk *w, const char *key)
+static struct flat *flat_in(const struct walk *w, const char *storage)
 {
-	size_t at = PARTITION_POINT(i, w->n_flat, strcmp(w->flat[i], key) < 0);
+	size_t at = PARTITION_POINT(i, w->n_flat, strcmp(w->flat[i].storage, storage) < 0);
 
-	return at < w->n_flat && !strcmp(w->flat[at], key);
+	return at < w->n_flat && !strcmp(w->flat[at].storage, storage) ? &w->flat[at] : NULL;
+}
+
+/* Is it a piece of a flat parameter, or may it be one? */
+static bool is_piece(const struct walk *w, const struct torch_view *v, const char *storage)
+{
+	if (!w->n_flat || v->n_dims != 1)
+		return false;
+	return !v->numel || (storage && flat_in(w, storage)) ||
+	       (w->copied[v->dtype].flat && w->copied[v->dtype].pieces >= w->copied[v->dtype].flat);
 }
 
 static int add_copy(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
@@ -281,8 +302,7 @@ static int add_copy(struct walk *w, const struct pk_value *v, struct ckpt_err *e
 		rc = keep_view(w, &view, &c, e);
 	if (rc)
 		return rc;
-	c.flat = w->n_flat && c.view->n_dims == 1 &&
-		 (!c.view->numel || (key && is_flat_storage(w, key)));
+	c.flat = is_piece(w, &view, key);
 	t->copies[t->n_copies++] = c;
 	return 0;
 }
@@ -447,9 +467,44 @@ static bool is_flat_name(const struct pk_value *key)
 	       !strcmp(key->s->data + key->s->len - n, word);
 }
 
-static int by_text(const void *a, const void *b)
+static int by_storage(const void *ap, const void *bp)
 {
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
+	const struct flat *a = ap, *b = bp;
+
+	return strcmp(a->storage, b->storage);
+}
+
+/*
+ * LocalStateDictConfig(offload_to_cpu=True) copies flat parameters, but not their pieces, from a GPU
+ * (_state_dict_utils.py, _local_post_state_dict_hook), and a program may have copied all tensors. Then
+ * storages tell nothing, and a piece looks like a buffer. With use_orig_params=True a rank has pieces
+ * of all elements of its part, except those that fill up to 16 bytes behind each parameter and to a
+ * multiple of the number of ranks (_flat_param.py); without it there are none.
+ */
+static void count_pieces(struct walk *w, const struct pk_value *dict)
+{
+	for (size_t i = 0; i < pk_len(dict); i++) {
+		const struct pk_value *v = &dict->n->v[2 * i];
+		struct torch_tensor t;
+		struct flat *of;
+		const char *key;
+
+		if (is_flat_name(v) || !torch_is_tensor(v + 1))
+			continue;
+		key = storage_of(v + 1, &t);
+		if (!key || t.n_dims != 1)
+			continue;
+		of = flat_in(w, key);
+		if (of)
+			of->has_pieces = true;
+		else
+			w->copied[t.dtype].pieces += t.size[0] + 16;
+	}
+	for (size_t i = 0; i < w->n_flat; i++)
+		if (!w->flat[i].has_pieces) {
+			w->copied[w->flat[i].dtype].flat += w->flat[i].numel;
+			w->copied[w->flat[i].dtype].pieces += w->d->world;
+		}
 }
 
 /* There is one for each module that was wrapped. */
@@ -480,9 +535,12 @@ static int find_flat(struct walk *w, const struct pk_value *dict, struct ckpt_er
 		key = arena_dup(&w->arena, key, strlen(key));
 		if (!key)
 			return err_nomem(e);
-		w->flat[w->n_flat++] = key;
+		w->flat[w->n_flat++] = (struct flat){ .storage = key,
+						      .dtype = t.dtype,
+						      .numel = t.n_dims == 1 ? t.size[0] : 0 };
 	}
-	qsort(w->flat, w->n_flat, sizeof(*w->flat), by_text);
+	qsort(w->flat, w->n_flat, sizeof(*w->flat), by_storage);
+	count_pieces(w, dict);
 	return 0;
 }
 

@@ -711,6 +711,37 @@ START_TEST(pieces_of_flat_parameters_are_each_ranks_own)
 }
 END_TEST
 
+/* LocalStateDictConfig(offload_to_cpu=True) copies flat parameters, and not their pieces. */
+START_TEST(pieces_of_copied_flat_parameters_are_each_ranks_own)
+{
+#define COPIED(off) SHARDED("(40,)", "([" PIECE("t0+0(20)", off, "(20,)") "], N, N)")
+	static const char *const more[] = { ", 'n.bias': t2+0(2)}", "}" };
+	char *text;
+
+	for (size_t i = 0; i < 2; i++) {
+		for (unsigned rank = 0; rank < 2; rank++) {
+			REQUIRE(asprintf(&text,
+					 "{'n._flat_param': %s, 'n.half': h2+5(2), 'n.two': "
+					 "t1+0(1,4), 'n.weight': t1+0(1)%s",
+					 rank ? COPIED("(20,)") : COPIED("(0,)"), more[i]) > 0);
+			put("model", 2, rank, text, 0);
+			free(text);
+		}
+		/* One is too short to be all that the rank has a part of. */
+		saved_expect_begin(
+			dir, "fsdp",
+			i ? "n._flat_param[40] 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 "
+			    "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19\n"
+			    "n.half[2] float16\nn.two[1,4] 100 101 102 103\nn.weight[1] 100\n" FLAT
+			  : "n._flat_param[40] 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 "
+			    "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19\n"
+			    "n.half[2] float16\nn.two[1,4] 100 101 102 103\n"
+			    "rank_0/n.bias[2] 200 201\nrank_0/n.weight[1] 100\n"
+			    "rank_1/n.bias[2] 200 201\nrank_1/n.weight[1] 100\n" FLAT);
+	}
+}
+END_TEST
+
 /* The flat parameter may be a DTensor, or have no part in this rank. */
 START_TEST(odd_flat_parameters_have_no_pieces)
 {
