@@ -678,6 +678,25 @@ static int join_entry(struct join *j, uint32_t i, bool can_wait, struct ckpt_err
 	return rc ? rc : join_fqn(j, pk_string(j->r->strings, j->r->entries[i].fqn), e);
 }
 
+/*
+ * FSDP1's LOCAL_STATE_DICT has a flat parameter for each module that was wrapped and, with
+ * use_orig_params=True, each rank's pieces of it under the parameters' names. They look like tensors
+ * that all ranks have, so DCP saves those of one rank.
+ */
+static void note_flat(struct join *j, const struct dcp_entry *entry)
+{
+	const struct pk_str *fqn = pk_string(j->r->strings, entry->fqn);
+
+	if (entry->dtype && bytes_end(fqn->data, fqn->len, "_flat_param"))
+		(void)format_note(
+			j->not_shown,
+			"the parameters that FSDP1 has flattened (LOCAL_STATE_DICT): the "
+			"checkpoint records neither their shapes nor where they are; flat "
+			"parameters are shown as they are, and anything under a "
+			"parameter's own name is only one rank's piece of it; save with "
+			"SHARDED_STATE_DICT");
+}
+
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct ckpt_err *e)
 {
@@ -685,6 +704,7 @@ int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalo
 	int rc = group_storage(&j, e);
 
 	for (uint32_t i = 0; !rc && i < r->n_entries; i++) {
+		note_flat(&j, &r->entries[i]);
 		if (r->by_fqn[r->entries[i].fqn] == i) /* the newest of a chain represents all */
 			rc = join_entry(&j, i, true, e);
 	}

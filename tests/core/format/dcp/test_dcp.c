@@ -156,6 +156,23 @@ START_TEST(of_two_entries_for_one_place_the_later_counts)
 }
 END_TEST
 
+/* With use_orig_params=True, 'n.weight' is a piece that one rank had: in the metadata it is a tensor. */
+START_TEST(pieces_of_flat_parameters_are_told)
+{
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	dcp_tensor(&d, "n._flat_param", 13, "uint8", 1, U(4), 2, U(0, 2, 2, 2));
+	dcp_stored(&d, "n._flat_param", 13, 1, U(0), "a", 0, 10, 0);
+	dcp_stored(&d, "n._flat_param", 13, 1, U(2), "b", 0, 10, 0);
+	dcp_tensor(&d, "n.weight", 8, "uint8", 1, U(2), 1, U(0, 2));
+	dcp_stored(&d, "n.weight", 8, 1, U(0), "a", 10, 10, 0);
+	dcp_end(&d, ".metadata");
+	expect("n._flat_param uint8 [4] complete: [0]+[2]@a:0+10,dcp [2]+[2]@b:0+10,dcp; "
+	       "n.weight uint8 [2] complete: [0]+[2]@a:10+10,dcp; not_shown object: 268 bytes; ");
+}
+END_TEST
+
 /* torch 2.0 gave empty shards the offset of real ones. */
 START_TEST(empty_chunks_claim_nothing)
 {
