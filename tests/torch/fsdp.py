@@ -14,7 +14,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import ShardedStateDictConfig, StateDictType, fully_shard
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.fsdp import LocalStateDictConfig, ShardedStateDictConfig, ShardingStrategy, StateDictType, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -54,6 +56,7 @@ def note(expected, name, t):
 class Case:
     def __init__(self, out, name, rank):
         self.dir, self.rank, self.expected, self.objects = f"{out}/{name}", rank, {}, {}
+        self.warned = False
         os.makedirs(f"{self.dir}/ckpt", exist_ok=True)
 
     def save(self, kind, state):
@@ -81,7 +84,7 @@ class Case:
             with open(f"{self.dir}/expected.json", "w", encoding="utf-8") as f:
                 json.dump({"format": "fsdp", "ckpt": "ckpt", "notes": f"torch {torch.__version__}",
                            "tensors": dict(sorted(self.expected.items())),
-                           "bytes": self.objects}, f, indent=1)
+                           "bytes": self.objects, "warned": self.warned}, f, indent=1)
                 f.write("\n")
         dist.barrier()
 
@@ -113,15 +116,50 @@ def fsdp2(case, mesh, plan=None):
     case.done()
 
 
-def fsdp1(case):
+def fsdp1(case, **options):
     torch.manual_seed(1)
-    model = FSDP(Net(), device_id=torch.device("cpu"))
+    model = FSDP(Net(), device_id=torch.device("cpu"), **options)
     with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig()):
         state = model.state_dict()
         case.save("model", state)
     with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
         for name, t in model.state_dict().items():
             note(case.expected, name, t)
+    case.done()
+
+
+def cloned(self, **_):
+    """ShardedTensor.cpu() of one on a GPU."""
+    for shard in self.local_shards():
+        shard.tensor = shard.tensor.clone()
+    return self
+
+
+def local(case, orig, offload):
+    """Flat parameters, and each rank's pieces of them: of the norms they are alike."""
+    torch.manual_seed(1)
+    model = Net()
+    model.norm = torch.nn.LayerNorm(8)
+    model = FSDP(model, device_id=torch.device("cpu"), use_orig_params=orig,
+                 auto_wrap_policy=ModuleWrapPolicy({torch.nn.Embedding, torch.nn.LayerNorm}))
+    cpu = ShardedTensor.cpu
+    ShardedTensor.cpu = cloned
+    with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT, LocalStateDictConfig(offload_to_cpu=offload)):
+        state = model.state_dict()
+    ShardedTensor.cpu = cpu
+    case.save("model", state)
+    states = [None] * WORLD
+    mine = {k: t.local_shards()[0].tensor if isinstance(t, ShardedTensor) else t for k, t in state.items()}
+    dist.all_gather_object(states, mine)
+    for name in mine:
+        if name.endswith("_flat_param"):
+            note(case.expected, name, torch.cat([s[name] for s in states]))
+        elif name in ("scale", "count"):
+            note(case.expected, name, mine[name])
+        else:
+            for rank, s in enumerate(states):
+                note(case.expected, f"rank_{rank}/{name}", s[name])
+    case.warned = True
     case.done()
 
 
@@ -162,6 +200,11 @@ def work(rank, out):
     fsdp2(Case(out, "tp", rank), init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")),
           {"up": ColwiseParallel(), "down": RowwiseParallel()})
     fsdp1(Case(out, "fsdp1", rank))
+    fsdp1(Case(out, "fsdp1_hybrid", rank), sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+          device_mesh=init_device_mesh("cpu", (2, 2)))
+    for orig in (False, True):
+        for offload in (False, True):
+            local(Case(out, f"local_{orig}_{offload}", rank), orig, offload)
     placed(Case(out, "placed", rank))
     dist.destroy_process_group()
 
