@@ -19,6 +19,7 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "base/vec.h"
 #include "format/small_file.h"
 #include "index/catalog_build.h"
@@ -154,6 +155,20 @@ static int check_twice(const struct ds_file *f, size_t n, struct ckpt_err *e)
 	return 0;
 }
 
+/* A tag that is used again keeps the files of experts that are no more. */
+static int check_experts(struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
+{
+	for (size_t i = 0; i < n; i++)
+		if (f[i].mp < d->tp && f[i].layer < d->n_experts &&
+		    f[i].rank >= d->experts[f[i].layer])
+			return err_set(e, ERR_CORRUPT,
+				       "'%.200s' is of another save: the model states say that its "
+				       "layer has %llu expert%s",
+				       f[i].path, (unsigned long long)d->experts[f[i].layer],
+				       text_s(d->experts[f[i].layer]));
+	return 0;
+}
+
 /* Their names are complete, with the expert's number among all experts. */
 static int read_experts(struct ds *d, struct ckpt_err *e)
 {
@@ -161,6 +176,8 @@ static int read_experts(struct ds *d, struct ckpt_err *e)
 	struct ds_file *f = ds_files_of(d, DS_EXPERT, UINT32_MAX, &n);
 	int rc = check_twice(f, n, e);
 
+	if (!rc)
+		rc = check_experts(d, f, n, e);
 	for (size_t i = 0; !rc && i < n; i++) {
 		struct ds_weights w = { .prefix = "",
 					.stage = f[i].mp / d->tp,
@@ -307,6 +324,32 @@ static void name_layer(struct ds *d, const struct pk_value *dict, struct tied *v
 		l->tied = found->prefix;
 }
 
+/*
+ * Has each layer of a pipeline a file for each tensor-parallel rank, and no others? Those of an older
+ * save with more ranks may be under the same tag.
+ */
+static int check_slices(const struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
+{
+	uint32_t t = 0; /* the next slice */
+
+	for (size_t i = 0; d->pipeline && i < n; i++) {
+		bool last = i + 1 == n || f[i + 1].layer != f[i].layer;
+
+		if (f[i].mp >= d->tp)
+			return err_set(e, ERR_CORRUPT,
+				       "'%.200s' is of another save: the model states are of %u "
+				       "tensor-parallel rank%s",
+				       f[i].path, d->tp, text_s(d->tp));
+		if (f[i].mp != t || (last && t + 1 != d->tp))
+			return err_set(e, ENOENT,
+				       "'layer_%02u-model_%02u-model_states.pt' is missing, though "
+				       "'%.200s' is there",
+				       f[i].layer, f[i].mp != t ? t : t + 1, f[i].path);
+		t = last ? 0 : t + 1;
+	}
+	return 0;
+}
+
 int ds_read_layers(struct ds *d, struct ckpt_err *e)
 {
 	size_t n, n_tied = 0;
@@ -316,8 +359,9 @@ int ds_read_layers(struct ds *d, struct ckpt_err *e)
 	int rc = layers ? check_twice(f, n, e) : err_nomem(e);
 
 	if (!rc)
+		rc = check_slices(d, f, n, e);
+	if (!rc)
 		rc = list_tied(d, &tied, &n_tied, e);
-
 	for (size_t i = 0; !rc && i < n; i++) {
 		struct ds_weights w = { .t = d->tp > 1 ? f[i].mp : 0 };
 		struct layer *l = &layers[i];

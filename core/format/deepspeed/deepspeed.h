@@ -14,6 +14,7 @@
 #define DEEPSPEED_DEEPSPEED_H
 
 #include "base/arena.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "format/format.h"
 #include "format/torch/torch_file.h"
@@ -129,6 +130,9 @@ struct ds {
 	uint32_t tp, pp; /* tensor-parallel ranks; pipeline stages */
 	bool pipeline;
 	bool universal;
+	struct digest of_stage; /* names of the parameters of a stage's first slice */
+	uint64_t *experts; /* of each layer of experts of the first stage, as far as it is known */
+	size_t n_experts;
 	struct ds_join *join; /* how slices are joined into tensors; NULL: not recorded */
 
 	struct ds_tensor *tensors;

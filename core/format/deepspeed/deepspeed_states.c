@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/search.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,7 @@ static int read_param(struct ds_rank *x, struct ds_open *o, const struct pk_valu
 	if (ds_numel(shape, n, &ret->numel, e))
 		return err_wrap(e, "'%.200s': '%.100s'", o->f->path, ret->name->data);
 	digest_add(&x->shapes, ret->name->data, ret->name->len + 1);
+	digest_add(&x->names, ret->name->data, ret->name->len + 1);
 	digest_add(&x->shapes, shape, n * sizeof(*shape));
 	return 0;
 }
@@ -387,14 +389,57 @@ static int read_parallel(struct ds_rank *x, struct ds_open *o, struct ckpt_err *
 	return ds_join_read(d, ds_get(&o->file.root, "universal_checkpoint_info"), e);
 }
 
+/*
+ * Are these all model-parallel ranks of the save, and no others? A tag that is used again keeps the
+ * files of ranks that are no more. mp_world_size includes pipeline stages (runtime/pipe/topology.py).
+ */
+static int check_model_ranks(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
+{
+	uint32_t ranks = x->d->tp * (x->mp ? x->d->pp : 1); /* not divided yet */
+	int64_t saved;
+
+	if (!ds_number(ds_get(&o->file.root, "mp_world_size"), &saved) || saved == ranks)
+		return 0;
+	return err_set(e, saved < ranks ? ERR_CORRUPT : ENOENT,
+		       "there are model states of %u model-parallel rank%s, but '%.200s' was saved "
+		       "with %lld: %s",
+		       ranks, text_s(ranks), o->f->path, (long long)saved,
+		       saved < ranks ? "files of an older, larger save lie under the same tag"
+				     : "files are missing");
+}
+
+/* Reads num_experts: a number, or one for each layer of experts. */
+static int read_expert_counts(struct ds *d, struct ds_open *o, struct ckpt_err *e)
+{
+	const struct pk_value *v = ds_get(&o->file.root, "num_experts");
+	size_t n = pk_list_len(v);
+	int rc = torch_file_spend(&o->file, n, e);
+
+	d->experts = rc ? NULL : arena_array(&d->arena, n + 1, sizeof(*d->experts));
+	if (!d->experts)
+		return rc ? rc : err_nomem(e);
+	for (size_t i = 0; i < n; i++) {
+		int64_t count;
+
+		if (!ds_number(&v->n->v[i], &count) || count < 1)
+			return 0;
+		d->experts[d->n_experts++] = (uint64_t)count;
+	}
+	return 0;
+}
+
 static int read_first_model(struct ds_rank *x, struct ds_open *o, size_t files, struct ckpt_err *e)
 {
 	const struct pk_value *module = ds_get(&o->file.root, "module");
 	const struct pk_value *config = ds_get(&o->file.root, "ds_config");
 	const struct pk_value *by_data = ds_get(config, "use_data_before_expert_parallelism");
 	struct ds_weights weights = { .dict = module, .prefix = "", .buffers_only = x->sharded };
-	int rc = x->mp ? 0 : read_parallel(x, o, e);
+	int rc = check_model_ranks(x, o, e);
 
+	if (!rc && !x->mp)
+		rc = read_parallel(x, o, e);
+	if (!rc && !x->mp)
+		rc = read_expert_counts(x->d, o, e);
 	x->stage = x->mp / x->d->tp;
 	x->t = x->mp % x->d->tp;
 	x->by_data = by_data && by_data->type == PK_BOOL && by_data->i;
@@ -519,12 +564,34 @@ static int add_frozen(struct ds_rank *x, struct ckpt_err *e)
 	return rc;
 }
 
+/*
+ * Tensor-parallel ranks of a pipeline's stage have slices of the same parameters. If layers have two
+ * files each because older ones are under the same tag, ranks of two stages are taken for those of one.
+ */
+static int check_stage(const struct ds_rank *x, struct ckpt_err *e)
+{
+	if (!x->d->pipeline || !x->has_shapes)
+		return 0;
+	if (!x->t)
+		x->d->of_stage = x->names;
+	if (!memcmp(&x->names, &x->d->of_stage, sizeof(x->names)))
+		return 0;
+	return err_set(
+		e, ERR_CORRUPT,
+		"the model states of mp_rank_%02u and mp_rank_%02u list different parameters, but "
+		"the layers' files are of %u tensor-parallel ranks: files of an older save lie "
+		"under the same tag",
+		x->mp - x->t, x->mp, x->d->tp);
+}
+
 int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e)
 {
 	size_t first;
 	struct ds_rank x = { .d = d, .mp = mp };
 	int rc = read_model(&x, e);
 
+	if (!rc)
+		rc = check_stage(&x, e);
 	if (rc)
 		return rc < 0 ? rc : 0;
 	rc = add_frozen(&x, e);

@@ -70,7 +70,7 @@ struct ds_rank {
 	struct ds_group frozen;
 	struct ds_piece *fragments; /* frozen.n rows with a piece for each model states file */
 	enum ckpt_dtype *frozen_dtype;
-	struct digest shapes;
+	struct digest shapes, names;
 
 	uint32_t world; /* number of optimizer states files */
 	bool zero3;

@@ -954,6 +954,85 @@ START_TEST(a_layer_and_an_expert_have_one_file)
 }
 END_TEST
 
+/* A tag that is used again keeps the files that the newer save does not write. */
+START_TEST(files_of_an_older_save_are_not_part_of_it)
+{
+	static const char model[] = "{'module': {'w': t0+0(2)}, 'mp_world_size': %d, "
+				    "'num_experts': [1, 2]}";
+	char text[300];
+
+	(void)snprintf(text, sizeof(text), model, 1);
+	put(MODEL, text, 0);
+	put("layer_0_expert_0_mp_rank_00_model_states.pt", "{'x': t0+0(2)}", 0);
+	put("layer_1_expert_1_mp_rank_00_model_states.pt", "{'y': t0+0(2)}", 0);
+	expect("", "w[2] 0 1\nx[2] 0 1\ny[2] 0 1\n");
+	put("layer_0_expert_1_mp_rank_00_model_states.pt", "{'z': t0+0(2)}", 0);
+	expect_error("", "'layer_0_expert_1_mp_rank_00_model_states.pt' is of another save: the "
+			 "model states say that its layer has 1 expert");
+	REQUIRE(!unlinkat(dir_fd, "layer_0_expert_1_mp_rank_00_model_states.pt", 0));
+	put("mp_rank_01_model_states.pt", "{'module': {'w': t0+0(1)}, 'mp_world_size': 2}", 0);
+	expect_error("", "there are model states of 2 model-parallel ranks, but "
+			 "'mp_rank_00_model_states.pt' was saved with 1: files of an older, larger "
+			 "save lie under the same tag");
+	(void)snprintf(text, sizeof(text), model, 2);
+	put(MODEL, text, 0);
+	expect("", "mp_rank_00/w[2] 0 1\nmp_rank_00/x[2] 0 1\nmp_rank_00/y[2] 0 1\n"
+		   "mp_rank_01/w[1] 0\n");
+	REQUIRE(!unlinkat(dir_fd, "mp_rank_01_model_states.pt", 0));
+	expect_error("", "there are model states of 1 model-parallel rank, but "
+			 "'mp_rank_00_model_states.pt' was saved with 2: files are missing");
+}
+END_TEST
+
+/* Model states of two ranks, which are stages or, with tp 2, slices; with 0 they do not say. */
+static void put_stages(int pp, int tp)
+{
+	static const char dims[] =
+		"'checkpoint_parallel_dimensions': {'pp_degree': %d, 'tp_degree': %d}, ";
+	char path[40], some[100] = "", text[300];
+
+	if (tp)
+		(void)snprintf(some, sizeof(some), dims, pp, tp);
+	for (int mp = 0; mp < 2; mp++) {
+		(void)snprintf(path, sizeof(path), "mp_rank_%02d_model_states.pt", mp);
+		(void)snprintf(
+			text, sizeof(text),
+			"{'module': N, 'mp_world_size': 2, %s'param_shapes': [{'%d.w': (1,)}]}",
+			some, tp == 2 ? 0 : mp);
+		put(path, text, 0);
+	}
+}
+
+START_TEST(slices_of_an_older_save_are_not_part_of_it)
+{
+	for (int tp = 1; tp <= 2; tp++) {
+		put_stages(3 - tp, tp);
+		put("layer_00-model_00-model_states.pt", "{'w': t0+0(1)}", 0);
+		put("layer_01-model_00-model_states.pt", "{'w': t0+0(1)}", 100);
+		if (tp == 1)
+			expect("", "0.w[1] 0\n1.w[1] 100\n");
+		else
+			expect_error("", "'layer_01-model_01-model_states.pt' is missing, though "
+					 "'layer_01-model_00-model_states.pt' is there");
+		put("layer_00-model_01-model_states.pt", "{'w': t0+0(1)}", 200);
+		if (tp == 1)
+			expect_error("", "'layer_00-model_01-model_states.pt' is of another save: "
+					 "the model states are of 1 tensor-parallel rank");
+	}
+	REQUIRE(!unlinkat(dir_fd, "layer_01-model_00-model_states.pt", 0));
+	expect("", "mp_rank_00/0.w[1] 0\nmp_rank_01/0.w[1] 200\n");
+	put_stages(0, 0); /* the files of a layer make two stages look like one */
+	expect_error("",
+		     "the model states of mp_rank_00 and mp_rank_01 list different parameters, but "
+		     "the layers' files are of 2 tensor-parallel ranks: files of an older save lie "
+		     "under the same tag");
+	put_stages(1, 2);
+	REQUIRE(!unlinkat(dir_fd, "layer_00-model_00-model_states.pt", 0));
+	expect_error("", "'layer_00-model_00-model_states.pt' is missing, though "
+			 "'layer_00-model_01-model_states.pt' is there");
+}
+END_TEST
+
 /* Without the degrees, the files of the first layer are counted. */
 START_TEST(layers_say_how_many_slices_there_are)
 {
