@@ -6,7 +6,8 @@
  * blocks. Sources, all relative to torchao/, 0.3 to 0.18:
  *
  *	quantization/quantize_/workflows/	Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor
- *	dtypes/affine_quantized_tensor.py, dtypes/uintx/plain_layout.py, dtypes/floatx/float8_layout.py
+ *	dtypes/affine_quantized_tensor.py, dtypes/uintx/plain_layout.py, q_dq_layout.py,
+ *	dtypes/floatx/float8_layout.py
  *	quantization/linear_activation_quantized_tensor.py
  *	optim/, earlier prototype/low_bit_optim/	OptimState8bit, OptimState4bit, OptimStateFp8
  *
@@ -558,6 +559,7 @@ static const struct {
 	{ "torchao", "Int4Tensor", ".qdata", find_int4, NULL },
 	{ "torchao", "PlainAQTTensorImpl", ".int_data", NULL, find_plain },
 	{ "torchao", "PlainAQTLayout", ".int_data", NULL, find_plain },
+	{ "torchao", "QDQTensorImpl", ".int_data", NULL, find_plain },
 	{ "torchao", "Float8AQTTensorImpl", ".float8_data", NULL, find_plain_float8 },
 	{ "torchao", "Float8AQTLayout", ".float8_data", NULL, find_plain_float8 },
 	{ "torchao", "OptimState8bit", ".codes", find_state, NULL },

@@ -69,6 +69,7 @@ IntxTensor = subclass(QUANT, "IntxUnpackedToInt8Tensor")
 Int4Tensor = subclass(QUANT, "Int4Tensor")
 AffineTensor = subclass("torchao.dtypes.affine_quantized_tensor", "AffineQuantizedTensor")
 PlainImpl = subclass("torchao.dtypes.uintx.plain_layout", "PlainAQTTensorImpl")
+QDQImpl = subclass("torchao.dtypes.uintx.q_dq_layout", "QDQTensorImpl")
 PlainLayoutTensor = subclass("torchao.dtypes.affine_quantized_tensor", "PlainAQTLayout")
 Float8Impl = subclass("torchao.dtypes.floatx.float8_layout", "Float8AQTTensorImpl")
 ActivationTensor = subclass("torchao.quantization.linear_activation_quantized_tensor", "LinearActivationQuantizedTensor")
@@ -196,7 +197,7 @@ def aqt(root):
 
     def put(key, outer, shape, q, scale, zero, block, domain, weight, old=False, low=None, high=None):
         inner = {"int_data": q, "scale": scale, "zero_point": zero, "layout_type" if old else "_layout": PlainLayout()}
-        impl = (PlainLayoutTensor if old else PlainImpl)(shape, q.dtype, inner)
+        impl = (PlainLayoutTensor if old else QDQImpl if outer else PlainImpl)(shape, q.dtype, inner)
         t = AffineTensor(shape, torch.bfloat16, {"layout_tensor" if old else "tensor_impl": impl, "block_size": tuple(block),
                                                  "quant_min": low, "quant_max": high, "zero_point_domain": domain})
         if outer:

@@ -396,6 +396,11 @@ static const struct {
 	  "I64[6], " LAYOUT "}, block_size: (1,8), quant_min: N, quant_max: N, "
 	  "zero_point_domain: " DOMAIN "(1)}}",
 	  "w f [6,8]" },
+	{ "{w: " AQT "<6,8>{tensor_impl: torchao.dtypes.uintx.q_dq_layout.QDQTensorImpl"
+	  "<6,8>{int_data: I8[6,8], scale: F32[6,2], zero_point: "
+	  "I8[6,2], _layout: torchao.dtypes.uintx.q_dq_layout.QDQLayout()}, block_size: (1,4), "
+	  "quant_min: -8, quant_max: 7, zero_point_domain: " DOMAIN "(1)}}",
+	  "w f [6,8]" },
 	{ "{w: " ACT "<6,8>{original_weight_tensor: " AQT "<6,8>{layout_tensor: " OLD
 	  "<6,8>{int_data: U8[6,8], scale: F32[6,2], zero_point: F32[6,2], layout_type: m.L()}, "
 	  "block_size: (1,4), quant_min: 0, quant_max: 15, zero_point_domain: "
