@@ -281,26 +281,48 @@ static struct ckpt *note_opened(struct run_child *k, struct ckpt *c, uint64_t id
 
 /* ---- using ---- */
 
-/* The caller has set k->opening. */
+/* Has a file changed since it was opened, and is it time to open it again? */
+static bool is_stale(const struct run_child *k)
+{
+	const struct engine *eng = k->ckpt ? k->ckpt->engine : NULL;
+
+	return eng && k->users == 1 && clock_ns() >= k->retry_ns &&
+	       (files_changed(eng->files) || others_changed(eng));
+}
+
+/*
+ * The caller has set k->opening. k->ckpt: it is stale, and nobody else uses it; if it cannot be opened
+ * again, it remains, because its other files may be as they were.
+ */
 static int open_for_all(struct ckpt_run *r, struct run_child *k, struct ckpt_err *e)
 {
-	struct ckpt *c = NULL, *other = NULL;
+	struct ckpt *c = NULL, *other = NULL, *old = NULL;
+	struct ckpt_err why = { 0 };
 	uint64_t identity = 0;
-	int rc = open_child(r, k, &c, &identity, e);
+	int rc = open_child(r, k, &c, &identity, &why);
 
 	if (!rc)
 		c->in_run = true;
 	{
 		SCOPED_LOCK(&r->lock);
-		if (rc)
-			note_failure(k, e);
-		else
+		if (rc && k->ckpt) {
+			k->retry_ns = clock_ns() + RETRY_NS;
+			rc = 0;
+		} else if (rc) {
+			note_failure(k, &why);
+			*e = why;
+		} else {
+			old = steal_ptr(&k->ckpt);
+			if (old)
+				keep_counters(r, old);
 			other = note_opened(k, c, identity);
+		}
 		if (other)
 			rc = may_open(k, e);
 		k->opening = false;
 		(void)pthread_cond_broadcast(&r->opened);
 	}
+	ckpt_close(old);
 	ckpt_close(other);
 	return rc;
 }
@@ -322,7 +344,7 @@ int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ck
 			(void)pthread_cond_wait(&r->opened, &r->lock);
 		if (!k->ckpt)
 			rc = may_open(k, e);
-		k->opening = open = !k->ckpt && !rc;
+		k->opening = open = !rc && (!k->ckpt || is_stale(k));
 	}
 	if (open)
 		rc = open_for_all(r, k, e);

@@ -866,6 +866,71 @@ START_TEST(those_that_nobody_uses_are_closed)
 }
 END_TEST
 
+static int truncateat(const char *path, off_t length)
+{
+	autoclose int fd = openat(dir_fd, path, O_WRONLY | O_CLOEXEC);
+
+	return fd < 0 ? -1 : ftruncate(fd, length);
+}
+
+static void set_mtime(const char *path, time_t sec)
+{
+	const struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, { .tv_sec = sec } };
+
+	REQUIRE(!utimensat(dir_fd, path, times, 0));
+}
+
+/* Until 0.5.1 reading failed for as long as the checkpoint was open, although nobody used it. */
+START_TEST(one_whose_files_have_changed_is_opened_again)
+{
+	static const char data[] = "step-1/__0_1.distcp", path[] = "step-1/tensors/model.w";
+	const struct ckpt_opts o = { .ignore_ctime = true };
+	char text[TEXT + 1], got[TEXT];
+	struct ckpt_err e = { 0 };
+	struct ckpt_file *f, *g;
+	struct ckpt *c;
+	ckpt_node node;
+
+	save("step-1", 1);
+	set_mtime(data, 1000);
+	c = open_run(&o);
+	node = node_of(c, path);
+	REQUIRE(!ckpt_file_open(c, node, &f, &e));
+	set_mtime(data, 2000);
+	ck_assert_int_eq(ckpt_file_read(f, got, TEXT, 0, &e), -EIO);
+	set_mtime(data, 1000);
+	ck_assert_int_eq(ckpt_file_open(c, node, &g, &e), 0); /* it is in use */
+	ckpt_file_close(g);
+	ckpt_file_close(f);
+	expect_save(c, "step-1", "step-1", 1); /* the file is as it was */
+	ck_assert_uint_eq(node_of(c, path), node);
+
+	REQUIRE(!ckpt_file_open(c, node, &f, &e));
+	set_mtime(data, 2000);
+	ck_assert_int_eq(ckpt_file_read(f, got, TEXT, 0, &e), -EIO);
+	ckpt_file_close(f);
+	ck_assert_int_eq(ckpt_file_open(c, node, &f, &e), -ESTALE); /* the file is another */
+	expect_save(c, "step-1", "step-1", 1);
+	ck_assert_uint_ne(node_of(c, path), node);
+	ck_assert_int_eq(stat_code(c, node), -ESTALE);
+
+	node = node_of(c, path);
+	REQUIRE(!ckpt_file_open(c, node, &f, &e));
+	REQUIRE(!truncateat(data, 10));
+	ck_assert_int_eq(ckpt_file_read(f, got, TEXT, 0, &e), -EIO);
+	ckpt_file_close(f);
+	/* It cannot be opened again, but the other files can be read. */
+	for (int i = 0; i < 2; i++) {
+		autofree char *error = cat(c, path);
+
+		ck_assert_mem_eq(error, "error 5: ", strlen("error 5: "));
+		text_of("step-1", 1, text);
+		expect_file(c, "step-1/objects/step", text);
+	}
+	ckpt_close(c);
+}
+END_TEST
+
 /* Descriptors of files of this kind that this process has. */
 static size_t files_open_now(const char *kind)
 {
