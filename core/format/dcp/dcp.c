@@ -139,6 +139,13 @@ static int cut(void *arg, const struct dcp_cut *of, char not_shown[static FORMAT
 	return dcp_report_cut(&x->looks, of, not_shown, x->w, e);
 }
 
+static int sample(void *arg, const struct dcp_inside *q, struct digest *ret, struct ckpt_err *e)
+{
+	struct scanning *x = arg;
+
+	return dcp_sample(&x->looks, q, x->w, ret, e);
+}
+
 int dcp_scan(struct place *place, char *const *names, size_t n, const struct scan_opts *opts,
 	     struct catalog_writer *w, struct ckpt_err *e)
 {
@@ -147,6 +154,7 @@ int dcp_scan(struct place *place, char *const *names, size_t n, const struct sca
 	const struct dcp_join_opts join = { .quantised = quantised,
 					    .wrapped = wrapped,
 					    .cut = cut,
+					    .sample = sample,
 					    .arg = &scanning,
 					    .many = n > 1 || rank_of(names[0]) >= 0,
 					    .dir = names[0],

@@ -5,7 +5,8 @@
  * With one metadata file per rank, each lists its own chunks of the global tensor. An FQN whose
  * dtype and shape agree in all of them is one tensor, the union of their chunks. Tensors that do
  * not agree, and objects that several ranks have, stay apart as FQN@rankN; objects known to be
- * equal are merged. The path is the one shared by all ranks that record one, or that of the rank
+ * equal are merged. So do tensors that are not sharded, if their values differ: with
+ * use_collectives=False each rank saves, and loads, those of its own. The path is the one shared by all ranks that record one, or that of the rank
  * itself.
  *
  * If the items' own dtypes and sizes are known already (`sized`), they must equal those of the
@@ -20,6 +21,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/vec.h"
 #include "index/catalog_build.h"
@@ -374,6 +376,19 @@ static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_
 	return 0;
 }
 
+/* The path of the item's file; NULL: out of memory. */
+static char *path_of(const struct join *j, const struct stored *s)
+{
+	const struct pk_str *name = pk_string(j->r->strings, s->path);
+	char *path = malloc(j->o->dir_len + name->len + 1);
+
+	if (path && j->o->dir_len)
+		memcpy(path, j->o->dir, j->o->dir_len);
+	if (path)
+		memcpy(path + j->o->dir_len, name->data, name->len + 1u);
+	return path;
+}
+
 /* Calls `each` for the item of chunk k, which the rank has saved. */
 static int at_chunk(struct join *j, const struct tensor_chunks *t, uint32_t k, uint32_t rank,
 		    dcp_inside_fn *each, void *arg, struct ckpt_err *e)
@@ -384,17 +399,12 @@ static int at_chunk(struct join *j, const struct tensor_chunks *t, uint32_t k, u
 	const struct stored *s = find_stored(j, &key);
 	autofree char *path = NULL;
 	struct dcp_inside q = { t->fqn, t->fqn_len, t->path, NULL, t->locs + k };
-	const struct pk_str *name;
 
 	if (!s)
 		return 0;
-	name = pk_string(j->r->strings, s->path);
-	path = malloc(j->o->dir_len + name->len + 1);
+	path = path_of(j, s);
 	if (!path)
 		return err_nomem(e);
-	if (j->o->dir_len)
-		memcpy(path, j->o->dir, j->o->dir_len);
-	memcpy(path + j->o->dir_len, name->data, name->len + 1u);
 	q.path = path;
 	return each(arg, &q, e);
 }
@@ -629,6 +639,72 @@ static int join_apart(struct join *j, const struct pk_str *fqn, size_t at, struc
 	return entry->dtype ? join_tensor(j, &name, at, at + 1, e) : join_object(j, &name, at, e);
 }
 
+/* Is it all of a tensor that is not empty? */
+static bool is_whole(const struct join *j, const struct dcp_entry *entry)
+{
+	const uint8_t *p = j->r->chunks.data + entry->at;
+	uint64_t shape[CKPT_MAX_DIMS], volume;
+	bool whole = entry->count == 1;
+
+	for (size_t d = 0; d < entry->n_dims; d++)
+		shape[d] = get_varint(&p);
+	for (size_t d = 0; whole && d < entry->n_dims; d++)
+		whole = !get_varint(&p);
+	for (size_t d = 0; whole && d < entry->n_dims; d++)
+		whole = get_varint(&p) == shape[d];
+	return whole && box_volume(entry->n_dims, shape, &volume) && volume;
+}
+
+/* See dcp_join_opts.sample. */
+static int sample_entry(struct join *j, const struct named *name, size_t at, struct digest *ret,
+			struct ckpt_err *e)
+{
+	const struct dcp_entry *entry = &j->r->entries[j->entries[at]];
+	const uint64_t zero[CKPT_MAX_DIMS] = { 0 };
+	struct stored key = { .rank = entry->rank, .n_dims = entry->n_dims, .off = zero };
+	const struct stored *s = find_stored(j, &key);
+	struct dcp_inside q = { .fqn = name->fqn, .fqn_len = name->len, .fqn_path = name->path };
+	autofree char *path = NULL;
+
+	if (!s)
+		return 1;
+	path = path_of(j, s);
+	if (!path)
+		return err_nomem(e);
+	q.path = path;
+	q.loc = &s->loc;
+	return j->o->sample(j->o->arg, &q, ret, e);
+}
+
+/* 1: the ranks have copies, or parts, of one tensor, or are not known to have different ones. */
+static int same_values(struct join *j, const struct named *name, struct ckpt_err *e)
+{
+	const struct digest unknown = { 0 };
+	struct digest first = unknown;
+	int rc = 1;
+
+	for (size_t i = 0; i < j->n_entries; i++)
+		if (!is_whole(j, &j->r->entries[j->entries[i]]))
+			return 1;
+	for (size_t i = 0; rc > 0 && i < j->n_entries; i++) {
+		struct digest d = unknown;
+
+		rc = sample_entry(j, name, i, &d, e);
+		if (rc <= 0 || !memcmp(&d, &unknown, sizeof(d)))
+			continue;
+		if (!memcmp(&first, &unknown, sizeof(first)))
+			first = d;
+		if (memcmp(&d, &first, sizeof(d)) != 0)
+			return 0;
+	}
+	if (!rc)
+		(void)format_note(j->not_shown,
+				  "whether all ranks have the same values of '%.120s' and others: "
+				  "those of one rank are shown",
+				  name->fqn);
+	return rc < 0 ? rc : 1;
+}
+
 /* All entries of one FQN. */
 static int join_fqn(struct join *j, const struct pk_str *fqn, struct ckpt_err *e)
 {
@@ -639,11 +715,16 @@ static int join_fqn(struct join *j, const struct pk_str *fqn, struct ckpt_err *e
 
 	for (size_t i = 1; i < j->n_entries; i++)
 		same &= same_tensor(j->r, head, &j->r->entries[j->entries[i]]);
-	if (!rc && same && head->dtype)
-		return join_tensor(j, &name, 0, j->n_entries, e);
+	same &= head->dtype != CKPT_DTYPE_NONE;
+	/* What can wait no longer has been compared. */
+	if (!rc && same && j->n_entries > 1 && j->o->sample && j->can_wait)
+		rc = same_values(j, &name, e);
+	else if (!rc)
+		rc = same;
+	if (rc)
+		return rc < 0 ? rc : join_tensor(j, &name, 0, j->n_entries, e);
 	j->can_wait = false; /* not for one of several ranks */
-	if (!rc)
-		rc = j->n_entries == 1 ? 1 : same_objects(j, e);
+	rc = j->n_entries == 1 ? 1 : same_objects(j, e);
 	if (rc > 0)
 		return join_object(j, &name, 0, e);
 	for (size_t i = 0; !rc && j->o->many && i < j->n_entries; i++)

@@ -3,13 +3,14 @@
  * The metadata of a quantised tensor has its dtype, but neither scales nor zero points: these are in
  * its item, an archive of torch.save. So such items are opened for the index, and what is found in
  * them is shown beside the tensor. Of a tensor that is made of others, the metadata has only what it
- * stands for: what its item has is shown instead.
+ * stands for: what its item has is shown instead. And if several ranks have saved a tensor of their
+ * own, only the items tell whether these are copies.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "format/dcp/dcp_records.h"
-#include "format/torch/torchsave.h"
+#include "format/torch/torch_file.h"
 #include "index/catalog_build.h"
 #include "source/source.h"
 
@@ -156,4 +157,39 @@ int dcp_report_wrapped(struct dcp_looks *l, const struct dcp_records *r, const s
 	struct reporting x = { r, w };
 
 	return dcp_look_inside(l, q, report_wrapped, &x, w, e);
+}
+
+struct sampling {
+	struct digest *ret;
+	bool possible;
+};
+
+static int sample(void *arg, const struct dcp_inside *q, struct torchsave *t, struct source *file,
+		  struct ckpt_err *e)
+{
+	const struct pk_value root = pickle_root(t->pickle);
+	struct torch_file f = { .path = q->path, .source = file, .t = *t };
+	struct sampling *x = arg;
+	struct torch_view v;
+	struct ckpt_err why;
+	int rc = torch_file_view(&f, &root, &v, &why);
+
+	x->possible = rc != -ERR_UNSUPPORTED; /* it is made of others; reading reports damage */
+	if (rc)
+		return err_is_shortage(rc) || err_is_io(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
+	v.at += q->loc->offset;
+	return torch_file_sample(&f, &v, x->ret, e);
+}
+
+int dcp_sample(struct dcp_looks *l, const struct dcp_inside *q, struct catalog_writer *w,
+	       struct digest *ret, struct ckpt_err *e)
+{
+	struct sampling x = { ret, true };
+	uint32_t plain;
+	int rc = catalog_add_encoding(w, "dcp", &plain, e);
+
+	if (rc || q->loc->encoding != plain || !l->left)
+		return rc;
+	rc = dcp_look_inside(l, q, sample, &x, w, e);
+	return rc ? rc : x.possible;
 }

@@ -21,6 +21,7 @@
 struct catalog_writer;
 struct chunk_loc;
 struct ckpt_err;
+struct digest;
 struct place;
 struct scan_opts;
 struct source;
@@ -152,6 +153,11 @@ struct dcp_join_opts {
 	 * apart. */
 	int (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 			   uint64_t length, struct ckpt_err *e);
+	/* 1: the ends of the tensor in the item were hashed, or it is missing or damaged, and *ret is
+	 * as it was. 0: that is not possible. NULL: tensors that several ranks have are not
+	 * compared. */
+	int (*sample)(void *arg, const struct dcp_inside *q, struct digest *ret,
+		      struct ckpt_err *e);
 	/* Called for each quantised tensor; may be NULL. */
 	int (*quantised)(void *arg, const struct dcp_records *r, const struct dcp_inside *q,
 			 struct ckpt_err *e);
@@ -192,6 +198,9 @@ int dcp_report_wrapped(struct dcp_looks *l, const struct dcp_records *r, const s
 int dcp_report_cut(struct dcp_looks *l, const struct dcp_cut *of,
 		   char not_shown[static FORMAT_NOTE], struct catalog_writer *w,
 		   struct ckpt_err *e);
+/* See dcp_join_opts.sample. */
+int dcp_sample(struct dcp_looks *l, const struct dcp_inside *q, struct catalog_writer *w,
+	       struct digest *ret, struct ckpt_err *e);
 /* Reports everything to the catalog. */
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct ckpt_err *e);

@@ -310,6 +310,76 @@ START_TEST(replicas_of_several_ranks_count_once_the_first)
 }
 END_TEST
 
+/* The rank has saved all of a tensor of its own, in `layers` layers of compression. */
+static void put_own(int rank, const char *text, unsigned layers)
+{
+	const char prefix[] = { '_', '_', (char)('0' + rank), '_', 0 };
+	uint64_t size = strlen(text), zero = 0;
+	struct saved t = { .dtype = CKPT_DTYPE_U8,
+			   .n_dims = 1,
+			   .size = (const int64_t[]){ (int64_t)size },
+			   .storage = text,
+			   .storage_bytes = size };
+	struct buf b = BUF_INIT(0);
+	struct chunk_loc l;
+	char name[40];
+	struct dcp d;
+
+	dcp_begin(&d, dir_fd);
+	d.prefix = prefix;
+	(void)saved_item(&b, &t);
+	l = dcp_item(&d, 0, b.data, b.len, layers);
+	(void)snprintf(name, sizeof(name), "%s0.distcp", prefix);
+	dcp_tensor(&d, "w", 1, "uint8", 1, &size, 1, (uint64_t[]){ 0, size });
+	dcp_stored(&d, "w", 1, 1, &zero, name, (int64_t)l.offset, (int64_t)l.length, layers);
+	buf_release(&b);
+	(void)snprintf(name, sizeof(name), "__%d.metadata", rank);
+	dcp_end(&d, name);
+}
+
+/* The tensors that are shown, and "note" if there is one. */
+static void expect_shown(const char *want)
+{
+	const struct catalog_tensor *t;
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	char got[200] = "";
+	size_t n;
+
+	ck_assert_msg(!scan(&c, &e), "%s", e.msg);
+	t = catalog_tensors(c, &n);
+	for (size_t i = 0; i < n; i++)
+		(void)snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s ", t[i].fqn);
+	(void)catalog_objects(c, &n);
+	ck_assert_uint_le(n, 1);
+	(void)snprintf(got + strlen(got), sizeof(got) - strlen(got), "%s", n ? "note " : "");
+	ck_assert_str_eq(got, want);
+	catalog_close(c);
+}
+
+/* Those of ranks that are not sharded are each rank's own; until 0.5.1 those of others were hidden. */
+START_TEST(whole_tensors_of_other_values_stay_apart)
+{
+	put_own(0, "abc", 0);
+	put_own(1, "abc", 0);
+	expect_shown("w ");
+	put_own(2, "abd", 0);
+	expect_shown("w@rank0 w@rank1 w@rank2 ");
+	scan_failing(dir_fd);
+	put_own(2, "abc", 1); /* it is not decompressed for that */
+	expect_shown("w note ");
+	put_own(1, "abd", 0); /* the others tell enough */
+	expect_shown("w@rank0 w@rank1 w@rank2 ");
+	put_own(1, "abc", 0);
+	REQUIRE(!unlinkat(dir_fd, "__2_0.distcp", 0));
+	put_file(dir_fd, "__1_0.distcp", "damaged", 7);
+	expect_shown("w note ");
+	put_own(2, "xyz", 0);
+	REQUIRE(!unlinkat(dir_fd, "__0_0.distcp", 0)); /* reading says so */
+	expect_shown("w ");
+}
+END_TEST
+
 /* Both chunks begin at 0; rank 1 has two entries for its own, rank 0 has none. */
 START_TEST(a_ranks_chunk_is_its_own_items_only)
 {
