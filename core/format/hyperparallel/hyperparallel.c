@@ -219,7 +219,9 @@ static int scan(struct place *place, const struct name_list *files, const struct
 		struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct hp_directory d = { place, files };
-	struct dcp_join_opts join = { .same_object = hp_same_object, .arg = &d };
+	struct dcp_join_opts join = { .same_object = hp_same_object,
+				      .sample = hp_sample,
+				      .arg = &d };
 	autofree struct dcp_metafile *metadata = NULL;
 	struct dcp_records r = { 0 };
 	size_t n = 0;

@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "base/text.h"
@@ -294,7 +295,7 @@ int hp_resolve(const struct hp_directory *d, struct dcp_records *r, struct catal
 	return rc;
 }
 
-/* ---- objects ---- */
+/* ---- what several ranks have ---- */
 
 /* 1, or 0 if the file is shorter. */
 static int read_part(struct source *s, const char *name, void *buf, size_t n, uint64_t at,
@@ -334,5 +335,32 @@ int hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint
 		if (memcmp(in_a, in_b, n) != 0)
 			return 0;
 	}
+	return 1;
+}
+
+int hp_sample(void *arg, const struct dcp_inside *q, struct digest *ret, struct ckpt_err *e)
+{
+	enum { SAMPLE = 4096 /* bytes at each end */ };
+	const struct hp_directory *d = arg;
+	const uint64_t len = min_u64(q->loc->length, SAMPLE);
+	const uint64_t at[] = { q->loc->offset, q->loc->offset + (q->loc->length - len) };
+	struct source *file CLEANUP(source_freep) = NULL;
+	uint8_t bytes[SAMPLE];
+	struct digest digest = { 0 };
+	int rc;
+
+	/* A file that is missing is not listed. */
+	if (!is_listed(d, q->path))
+		return 1;
+	rc = open_listed(d, q->path, &file, e);
+	if (rc || !file)
+		return rc ? rc : 1;
+	for (size_t i = 0; i < ARRAY_LEN(at); i++) {
+		rc = read_part(file, q->path, bytes, (size_t)len, at[i], e);
+		if (rc <= 0)
+			return rc ? rc : 1;
+		digest_add(&digest, bytes, (size_t)len);
+	}
+	*ret = digest;
 	return 1;
 }

@@ -11,7 +11,9 @@
 #include <stdint.h>
 
 struct catalog_writer;
+struct dcp_inside;
 struct dcp_records;
+struct digest;
 struct ckpt_err;
 struct name_list;
 struct place;
@@ -33,5 +35,7 @@ int hp_resolve(const struct hp_directory *d, struct dcp_records *r, struct catal
  * lot. */
 int hp_same_object(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 		   uint64_t length, struct ckpt_err *e);
+/* dcp_join_opts.sample; arg: the directory. */
+int hp_sample(void *arg, const struct dcp_inside *q, struct digest *ret, struct ckpt_err *e);
 
 #endif

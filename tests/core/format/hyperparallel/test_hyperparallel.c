@@ -627,6 +627,42 @@ START_LOOP_TEST(objects_of_ranks_are_one_only_if_they_are_the_same, 4)
 }
 END_TEST
 
+/* All of w, by one rank. */
+static void put_whole(unsigned rank, const char *data)
+{
+	static const char header[] =
+		"{\"w\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}";
+	const char *file = rank ? FILE1 : FILE0;
+	uint8_t bytes[8 + sizeof(header) - 1 + 2] = { sizeof(header) - 1 };
+	char name[40];
+	struct hp h;
+
+	hp_begin(&h);
+	hp_tensor(&h, "w", "torch.uint8", 1, U(2), 1, U(0, 2));
+	hp_stored(&h, "w", 1, U(0), file, 0, -1, NULL);
+	(void)snprintf(name, sizeof(name), "%u.metadata", rank);
+	hp_end(&h, name);
+	memcpy(bytes + 8, header, sizeof(header) - 1);
+	if (data)
+		memcpy(bytes + 8 + sizeof(header) - 1, data, 2);
+	put_file(dir_fd, file, bytes, data ? sizeof(bytes) : 0);
+}
+
+START_TEST(whole_tensors_of_other_values_stay_apart)
+{
+	put_whole(0, "ab");
+	put_whole(1, "ab");
+	expect("w uint8 [2] complete: [0]+[2]@_rank0_.safetensors:61+2,raw; ");
+	put_whole(1, "ac");
+	expect("w@rank0 uint8 [2] complete: [0]+[2]@_rank0_.safetensors:61+2,raw; "
+	       "w@rank1 uint8 [2] complete: [0]+[2]@_rank1_.safetensors:61+2,raw; ");
+	scan_failing(dir_fd);
+	put_whole(1, NULL); /* reading says that it is damaged */
+	REQUIRE(!unlinkat(dir_fd, FILE1, 0));
+	expect("w uint8 [2] complete: [0]+[2]@_rank0_.safetensors:61+2,raw; ");
+}
+END_TEST
+
 START_TEST(a_rank_without_metadata_leaves_a_hole)
 {
 	put_rank("1.metadata", 2, "torch.uint8", "a.bytes", "xsame");
