@@ -19,6 +19,7 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/search.h"
 #include "base/text.h"
 #include "base/vec.h"
 #include "format/small_file.h"
@@ -155,17 +156,33 @@ static int check_twice(const struct ds_file *f, size_t n, struct ckpt_err *e)
 	return 0;
 }
 
-/* A tag that is used again keeps the files of experts that are no more. */
-static int check_experts(struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
+/*
+ * Has each layer the experts that the model states record? A tag that is used again keeps the files of
+ * those that are no more.
+ */
+static int check_experts(const struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
 {
-	for (size_t i = 0; i < n; i++)
-		if (f[i].mp < d->tp && f[i].layer < d->n_experts &&
-		    f[i].rank >= d->experts[f[i].layer])
+	uint32_t next = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		bool last = i + 1 == n || f[i + 1].layer != f[i].layer || f[i + 1].mp != f[i].mp;
+		uint64_t count = f[i].layer < d->n_experts ? d->experts[f[i].layer] : 0;
+
+		if (f[i].mp >= d->tp || !count)
+			continue;
+		if (f[i].rank >= count)
 			return err_set(e, ERR_CORRUPT,
 				       "'%.200s' is of another save: the model states say that its "
 				       "layer has %llu expert%s",
-				       f[i].path, (unsigned long long)d->experts[f[i].layer],
-				       text_s(d->experts[f[i].layer]));
+				       f[i].path, (unsigned long long)count, text_s(count));
+		if (f[i].rank != next || (last && next + 1 != count))
+			return err_set(
+				e, ENOENT,
+				"the file of expert %u of layer %u is missing, though '%.200s' "
+				"is there",
+				f[i].rank != next ? next : next + 1, f[i].layer, f[i].path);
+		next = last ? 0 : next + 1;
+	}
 	return 0;
 }
 
@@ -350,6 +367,29 @@ static int check_slices(const struct ds *d, const struct ds_file *f, size_t n, s
 	return 0;
 }
 
+/* Has each layer a file whose parameters or buffers have its number in their names? */
+static int check_layers(const struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
+{
+	uint32_t names = pk_strings_count(d->names);
+
+	for (uint32_t i = 0; d->pipeline && i < names && i < d->cap_marks; i++) {
+		const char *s = pk_string(d->names, i)->data;
+		uint32_t layer;
+		size_t at;
+
+		if ((!d->marks[i].is_param && !d->marks[i].is_buffer) ||
+		    !text_take_number(&s, 8, &layer) || *s != '.')
+			continue;
+		at = PARTITION_POINT(k, n, f[k].layer < layer);
+		if (at == n || f[at].layer != layer)
+			return err_set(e, ENOENT,
+				       "the file of layer %u is missing: the model states list "
+				       "'%.150s'",
+				       layer, pk_string(d->names, i)->data);
+	}
+	return 0;
+}
+
 int ds_read_layers(struct ds *d, struct ckpt_err *e)
 {
 	size_t n, n_tied = 0;
@@ -360,6 +400,8 @@ int ds_read_layers(struct ds *d, struct ckpt_err *e)
 
 	if (!rc)
 		rc = check_slices(d, f, n, e);
+	if (!rc)
+		rc = check_layers(d, f, n, e);
 	if (!rc)
 		rc = list_tied(d, &tied, &n_tied, e);
 	for (size_t i = 0; !rc && i < n; i++) {

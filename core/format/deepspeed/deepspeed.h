@@ -104,7 +104,8 @@ struct ds_mark {
 	const uint64_t *shape; /* for a parameter */
 	uint32_t stage;
 	uint8_t n_dims;
-	bool is_param, is_buffer;
+	bool is_param, is_buffer, is_frozen;
+	bool is_universal; /* it has a master in a Universal checkpoint */
 };
 
 /* Another name for a parameter. */

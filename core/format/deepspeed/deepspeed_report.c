@@ -266,8 +266,9 @@ static int report_group(struct reporter *r, const struct ds_tensor *const *v, si
 		rc = report_one(r, v, &joined, name, key, -1);
 	else
 		for (size_t i = 0; !rc && i < n && v[i]->stage == v[0]->stage; i++)
-			rc = report_one(r, v + i, NULL, name, key,
-					(int64_t)v[i]->stage * d->tp + v[i]->t);
+			rc = report_one(
+				r, v + i, NULL, name, key,
+				v[i]->t == DS_WHOLE ? -1 : (int64_t)v[i]->stage * d->tp + v[i]->t);
 	free(joined.segments);
 	return rc;
 }

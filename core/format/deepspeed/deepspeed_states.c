@@ -103,7 +103,7 @@ static int read_group(struct ds_rank *x, struct ds_open *o, const struct pk_valu
 	return rc;
 }
 
-static int mark_group(struct ds_rank *x, const struct ds_group *g, struct ckpt_err *e)
+static int mark_group(struct ds_rank *x, const struct ds_group *g, bool frozen, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < g->n; i++) {
 		struct ds_mark *m = ds_mark(x->d, g->params[i].name, e);
@@ -111,6 +111,7 @@ static int mark_group(struct ds_rank *x, const struct ds_group *g, struct ckpt_e
 		if (!m)
 			return -e->code;
 		m->is_param = true;
+		m->is_frozen = frozen;
 		m->shape = g->params[i].shape;
 		m->n_dims = g->params[i].n_dims;
 		m->stage = x->stage;
@@ -138,7 +139,7 @@ int ds_read_shapes(struct ds_rank *x, struct ds_open *o, const struct pk_value *
 	for (size_t i = 0; !rc && i < x->n_groups; i++) {
 		rc = read_group(x, o, x->undivided ? v : &v->n->v[i], &x->groups[i], e);
 		if (!rc)
-			rc = mark_group(x, &x->groups[i], e);
+			rc = mark_group(x, &x->groups[i], false, e);
 		x->n_params += x->groups[i].n;
 	}
 	return rc;
@@ -290,7 +291,7 @@ static int read_frozen_names(struct ds_rank *x, struct ds_open *o, size_t files,
 		return err_nomem(e);
 	x->fragments = arena_array(&x->d->arena, n + 1, sizeof(*x->fragments));
 	x->frozen_dtype = arena_array(&x->d->arena, x->frozen.n + 1, sizeof(*x->frozen_dtype));
-	return x->fragments && x->frozen_dtype ? mark_group(x, &x->frozen, e) : err_nomem(e);
+	return x->fragments && x->frozen_dtype ? mark_group(x, &x->frozen, true, e) : err_nomem(e);
 }
 
 /*
@@ -360,23 +361,31 @@ static int read_rest(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
 	return rc;
 }
 
+/* Reads how many tensor-parallel ranks there are. False: the file does not say it. */
+static bool read_degrees(const struct ds_open *o, uint32_t ranks, uint32_t *ret)
+{
+	const struct pk_value *dims = ds_get(&o->file.root, "checkpoint_parallel_dimensions");
+	int64_t tp, pp;
+
+	if (!ds_number(ds_get(dims, "tp_degree"), &tp) ||
+	    !ds_number(ds_get(dims, "pp_degree"), &pp) || tp <= 0 || pp <= 0 || tp > ranks ||
+	    pp > ranks || tp * pp != ranks)
+		return false;
+	*ret = (uint32_t)tp;
+	return true;
+}
+
 /* Reads from the first file how model-parallel ranks are divided. */
 static int read_parallel(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
 {
 	struct ds *d = x->d;
-	const struct pk_value *dims = ds_get(&o->file.root, "checkpoint_parallel_dimensions");
 	const struct pk_value *module = ds_get(&o->file.root, "module");
-	int64_t tp, pp;
 	size_t layers;
 	const struct ds_file *layer = ds_files_of(d, DS_LAYER, UINT32_MAX, &layers);
 	uint32_t ranks = d->tp;
 
 	d->pipeline = !module && layers;
-	if (ds_number(ds_get(dims, "tp_degree"), &tp) &&
-	    ds_number(ds_get(dims, "pp_degree"), &pp) && tp > 0 && pp > 0 && tp <= ranks &&
-	    pp <= ranks && tp * pp == ranks) {
-		d->tp = (uint32_t)tp;
-	} else if (d->pipeline) {
+	if (!read_degrees(o, ranks, &d->tp) && d->pipeline) {
 		for (d->tp = 1; d->tp < layers && layer[d->tp].layer == layer->layer;)
 			d->tp++;
 		if (d->tp > ranks || ranks % d->tp)
@@ -396,8 +405,14 @@ static int read_parallel(struct ds_rank *x, struct ds_open *o, struct ckpt_err *
 static int check_model_ranks(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
 {
 	uint32_t ranks = x->d->tp * (x->mp ? x->d->pp : 1); /* not divided yet */
+	uint32_t tp = x->d->tp;
 	int64_t saved;
 
+	if (x->mp && read_degrees(o, ranks, &tp) && tp != x->d->tp)
+		return err_set(e, ERR_CORRUPT,
+			       "'%.200s' is of another save: it has %u tensor-parallel rank%s, and "
+			       "the file of the first rank has %u",
+			       o->f->path, tp, text_s(tp), x->d->tp);
 	if (!ds_number(ds_get(&o->file.root, "mp_world_size"), &saved) || saved == ranks)
 		return 0;
 	return err_set(e, saved < ranks ? ERR_CORRUPT : ENOENT,

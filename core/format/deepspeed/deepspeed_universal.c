@@ -11,10 +11,12 @@
 static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, struct ckpt_err *e)
 {
 	const struct pk_value *v = &o->file.root;
-	const struct ds_mark *m = ds_mark_of(d, t->name);
+	struct ds_mark *m = ds_mark(d, t->name, e);
 	uint64_t numel;
 	int rc;
 
+	if (!m)
+		return -e->code;
 	if (v->type == PK_DICT)
 		v = pk_get(v, "param");
 	if (!torch_is_tensor(v)) /* a step number, or another program's file */
@@ -22,7 +24,8 @@ static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, stru
 	rc = ds_tensor_of(d, o, v, t, e);
 	if (rc)
 		return err_wrap(e, "'%.200s'", o->f->path);
-	if (v == &o->file.root && t->n_dims == 1 && !t->stride && m && m->is_param) {
+	m->is_universal |= !strcmp(t->key->data, "fp32");
+	if (v == &o->file.root && t->n_dims == 1 && !t->stride && m->is_param) {
 		if (ds_numel(m->shape, m->n_dims, &numel, e))
 			return -e->code;
 		if (numel != t->numel)
@@ -34,6 +37,21 @@ static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, stru
 		t->n_dims = m->n_dims;
 	}
 	return ds_add(d, t, e);
+}
+
+/* Has every parameter that was trained a master? Experts' names are those of one rank. */
+static void check_masters(struct ds *d)
+{
+	uint32_t n = pk_strings_count(d->names);
+	size_t experts;
+
+	(void)ds_files_of(d, DS_EXPERT, UINT32_MAX, &experts);
+	for (uint32_t i = 0; !experts && i < n && i < d->cap_marks; i++)
+		if (d->marks[i].is_param && !d->marks[i].is_frozen && !d->marks[i].is_universal) {
+			(void)ds_refuse(d, "'zero/%.120s/fp32.pt' is missing, and perhaps others",
+					pk_string(d->names, i)->data);
+			return;
+		}
 }
 
 int ds_read_universal(struct ds *d, struct ckpt_err *e)
@@ -55,5 +73,7 @@ int ds_read_universal(struct ds *d, struct ckpt_err *e)
 			rc = read_state(d, &o, &t, e);
 		rc = ds_close(d, &o, rc, e);
 	}
+	if (!rc)
+		check_masters(d);
 	return rc;
 }

@@ -277,11 +277,10 @@ END_TEST
 
 START_TEST(experts_of_a_group_have_the_numbers_of_their_rank)
 {
-	static const char model[] =
-		"{'module': {'g': t0+0(2)}, 'num_experts': [4], 'ds_config': {%s},"
-		" 'param_shapes': [{'g': (2,)},"
-		" {'m.deepspeed_moe.experts.deepspeed_experts.0.w': (1,),"
-		"  'm.deepspeed_moe.experts.deepspeed_experts.1.w': (1,)}]}";
+	static const char model[] = "{'module': {'g': t0+0(2)}, 'ds_config': {%s},"
+				    " 'param_shapes': [{'g': (2,)},"
+				    " {'m.deepspeed_moe.experts.deepspeed_experts.0.w': (1,),"
+				    "  'm.deepspeed_moe.experts.deepspeed_experts.1.w': (1,)}]}";
 	char text[1000];
 
 	for (int by_data = 0; by_data < 2; by_data++) {
@@ -964,8 +963,15 @@ START_TEST(files_of_an_older_save_are_not_part_of_it)
 	(void)snprintf(text, sizeof(text), model, 1);
 	put(MODEL, text, 0);
 	put("layer_0_expert_0_mp_rank_00_model_states.pt", "{'x': t0+0(2)}", 0);
+	put("layer_1_expert_0_mp_rank_00_model_states.pt", "{}", 0);
+	expect_error("", "the file of expert 1 of layer 1 is missing, though "
+			 "'layer_1_expert_0_mp_rank_00_model_states.pt' is there");
 	put("layer_1_expert_1_mp_rank_00_model_states.pt", "{'y': t0+0(2)}", 0);
 	expect("", "w[2] 0 1\nx[2] 0 1\ny[2] 0 1\n");
+	REQUIRE(!renameat(dir_fd, "layer_1_expert_0_mp_rank_00_model_states.pt", dir_fd, "x"));
+	expect_error("", "the file of expert 0 of layer 1 is missing, though "
+			 "'layer_1_expert_1_mp_rank_00_model_states.pt' is there");
+	REQUIRE(!renameat(dir_fd, "x", dir_fd, "layer_1_expert_0_mp_rank_00_model_states.pt"));
 	put("layer_0_expert_1_mp_rank_00_model_states.pt", "{'z': t0+0(2)}", 0);
 	expect_error("", "'layer_0_expert_1_mp_rank_00_model_states.pt' is of another save: the "
 			 "model states say that its layer has 1 expert");
@@ -1026,10 +1032,69 @@ START_TEST(slices_of_an_older_save_are_not_part_of_it)
 		     "the model states of mp_rank_00 and mp_rank_01 list different parameters, but "
 		     "the layers' files are of 2 tensor-parallel ranks: files of an older save lie "
 		     "under the same tag");
+	put("mp_rank_00_model_states.pt",
+	    "{'module': N, 'checkpoint_parallel_dimensions': {'pp_degree': 1, 'tp_degree': 2}}", 0);
+	put("mp_rank_01_model_states.pt",
+	    "{'module': N, 'checkpoint_parallel_dimensions': {'pp_degree': 2, 'tp_degree': 1}}", 0);
+	expect_error("",
+		     "'mp_rank_01_model_states.pt' is of another save: it has 1 tensor-parallel "
+		     "rank, and the file of the first rank has 2");
 	put_stages(1, 2);
 	REQUIRE(!unlinkat(dir_fd, "layer_00-model_00-model_states.pt", 0));
 	expect_error("", "'layer_00-model_00-model_states.pt' is missing, though "
 			 "'layer_00-model_01-model_states.pt' is there");
+}
+END_TEST
+
+START_TEST(missing_files_are_told)
+{
+	put(MODEL,
+	    "{'module': N, 'buffer_names': ['2.b'], 'param_shapes': [{'0.w': (2,), "
+	    "'tied_modules.e.w': (1,), '1x.w': (1,)}]}",
+	    0);
+	put("layer_01-model_states.pt", "{'w': t0+0(2)}", 0);
+	expect_error("", "the file of layer 2 is missing: the model states list '2.b'");
+	put("layer_02-model_states.pt", "{'b': t0+0(2)}", 0);
+	expect_error("", "the file of layer 0 is missing: the model states list '0.w'");
+	put("layer_00-model_states.pt", "{'w': t0+0(2)}", 0);
+	expect("", "0.w[2] 0 1\n1.w[2] 0 1\n2.b[2] 0 1\n");
+
+	directory("one");
+	directory("one/zero");
+	directory("one/zero/a");
+	directory("one/zero/b");
+	put("one/" MODEL,
+	    "{'module': {}, 'frozen_param_shapes': {'f': (2,)}, 'param_shapes': "
+	    "[{'a': (2,), 'b': (2,)}]}",
+	    0);
+	put("one/zero/a/fp32.pt", "t0+0(2)", 0);
+	put("one/zero/b/exp_avg.pt", "t0+2(2)", 0);
+	expect("one",
+	       "a[2] 0 1\noptimizer.state.a.fp32[2] 0 1\noptimizer.state.b.exp_avg[2] 2 3\n! not "
+	       "everything is shown: 'zero/b/fp32.pt' is missing, and perhaps others");
+	put("one/zero/b/fp32.pt", "t0+4(2)", 0);
+	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.fp32[2] 0 1\n"
+		      "optimizer.state.b.exp_avg[2] 2 3\noptimizer.state.b.fp32[2] 4 5\n");
+	/* Of experts, a name may be of any rank. */
+	REQUIRE(!unlinkat(dir_fd, "one/zero/b/fp32.pt", 0));
+	put("one/expert_0_mp_rank_00_model_states.pt", "{}", 0);
+	expect("one",
+	       "a[2] 0 1\noptimizer.state.a.fp32[2] 0 1\noptimizer.state.b.exp_avg[2] 2 3\n");
+}
+END_TEST
+
+/* A tensor that is whole has no rank, even if there are slices of the same name. */
+START_TEST(a_whole_tensor_beside_slices_has_its_name)
+{
+	put(MODEL, "{'module': {}, 'param_shapes': [{'w': (1,)}]}", 0);
+	put("mp_rank_01_model_states.pt", "{'module': {}, 'param_shapes': [{'w': (1,)}]}", 0);
+	put_rank(OPTIM(0), "[t0+0(1)]", "{}", "[1]", 1000);
+	directory("zero");
+	directory("zero/w");
+	put("zero/w/fp32.pt", "{'param': t0+0(2)}", 0);
+	saved_expect_begin(dir, "deepspeed",
+			   "mp_rank_00/w[1] 1000\noptimizer.state.mp_rank_00/w.fp32[1] 1000\n"
+			   "optimizer.state.w.fp32[2] 0 1\nw[2] 0 1\n");
 }
 END_TEST
 
@@ -1262,7 +1327,7 @@ START_TEST(odd_files_of_a_universal_checkpoint)
 		{ "{'param': t0+0(4)}", "a[2,2] 10 11 12 13\noptimizer.state.a.m[4] 0 1 2 3\n" },
 	};
 
-	put(MODEL, "{'module': {'a': t0+0(2,2)}, 'param_shapes': [{'a': (2,2)}]}", 10);
+	put(MODEL, "{'module': {'a': t0+0(2,2)}, 'frozen_param_shapes': {'a': (2,2)}}", 10);
 	directory("zero");
 	directory("zero/a");
 	directory("zero/a/x.pt");
