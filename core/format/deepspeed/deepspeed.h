@@ -128,6 +128,9 @@ struct ds {
 	struct ds_mark *marks; /* by the name's id */
 	size_t cap_marks;
 
+	const char *first_model; /* the model states file that says how many steps were made */
+	int64_t steps;
+
 	uint32_t tp, pp; /* tensor-parallel ranks; pipeline stages */
 	bool pipeline;
 	bool universal;

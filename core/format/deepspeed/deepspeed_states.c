@@ -488,6 +488,26 @@ static int compare_shapes(struct ds_rank *x, struct ds_open *o, struct ckpt_err 
 	return rc ? rc : !!memcmp(&x->shapes, &other.shapes, sizeof(x->shapes));
 }
 
+/* All files must be of the same step. */
+static int check_steps(struct ds *d, const struct ds_open *o, struct ckpt_err *e)
+{
+	int64_t steps;
+
+	if (!ds_number(ds_get(&o->file.root, "global_steps"), &steps))
+		return 0;
+	if (!d->first_model) {
+		d->first_model = o->f->path;
+		d->steps = steps;
+	}
+	if (steps == d->steps)
+		return 0;
+	return err_set(
+		e, ERR_CORRUPT,
+		"'%.150s' was saved after %lld steps and '%.150s' after %lld: they are from two "
+		"different saves",
+		d->first_model, (long long)d->steps, o->f->path, (long long)steps);
+}
+
 /* 1: the files are inconsistent, which has been recorded. */
 static int read_model(struct ds_rank *x, struct ckpt_err *e)
 {
@@ -515,6 +535,8 @@ static int read_model(struct ds_rank *x, struct ckpt_err *e)
 		if (!rc && o.file.root.type != PK_DICT)
 			rc = err_set(e, ERR_CORRUPT, "'%.200s' does not hold DeepSpeed's dict",
 				     f[i].path);
+		if (!rc)
+			rc = check_steps(x->d, &o, e);
 		if (!rc && !i)
 			rc = read_first_model(x, &o, n, e);
 		else if (!rc)

@@ -56,6 +56,8 @@ struct ds_flat_group {
 	size_t n;
 	struct ds_tensor step;
 	bool has_step;
+	bool step_is_option;   /* it was among the options of the optimizer's groups */
+	struct digest step_is; /* its value */
 };
 
 struct ds_rank {

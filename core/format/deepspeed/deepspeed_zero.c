@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "format/deepspeed/deepspeed_states.h"
 #include "parse/pickle_json.h"
 
@@ -54,25 +55,58 @@ static int add_piece(struct ds_rank *x, struct ds_open *o, struct ds_flat_group 
 	return 0;
 }
 
+/* 1: it is no step. */
+static int read_step_value(struct ds_open *o, const struct pk_value *v, struct buf *text,
+			   struct digest *ret, struct ckpt_err *e)
+{
+	struct torch_view t = { 0 };
+	struct ckpt_err ignored;
+	int rc;
+
+	if (torch_is_tensor(v)) {
+		rc = torch_file_view(&o->file, v, &t, e);
+		return rc ? rc : torch_file_sample(&o->file, &t, ret, e);
+	}
+	if (v->type != PK_INT && v->type != PK_FLOAT)
+		return 1;
+	rc = pickle_json(v, text, &ignored);
+	if (rc)
+		return rc == -ENOMEM ? err_nomem(e) : 1;
+	buf_str(text, "\n");
+	digest_add(ret, text->data, text->len);
+	return text->err ? err_nomem(e) : 0;
+}
+
+/* All ranks make the same steps. 1: this one has made others, which has been recorded. */
 static int read_step(struct ds_rank *x, struct ds_open *o, const struct pk_value *v,
-		     struct ds_flat_group *g, struct ckpt_err *e)
+		     struct ds_flat_group *g, bool is_option, struct ckpt_err *e)
 {
 	struct buf text CLEANUP(buf_release) = BUF_INIT(64);
-	struct ckpt_err ignored;
+	struct digest is = { 0 };
+	int rc;
 
-	if (g->has_step || !v)
+	if (!v || (g->has_step && g->step_is_option != is_option))
 		return 0;
-	g->step = (struct ds_tensor){ .stage = x->stage, .t = DS_WHOLE };
-	if (torch_is_tensor(v)) {
-		g->has_step = true;
-		return ds_tensor_of(x->d, o, v, &g->step, e);
+	rc = read_step_value(o, v, &text, &is, e);
+	if (rc)
+		return rc < 0 ? rc : 0;
+	if (g->has_step && memcmp(&is, &g->step_is, sizeof(is)) != 0) {
+		(void)ds_refuse(x->d,
+				"'%.120s' is of another step than rank 0's file: they are from two "
+				"different saves",
+				o->f->path);
+		return 1;
 	}
-	if ((v->type != PK_INT && v->type != PK_FLOAT) || pickle_json(v, &text, &ignored))
+	if (g->has_step)
 		return 0;
-	buf_str(&text, "\n");
-	g->step.text = text.err ? NULL : arena_dup(&x->d->arena, text.data, text.len);
-	g->has_step = g->step.text != NULL;
-	return g->has_step ? 0 : err_nomem(e);
+	g->has_step = true;
+	g->step_is_option = is_option;
+	g->step_is = is;
+	g->step = (struct ds_tensor){ .stage = x->stage, .t = DS_WHOLE };
+	if (torch_is_tensor(v))
+		return ds_tensor_of(x->d, o, v, &g->step, e);
+	g->step.text = arena_dup(&x->d->arena, text.data, text.len);
+	return g->step.text ? 0 : err_nomem(e);
 }
 
 /* Reads a group's part of the optimizer state: flat tensors, and the step. */
@@ -90,7 +124,7 @@ static int read_state(struct ds_rank *x, struct ds_open *o, const struct pk_valu
 		if (key->type != PK_STR)
 			continue;
 		if (pk_is_text(key, "step"))
-			rc = read_step(x, o, v, g, e);
+			rc = read_step(x, o, v, g, false, e);
 		/*
 		 * The error buffers of 1-bit Adam are as long as a communication buffer, not the
 		 * group.
@@ -120,7 +154,7 @@ static int read_options(struct ds_rank *x, struct ds_open *o, const struct pk_va
 			int64_t g;
 
 			if (ds_number(&params->n->v[k], &g) && g >= 0 && (uint64_t)g < x->n_flat)
-				rc = read_step(x, o, step, &x->flat[g], e);
+				rc = read_step(x, o, step, &x->flat[g], true, e);
 		}
 	}
 	return rc;

@@ -1046,6 +1046,51 @@ START_TEST(slices_of_an_older_save_are_not_part_of_it)
 }
 END_TEST
 
+/* A save that was interrupted has left files of the one before under its tag. */
+START_TEST(files_of_different_steps_are_not_of_one_save)
+{
+#define OTHER_STEP \
+	"! not everything is shown: 'zero_pp_rank_1_mp_rank_00_optim_states.pt' is of another " \
+	"step than " \
+	"rank 0's file: they are from two different saves"
+	static const char *const steps[][2] = {
+		{ "{'state': {0: {'step': 3}}}", "{'state': {0: {'step': 4}}}" },
+		{ "{'state': {0: {'step': t1+3()}}}", "{'state': {0: {'step': t1+4()}}}" },
+		{ "{'state': {0: {'step': 3.0}}}", "{'state': {0: {'step': t1+3()}}}" },
+		{ "{'param_groups': [{'params': [0], 'step': 3}]}",
+		  "{'param_groups': [{'params': [0], 'step': 4}]}" },
+	};
+
+	put(MODEL, "{'module': {'a': t0+0(2)}, 'param_shapes': [{'a': (2,)}]}", 0);
+	for (size_t i = 0; i < ARRAY_LEN(steps); i++)
+		for (int same = 0; same < 2; same++) {
+			put_rank(OPTIM(0), "[t0+0(1)]", steps[i][0], "[2]", 0);
+			put_rank(OPTIM(1), "[t0+0(1)]", steps[i][!same], "[2]", 0);
+			saved_expect_begin(
+				dir, "deepspeed",
+				same	 ? "a[2] 0 1\noptimizer.state.a.fp32[2] 0 0\n"
+				: i == 3 ? "a[2] 0 1\nobject optimizer.loss_scaler\n"
+					   "object optimizer.param_groups\n" OTHER_STEP
+					 : "a[2] 0 1\nobject optimizer.loss_scaler\n" OTHER_STEP);
+		}
+	/* The one may be in both places, in another form. */
+	put_rank(OPTIM(0), "[t0+0(1)]",
+		 "{'state': {0: {'step': 3}}, 'param_groups': [{'params': [0], 'step': 4}]}", "[2]",
+		 0);
+	put_rank(OPTIM(1), "[t0+0(1)]",
+		 "{'state': {0: {'step': 3}}, 'param_groups': [{'params': [0], 'step': 4}]}", "[2]",
+		 0);
+	saved_expect_begin(dir, "deepspeed", "a[2] 0 1\noptimizer.state.a.fp32[2] 0 0\n");
+
+	put(MODEL, "{'module': {'a': t0+0(2)}, 'global_steps': 5}", 0);
+	put("mp_rank_01_model_states.pt", "{'module': {'a': t0+0(2)}, 'global_steps': 5}", 10);
+	saved_expect_begin(dir, "deepspeed", "mp_rank_00/a[2] 0 1\nmp_rank_01/a[2] 10 11\n");
+	put("mp_rank_01_model_states.pt", "{'module': {'a': t0+0(2)}, 'global_steps': 4}", 10);
+	expect_error("", "'mp_rank_00_model_states.pt' was saved after 5 steps and "
+			 "'mp_rank_01_model_states.pt' after 4: they are from two different saves");
+}
+END_TEST
+
 START_TEST(missing_files_are_told)
 {
 	put(MODEL,
