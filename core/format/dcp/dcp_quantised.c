@@ -177,6 +177,11 @@ static int sample(void *arg, const struct dcp_inside *q, struct torchsave *t, st
 	x->possible = rc != -ERR_UNSUPPORTED; /* it is made of others; reading reports damage */
 	if (rc)
 		return err_is_shortage(rc) || err_is_io(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
+	/* Elements may be equal and bytes not. */
+	if (v.layout.strided || v.layout.swap || v.layout.neg || v.layout.conj) {
+		x->possible = false;
+		return 0;
+	}
 	v.at += q->loc->offset;
 	return torch_file_sample(&f, &v, x->ret, e);
 }

@@ -228,6 +228,8 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	int rc = list_metadata(files, &metadata, &n, &join.many, e);
 
 	if (!rc)
+		rc = catalog_add_encoding(w, "raw", &d.plain, e);
+	if (!rc)
 		rc = note_data_files(place, files, join.many, w, e);
 	if (!rc)
 		rc = dcp_records_init(&r, e);

@@ -40,7 +40,6 @@ struct resolver {
 	uint64_t *found_at; /* by number: its position in `found` */
 	struct byte_store found;
 	struct byte_store out;
-	uint32_t plain; /* number of the encoding "raw" */
 };
 
 static struct stored decode(const uint8_t *p)
@@ -153,7 +152,7 @@ static int open_container(struct resolver *x, const char *path, struct source **
 static int put_found(struct resolver *x, const struct hp_tensor *t, uint64_t number,
 		     struct ckpt_err *e)
 {
-	uint32_t encoding = x->plain;
+	uint32_t encoding = x->d->plain;
 	uint8_t *start, *to;
 
 	if (t->layout.strided || t->layout.swap || t->layout.neg || t->layout.conj) {
@@ -240,7 +239,7 @@ static int put_entry(struct resolver *x, const struct stored *s, uint64_t found_
 		to += put_varint(to, offset);
 		to += put_varint(to, length);
 	} else {
-		to += put_varint(to, x->plain);
+		to += put_varint(to, x->d->plain);
 		to += put_varint(to, tensor ? 0 : s->offset);
 		to += put_varint(to, tensor ? 0 : s->length);
 	}
@@ -274,10 +273,8 @@ int hp_resolve(const struct hp_directory *d, struct dcp_records *r, struct catal
 	       struct ckpt_err *e)
 {
 	struct resolver x = { .d = d, .r = r, .w = w };
-	int rc = catalog_add_encoding(w, "raw", &x.plain, e);
+	int rc = list_todo(&x, e);
 
-	if (!rc)
-		rc = list_todo(&x, e);
 	for (size_t i = 0; !rc && i < x.n_todo;)
 		rc = one_container(&x, &i, e);
 	if (!rc)
@@ -352,6 +349,8 @@ int hp_sample(void *arg, const struct dcp_inside *q, struct digest *ret, struct 
 	/* A file that is missing is not listed. */
 	if (!is_listed(d, q->path))
 		return 1;
+	if (q->loc->encoding != d->plain) /* elements may be equal and bytes not */
+		return 0;
 	rc = open_listed(d, q->path, &file, e);
 	if (rc || !file)
 		return rc ? rc : 1;

@@ -21,6 +21,7 @@ struct place;
 struct hp_directory {
 	struct place *place;
 	const struct name_list *files; /* changes to these invalidate the index; natural order */
+	uint32_t plain;		       /* the encoding of tensors that are stored as they are */
 };
 
 /*

@@ -311,15 +311,16 @@ START_TEST(replicas_of_several_ranks_count_once_the_first)
 END_TEST
 
 /* The rank has saved all of a tensor of its own, in `layers` layers of compression. */
-static void put_own(int rank, const char *text, unsigned layers)
+static void put_own_by(int rank, const char *text, unsigned layers, int64_t step)
 {
 	const char prefix[] = { '_', '_', (char)('0' + rank), '_', 0 };
-	uint64_t size = strlen(text), zero = 0;
+	uint64_t bytes = strlen(text), size = (bytes - 1) / (uint64_t)step + 1, zero = 0;
 	struct saved t = { .dtype = CKPT_DTYPE_U8,
 			   .n_dims = 1,
 			   .size = (const int64_t[]){ (int64_t)size },
+			   .stride = (const int64_t[]){ step },
 			   .storage = text,
-			   .storage_bytes = size };
+			   .storage_bytes = bytes };
 	struct buf b = BUF_INIT(0);
 	struct chunk_loc l;
 	char name[40];
@@ -335,6 +336,11 @@ static void put_own(int rank, const char *text, unsigned layers)
 	buf_release(&b);
 	(void)snprintf(name, sizeof(name), "__%d.metadata", rank);
 	dcp_end(&d, name);
+}
+
+static void put_own(int rank, const char *text, unsigned layers)
+{
+	put_own_by(rank, text, layers, 1);
 }
 
 /* The tensors that are shown, and "note" if there is one. */
@@ -368,14 +374,16 @@ START_TEST(whole_tensors_of_other_values_stay_apart)
 	scan_failing(dir_fd);
 	put_own(2, "abc", 1); /* it is not decompressed for that */
 	expect_shown("w note ");
+	put_own_by(2, "a.b.c", 0, 2); /* nor are its elements collected */
+	expect_shown("w note ");
 	put_own(1, "abd", 0); /* the others tell enough */
 	expect_shown("w@rank0 w@rank1 w@rank2 ");
 	put_own(1, "abc", 0);
 	REQUIRE(!unlinkat(dir_fd, "__2_0.distcp", 0));
 	put_file(dir_fd, "__1_0.distcp", "damaged", 7);
-	expect_shown("w note ");
+	expect_shown("w "); /* reading says so */
 	put_own(2, "xyz", 0);
-	REQUIRE(!unlinkat(dir_fd, "__0_0.distcp", 0)); /* reading says so */
+	REQUIRE(!unlinkat(dir_fd, "__0_0.distcp", 0));
 	expect_shown("w ");
 }
 END_TEST
