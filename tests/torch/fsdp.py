@@ -11,6 +11,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -191,6 +192,23 @@ def placed(case):
     case.done()
 
 
+def each_its_own(case):
+    """DCP without collectives: what is no DTensor is each rank's own."""
+    torch.manual_seed(3)
+    mesh = init_device_mesh("cpu", (WORLD,))
+    same, rows = torch.randn(3, 4), torch.randn(5, 2)
+    own = [torch.randn(7), torch.zeros(7), torch.zeros(7), torch.randn(7)]
+    dcp.save({"same": same, "rows": distribute_tensor(rows, mesh, [Shard(0)]), "own": own[case.rank],
+              "copy": distribute_tensor(same, mesh, [Replicate()]), "length": torch.ones(2 + case.rank % 2)},
+             checkpoint_id=f"{case.dir}/ckpt", use_collectives=False)
+    for name, t in (("same", same), ("rows", rows), ("copy", same)):
+        note(case.expected, name, t)
+    for rank in range(WORLD):
+        note(case.expected, f"own@rank{rank}", own[rank])
+        note(case.expected, f"length@rank{rank}", torch.ones(2 + rank % 2))
+    case.done()
+
+
 def work(rank, out):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("PORT", "29517"),
                       RANK=str(rank), WORLD_SIZE=str(WORLD))
@@ -206,6 +224,7 @@ def work(rank, out):
         for offload in (False, True):
             local(Case(out, f"local_{orig}_{offload}", rank), orig, offload)
     placed(Case(out, "placed", rank))
+    each_its_own(Case(out, "each_its_own", rank))
     dist.destroy_process_group()
 
 
