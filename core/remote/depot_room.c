@@ -8,6 +8,8 @@
 #include "base/json_out.h"
 
 #include <fcntl.h>
+#include <nettle/base16.h>
+#include <nettle/sha2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -292,20 +294,41 @@ static int disk_room_once(struct depot *d, int dir, const char *name, uint64_t s
 	return rc;
 }
 
+/* Whoever runs a store chooses paths and versions. The hash must resist deliberate collisions, as that
+ * of base/digest.h does not: an object of one store must not get the directory, and so the bytes, of
+ * another's. */
+static void name_object(const char *address, const char *path, const struct place_seen *seen,
+			char ret[static DIGEST_HEX])
+{
+	const struct {
+		const void *p;
+		uint64_t n;
+	} v[] = { { address, strlen(address) },
+		  { path, strlen(path) },
+		  { seen->id.v, seen->id.len },
+		  { &seen->size, sizeof(seen->size) } };
+	uint8_t hash[(DIGEST_HEX - 1) / 2];
+	struct sha256_ctx c;
+
+	sha256_init(&c);
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		sha256_update(&c, sizeof(v[i].n), (const uint8_t *)&v[i].n);
+		sha256_update(&c, v[i].n, v[i].p);
+	}
+	sha256_digest(&c, sizeof(hash), hash);
+	base16_encode_update(ret, sizeof(hash), hash);
+	ret[DIGEST_HEX - 1] = 0;
+}
+
 int disk_room(struct depot *d, const char *address, const char *path, const struct place_seen *seen,
 	      struct store_room **ret, struct ckpt_err *e)
 {
-	struct digest digest = { 0 };
 	char hex[DIGEST_HEX], outer[3];
 	autoclose int dir = -1;
 	struct stat st;
 	int rc = -ESTALE;
 
-	digest_add(&digest, address, strlen(address));
-	digest_add(&digest, path, strlen(path));
-	digest_add(&digest, seen->id.v, seen->id.len);
-	digest_add(&digest, &seen->size, sizeof(seen->size));
-	digest_hex(&digest, hex);
+	name_object(address, path, seen, hex);
 	(void)snprintf(outer, sizeof(outer), "%.2s", hex);
 	if (mkdirat(d->dir, outer, 0700) && errno != EEXIST)
 		return err_sys(e, errno, "make '%s/%s'", d->path, outer);

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <xxhash.h>
 
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
@@ -197,6 +198,40 @@ START_TEST(what_is_kept_is_found_again_by_its_identity_only)
 	depot_free(d);
 	object_close(same);
 	depot_free(other);
+}
+END_TEST
+
+/* Two identities, E and an ETag, with the same XXH3-128. In each of two blocks of 16 bytes the first half
+ * is the hash's constant, which makes its product 0, so the second halves can be balanced. */
+static const char colliding[2][64] = {
+	"Ebcdefghijklmnopqrstuvwxyzabcde\xb8\x08\x46\x74\xf7\x43\x24\x8enopqrstu"
+	"\xde\xd4\x6d\xe9\x83\x90\x97\xdb"
+	"defghijk",
+	"Ebcdefghijklmnopqrstuvwxyzabcde\xb8\x08\x46\x74\xf7\x43\x24\x8ennpqrstu"
+	"\xde\xd4\x6d\xe9\x83\x90\x97\xdb"
+	"d`fghijk",
+};
+
+START_TEST(versions_that_were_made_to_collide_are_told_apart)
+{
+	struct depot *d = depot_at(cache, 0);
+	struct place_seen seen = version(0, WIRE_BLOCK);
+	struct ckpt_err e = { 0 };
+	struct object *o[2];
+
+	seen.id.len = 63;
+	ck_assert(XXH128_isEqual(XXH3_128bits(colliding[0], 63), XXH3_128bits(colliding[1], 63)));
+	for (int i = 0; i < 2; i++) {
+		memcpy(seen.id.v, colliding[i], 63);
+		ck_assert_msg(!depot_prepare(d, "s3://b", "x", &seen, false, &o[i], &e), "%s",
+			      e.msg);
+		depot_adopt(o[i]);
+	}
+	fetch(o[0], 0, 0, 1);
+	ck_assert(!object_has(o[1], 0));
+	object_close(o[0]);
+	object_close(o[1]);
+	depot_free(d);
 }
 END_TEST
 
