@@ -131,6 +131,19 @@ static void scan_all(struct scan *s)
 	}
 }
 
+/* Is there a segment of that number? A file's name can claim any, and the word that it would be at may be
+ * about a block. 1, 0, or -errno. */
+static int has_segment(int map, uint64_t size, uint64_t i)
+{
+	struct map_view v;
+	struct map_head h;
+	int rc = size < sizeof(h) ? 0 : io_pread(map, &h, sizeof(h), 0);
+
+	return rc ? rc
+		  : size >= sizeof(h) && map_layout(h.size, h.segment, &v) && v.bytes == size &&
+			       i < v.n_segments;
+}
+
 /* Counts up the generation of a segment in its map, if that is still the file's. False: who knows?
  * Then the file must stay: an empty one in its place would be taken for it. */
 static bool retire(int dir, const char *name)
@@ -144,11 +157,13 @@ static bool retire(int dir, const char *name)
 	struct stat st;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	void *p;
+	int rc;
 
 	if (fd < 0 || fstat(fd, &st))
 		return fd < 0 && errno == ENOENT;
-	if (i > UINT32_MAX || at + 4 > (uint64_t)st.st_size)
-		return true; /* no map: see open_map */
+	rc = has_segment(fd, (uint64_t)st.st_size, i);
+	if (rc <= 0)
+		return !rc; /* or it is no map: see open_map */
 	p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(at / page * page));
 	if (p == MAP_FAILED)
 		return false;

@@ -482,6 +482,53 @@ START_TEST(what_is_written_to_is_not_evicted)
 }
 END_TEST
 
+/* A file whose name is that of a segment which the object does not have. */
+static void plant(const char *object, const char *name, off_t bytes, time_t used)
+{
+	const struct timespec then[2] = { { .tv_sec = used }, { .tv_sec = used } };
+	char path[8300];
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "%s/%s", object, name);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	REQUIRE(fd >= 0 && !posix_fallocate(fd, 0, bytes) && !futimens(fd, then));
+	(void)close(fd);
+}
+
+static char only_object[4200];
+
+static int find_object(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st;
+	if (type == FTW_F && !strcmp(path + at->base, "map"))
+		(void)snprintf(only_object, sizeof(only_object), "%.*s", at->base - 1, path);
+	return 0;
+}
+
+/* Number 8 would be at the word of block 1, and each of them would count it up. */
+START_TEST(segments_that_an_object_does_not_have_change_nothing_of_its_map)
+{
+	static const char *const names[] = { "0008-0", "00008-1", "000008-2", "0000008-3",
+					     "00000008-4" };
+	struct depot *d = depot_at(cache, 0), *full;
+	struct object *o = object_of(d, 1, 3 * WIRE_BLOCK);
+
+	fetch(o, 1, 0, 1);
+	REQUIRE(!nftw(cache, find_object, 10, FTW_PHYS));
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		plant(only_object, names[i], i == 4 ? 8 * MIB : 4096, 1000000000 + (time_t)i);
+	full = depot_at(cache, 2 * MIB);
+	fill(full, 2, 3);
+	depot_free(full); /* waits for what is evicted */
+	look_through(NULL);
+	ck_assert_uint_lt(found_bytes, 2 * MIB);
+	check(o, 1, 0, 1);
+	ck_assert(!object_has(o, 1));
+	object_close(o);
+	depot_free(d);
+}
+END_TEST
+
 static int age(const char *path, const struct stat *st, int type, struct FTW *at)
 {
 	const struct timespec old[2] = { { .tv_sec = 1000000000 }, { .tv_sec = 1000000000 } };
