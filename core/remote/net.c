@@ -160,6 +160,18 @@ static void ended(struct net *n, struct transfer *t, CURLcode code, uint64_t now
 
 /* ---- the loop ---- */
 
+/* Says why a transfer is ended. late: all of its answer should be there. */
+static void say_slow(struct transfer *t, bool late, uint64_t now)
+{
+	const char *what = late			      ? "the answer is not complete after"
+			   : t->first_ns && !t->bytes ? "the answer has begun, but no byte of its "
+							"body came for"
+						      : "no byte came for";
+
+	(void)snprintf(t->why, sizeof(t->why), "%s %.1f s", what,
+		       (double)(now - (late ? t->sent_ns : t->last_ns)) / 1e9);
+}
+
 /* Ends what has stalled, starts hedges. Returns when to look again. */
 static uint64_t look_at_clock(struct net *n, uint64_t now)
 {
@@ -168,7 +180,7 @@ static uint64_t look_at_clock(struct net *n, uint64_t now)
 
 	for (struct transfer *t = n->transfers.first; t; t = after) {
 		struct call *c = t->call;
-		uint64_t stall, hedge;
+		uint64_t stall, hedge, late = UINT64_MAX;
 
 		after = t->link.next;
 		if (!c) {
@@ -179,9 +191,11 @@ static uint64_t look_at_clock(struct net *n, uint64_t now)
 		stall = t->last_ns + stall_ms(n, c) * CLOCK_MS;
 		/* What is left of retry_ms counts too, but not while bytes come. */
 		stall = min_u64(stall, max_u64(t->last_ns, c->byte_ns) + retry_ms(n, c) * CLOCK_MS);
+		if (t->m.read || t->m.body.len)
+			late = t->sent_ns + n->o.answer_ms * CLOCK_MS;
+		stall = min_u64(stall, late);
 		if (now >= stall) {
-			(void)snprintf(t->why, sizeof(t->why), "no byte came for %.1f s",
-				       (double)(now - t->last_ns) / 1e9);
+			say_slow(t, now >= late, now);
 			ended(n, t, CURLE_OPERATION_TIMEDOUT, now);
 			/* That may have started or freed others. */
 			return now;
@@ -372,6 +386,7 @@ int net_new(const struct net_options *o, struct net **ret, struct ckpt_err *e)
 	n->o.connect_ms = n->o.connect_ms ? n->o.connect_ms : 3000;
 	n->o.stall_ms = n->o.stall_ms ? n->o.stall_ms : 10000;
 	n->o.retry_ms = n->o.retry_ms ? n->o.retry_ms : 60000;
+	n->o.answer_ms = n->o.answer_ms ? n->o.answer_ms : 600000;
 	pace_init(&n->pace, n->o.max_connections);
 	n->shown = n->pace.v;
 	n->ca_file = ca_file();

@@ -74,7 +74,7 @@ struct transfer {
 	struct call *call;		 /* NULL: dropped; it only has to be freed */
 	struct net *net;
 	uint64_t began_ns, first_ns, last_ns, bytes;
-	uint64_t sent;		      /* bytes of http_message.upload */
+	uint64_t sent, sent_ns;	      /* bytes of http_message.upload, and when the last went out */
 	uint64_t mark_ns, mark_bytes; /* net.c's, which looks for what is too slow */
 	char why[CURL_ERROR_SIZE];    /* libcurl's words, or those of net.c, which ends it */
 	struct http_message m;

@@ -71,12 +71,13 @@ static void judge(struct transfer *t)
 			}
 }
 
-static void note_byte(struct transfer *t)
+/* The answer has begun. What follows of its head, or of an error, is no progress: a server could send it
+ * drop by drop for ever. */
+static void note_first(struct transfer *t)
 {
-	t->last_ns = clock_ns();
 	if (t->first_ns)
 		return;
-	t->first_ns = t->last_ns;
+	t->first_ns = t->last_ns = clock_ns();
 	/* A request with a body is answered when that has been sent. */
 	if (!t->m.read && !t->m.body.len)
 		pace_latency(&t->net->pace, t->first_ns - t->began_ns);
@@ -90,7 +91,7 @@ static size_t on_field(char *p, size_t size, size_t n, void *arg)
 
 	if (!t->call)
 		return 0;
-	note_byte(t);
+	note_first(t);
 	while (len && (p[len - 1] == '\r' || p[len - 1] == '\n'))
 		len--;
 	if (!len) {
@@ -138,7 +139,7 @@ static size_t on_bytes(char *p, size_t size, size_t count, void *arg)
 
 	if (!c)
 		return 0;
-	note_byte(t);
+	note_first(t);
 	(void)curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
 	if (status / 100 != 2) { /* judged at its end */
 		size_t room = t->error.max - t->error.len;
@@ -147,6 +148,7 @@ static size_t on_bytes(char *p, size_t size, size_t count, void *arg)
 		buf_add(&t->error, p, n < room ? n : room);
 		return t->error_seen > ERROR_READ_MAX ? 0 : n;
 	}
+	t->last_ns = clock_ns();
 	if (!t->judged)
 		judge(t);
 	if (t->verdict != HTTP_TAKE)
@@ -188,7 +190,7 @@ static size_t on_send(char *p, size_t size, size_t count, void *arg)
 		return CURL_READFUNC_ABORT;
 	}
 	t->sent += n;
-	t->last_ns = clock_ns();
+	t->last_ns = t->sent_ns = clock_ns();
 	if (t->sent > c->sent) { /* what is sent again is no progress */
 		c->sent = t->sent;
 		c->byte_ns = t->last_ns;
@@ -340,7 +342,7 @@ int transfer_start(struct net *n, struct call *c, uint64_t now, struct transfer 
 		transfer_free(n, t);
 		return rc;
 	}
-	t->began_ns = t->last_ns = t->mark_ns = now;
+	t->began_ns = t->last_ns = t->sent_ns = t->mark_ns = now;
 	*ret = t;
 	return 0;
 }

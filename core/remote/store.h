@@ -49,6 +49,9 @@ struct net_options {
 	unsigned connect_ms;	  /* 0: 3000 */
 	unsigned stall_ms;	  /* no byte for this long ends a request; 0: 10000 */
 	unsigned retry_ms;	  /* retries go on for this long without a byte; 0: 60000 */
+	/* All of the answer to a request with a body must have come by then; 0: 600000. S3 takes some
+	 * minutes to join the parts of an upload, and sends white space meanwhile. */
+	unsigned answer_ms;
 };
 
 int net_new(const struct net_options *o, struct net **ret,

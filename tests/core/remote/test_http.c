@@ -477,7 +477,8 @@ static void setup(void)
 	port = server_start(serve);
 	ck_assert_int_eq(net_new(&(struct net_options){ .retry_ms = 300,
 							.stall_ms = 200,
-							.connect_ms = 500 },
+							.connect_ms = 500,
+							.answer_ms = 1000 },
 				 &net, &e),
 			 0);
 }
@@ -750,6 +751,65 @@ START_TEST(bodies_are_sent_whole_and_without_asking_first)
 	for (size_t i = 0; i < got_len; i++)
 		ck_assert_int_eq(got_body[i], (char)('a' + i % 26));
 	ck_assert_ptr_null(strstr(got_head, "Expect"));
+	buf_release(&body);
+}
+END_TEST
+
+static bool has_gone(const struct served *r)
+{
+	char c;
+
+	return !recv(r->fd, &c, 1, MSG_DONTWAIT | MSG_PEEK);
+}
+
+/* Sends a beginning, and then the same again and again, each time before it would count as silent. */
+static bool repeat(struct served *r, const char *begin, const char *more)
+{
+	(void)request_body(r, got_body, sizeof(got_body));
+	for (send_all(r->fd, begin, strlen(begin)); !has_gone(r); (void)usleep(20000))
+		send_all(r->fd, more, strlen(more));
+	return false;
+}
+
+static bool endless_fields(struct served *r)
+{
+	return repeat(r, "HTTP/1.1 200 x\r\n", "A: b\r\n");
+}
+
+static bool endless_heads(struct served *r)
+{
+	return repeat(r, "", "HTTP/1.1 100 x\r\n\r\n");
+}
+
+static bool endless_error(struct served *r)
+{
+	return repeat(r, "HTTP/1.1 500 x\r\nContent-Length: 100000\r\n\r\n", "x");
+}
+
+/* As S3 does while it joins parts, but for some minutes only. */
+static bool endless_blanks(struct served *r)
+{
+	return repeat(r, "HTTP/1.1 200 x\r\nContent-Length: 100000\r\n\r\n", " ");
+}
+
+static const struct {
+	serve_fn *serve;
+	int (*make)(struct asked *a, struct http_message *m, struct ckpt_err *e);
+} endless[] = {
+	{ endless_fields, NULL }, { endless_fields, post }, { endless_fields, put },
+	{ endless_heads, NULL },  { endless_heads, post },  { endless_heads, put },
+	{ endless_error, NULL },  { endless_error, post },  { endless_error, put },
+	{ endless_blanks, post }, { endless_blanks, put },
+};
+
+START_LOOP_TEST(an_answer_that_comes_drop_by_drop_is_given_up, ARRAY_LEN(endless))
+{
+	struct asked a = { .make = endless[_i].make };
+	struct buf body = BUF_INIT(100000);
+	struct ckpt_err e = { 0 };
+
+	on_request = endless[_i].serve;
+	ck_assert_int_eq(ask(&a, &body, &e), -ETIMEDOUT);
 	buf_release(&body);
 }
 END_TEST
