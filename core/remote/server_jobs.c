@@ -170,11 +170,14 @@ static void do_write(struct job *j)
 	struct wire_head h = { .kind = WIRE_ANSWER, .id = j->head.id };
 	struct buf text CLEANUP(buf_release) = BUF_INIT(4096);
 	struct ckpt_err e = { 0 };
+	struct session *late = NULL;
 
-	if (writes_call(j->server->writes, &c, &h, &text, &j->left, &e))
+	if (writes_call(j->server->writes, &c, &h, &text, &j->left, &late, &e))
 		server_error_from_thread(j->server, j->head.id, &e);
 	else
 		server_answer_from_thread(j->server, &h, text.data, text.len ? text.len + 1 : 0);
+	if (late) /* it uses its place until then */
+		j->left = writes_wait(late);
 }
 
 static bool is_write(const struct wire_head *h)

@@ -27,7 +27,7 @@ struct session {
 	uint32_t place;
 	unsigned calls; /* being carried out */
 	bool ending, over, committing;
-	bool unattended; /* the thread that ends it frees it */
+	bool unattended; /* the other side is gone: the thread that ends it frees it */
 	struct buf left;
 	struct writes *writes;
 };
@@ -236,7 +236,7 @@ static struct timespec in_ns(uint64_t ns)
 }
 
 static int end(struct writes *w, const struct write_call *c, struct buf *text, uint32_t *ret_left,
-	       struct ckpt_err *e)
+	       struct session **ret_late, struct ckpt_err *e)
 {
 	const struct timespec until = in_ns(HASTE_MS * CLOCK_MS);
 	struct session *s;
@@ -258,9 +258,9 @@ static int end(struct writes *w, const struct write_call *c, struct buf *text, u
 			else if (pthread_cond_timedwait(&w->change, &w->lock, &until) == ETIMEDOUT)
 				break;
 		over = s->over;
-		s->unattended = !over;
 	}
 	if (!over) {
+		*ret_late = s;
 		buf_str(text, "ckptfs-fetch is still aborting uploads");
 		return 0;
 	}
@@ -268,6 +268,19 @@ static int end(struct writes *w, const struct write_call *c, struct buf *text, u
 	*ret_left = s->place;
 	session_free(s);
 	return 0;
+}
+
+uint32_t writes_wait(struct session *late)
+{
+	uint32_t place = late->place;
+
+	{
+		SCOPED_LOCK(&late->writes->lock);
+		while (!late->over)
+			(void)pthread_cond_wait(&late->writes->change, &late->writes->lock);
+	}
+	session_free(late);
+	return place;
 }
 
 /* What is to be waited for; false: all are over. */
@@ -308,7 +321,7 @@ void writes_close(struct writes *w)
 }
 
 int writes_call(struct writes *w, const struct write_call *c, struct wire_head *answer,
-		struct buf *text, uint32_t *ret_left, struct ckpt_err *e)
+		struct buf *text, uint32_t *ret_left, struct session **ret_late, struct ckpt_err *e)
 {
 	struct session *s = NULL;
 	int rc;
@@ -320,7 +333,7 @@ int writes_call(struct writes *w, const struct write_call *c, struct wire_head *
 		return rc;
 	}
 	if (c->head.kind == WIRE_END)
-		return end(w, c, text, ret_left, e);
+		return end(w, c, text, ret_left, ret_late, e);
 	rc = enter(w, c->head.n[0], c->head.kind == WIRE_COMMIT, &s, e);
 	if (rc)
 		return rc;

@@ -20,6 +20,7 @@
 
 struct buf;
 struct ckpt_err;
+struct session;
 struct store;
 struct writes;
 
@@ -33,9 +34,13 @@ struct write_call {
 
 struct writes *writes_new(void); /* NULL: out of memory */
 /* *text: of the answer, empty before. *ret_left: the place of a session that does not use its store
- * any more, or has not begun; else as it was. */
+ * any more, or has not begun; else as it was. *ret_late: a session that goes on ending after the answer,
+ * for writes_wait; else as it was. */
 int writes_call(struct writes *w, const struct write_call *c, struct wire_head *answer,
-		struct buf *text, uint32_t *ret_left, struct ckpt_err *e);
+		struct buf *text, uint32_t *ret_left, struct session **ret_late,
+		struct ckpt_err *e);
+/* Waits until that session is over, and returns its place. */
+uint32_t writes_wait(struct session *late);
 void writes_close(struct writes *w);
 
 #endif

@@ -157,6 +157,57 @@ START_TEST(requests_for_what_is_forgotten_end)
 }
 END_TEST
 
+/* ---- a session that ends late ---- */
+
+static _Atomic bool may_end;
+
+/* A store whose uploads cannot be aborted until that is allowed. */
+static bool slow_to_abort(struct served *r)
+{
+	static const char id[] = "<InitiateMultipartUploadResult><UploadId>u</UploadId></"
+				 "InitiateMultipartUploadResult>";
+	char body[64];
+
+	(void)request_body(r, body, sizeof(body));
+	if (!strcmp(r->method, "POST"))
+		return answer(r, 200, "", id, strlen(id));
+	if (!strcmp(r->method, "PUT"))
+		return answer(r, 200, "ETag: \"x\"\r\n", "", 0);
+	while (!strcmp(r->method, "DELETE") && !atomic_load(&may_end))
+		(void)usleep(1000);
+	return answer(r, strcmp(r->method, "DELETE") ? 404 : 200, "", "", 0);
+}
+
+/* Who is in haste gets an answer before all uploads are aborted; the place is used until they are. */
+START_TEST(a_session_that_ends_late_leaves_its_place)
+{
+	const struct wire_head haste = { .kind = WIRE_END, .n = { 0, 1 } },
+			       part = { .kind = WIRE_PART, .n = { 0, 0, 1, 10, 0 } };
+	char endpoint[64];
+	int fd;
+
+	(void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u",
+		       server_start(slow_to_abort));
+	REQUIRE(!setenv("AWS_ENDPOINT_URL", endpoint, 1) && !setenv("AWS_ACCESS_KEY_ID", "a", 1) &&
+		!setenv("AWS_SECRET_ACCESS_KEY", "b", 1));
+	start_server(0);
+	put_file(dir, "part", "0123456789", 10);
+	fd = openat(dir, "part", O_RDONLY | O_CLOEXEC);
+	ck_assert_uint_eq(open_place("s3://b/k"), 0);
+	ck_assert_uint_eq(ask_for(WIRE_BEGIN, 0).n[0], 0);
+	ck_assert_msg(!ask(&part, "a", fd).n[0], "%s", text);
+	ck_assert_uint_eq(ask(&haste, "", -1).n[0], 0);
+	ck_assert_str_eq(text, "ckptfs-fetch is still aborting uploads");
+	tell(WIRE_CLOSE, 0);
+	ck_assert_uint_eq(open_place(NULL), 1);
+	atomic_store(&may_end, true);
+	for (uint64_t place; (place = open_place(NULL));) {
+		tell(WIRE_CLOSE, place);
+		(void)usleep(10000);
+	}
+}
+END_TEST
+
 /* ---- a map that cannot be sent ---- */
 
 /* Fetches all of an object. */
