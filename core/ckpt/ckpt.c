@@ -13,6 +13,7 @@
 #include "source/place.h"
 #include "tree/view.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,19 +52,53 @@ static int open_in_run(struct ckpt *c, const char *path, const struct ckpt_opts 
 	return rc > 0 ? -e->code : rc;
 }
 
-/* Does an option name something at an address, perhaps among paths? */
-static bool names_address(struct ckpt_opts o)
+typedef void value_fn(void *arg, const char *value);
+
+/* The values of options that may name files, one or several. */
+static void each_value(struct ckpt_opts o, value_fn *fn, void *arg)
 {
 	const struct ckpt_option *x;
 
 	for (size_t i = 0; (x = ckpt_option(i)); i++) {
-		const char *const *value = (const char *const *)ckpt_opts_at(&o, x);
+		const void *at = ckpt_opts_at(&o, x);
+		const char *const *list = NULL;
 
-		if ((x->form == CKPT_OPTION_FILE || x->form == CKPT_OPTION_TEXT) && *value &&
-		    x->tree && strstr(*value, "://"))
-			return true;
+		if (x->tree && x->form == CKPT_OPTION_LIST)
+			list = *(const char *const *const *)at;
+		for (; list && *list; list++)
+			fn(arg, *list);
+		if (x->tree && (x->form == CKPT_OPTION_FILE || x->form == CKPT_OPTION_TEXT) &&
+		    *(const char *const *)at)
+			fn(arg, *(const char *const *)at);
 	}
-	return false;
+}
+
+static void look_for_address(void *arg, const char *value)
+{
+	if (strstr(value, "://"))
+		*(bool *)arg = true;
+}
+
+/* Does an option name something at an address, perhaps among paths? */
+static bool names_address(const struct ckpt_opts *o)
+{
+	bool found = false;
+
+	each_value(*o, look_for_address, &found);
+	return found;
+}
+
+static void expect_addresses(void *arg, const char *value)
+{
+	for (const char *p = value; (p = strstr(p, "://")); p += 3) {
+		char address[4096];
+		const char *from = p;
+
+		while (from > value && isalnum((unsigned char)from[-1]))
+			from--;
+		(void)snprintf(address, sizeof(address), "%.*s", (int)strcspn(from, ",;"), from);
+		place_expect(address, arg);
+	}
 }
 
 /* Everything works without a cache, only slowly. */
@@ -75,7 +110,7 @@ static void warn_of_cache(struct ckpt *c, const struct ckpt_opts *o)
 	if (o->warn && is_remote && *n.note)
 		o->warn(o->warn_arg, n.note);
 	else if (o->warn && o->cache_dir && strcmp(o->cache_dir, "none") != 0 && !is_remote &&
-		 !names_address(*o))
+		 !names_address(o))
 		o->warn(o->warn_arg,
 			"cache_dir= has no effect on a path: to cache its bytes, open file://PATH");
 }
@@ -237,6 +272,11 @@ static int open_shown_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt
 	rc = engine_read_options(c->engine, o, &ignored, e);
 	if (!rc && o->assets)
 		rc = engine_find_assets(c->engine, o, e);
+	if (!rc) { /* a step is opened later, perhaps after place_rest, and with it what options name */
+		struct place_options how = ckpt_opts_place(o);
+
+		each_value(*o, expect_addresses, &how);
+	}
 	engine_free(c->engine);
 	c->engine = NULL;
 	return rc;

@@ -13,6 +13,7 @@
  */
 #include "base/clock.h"
 #include "base/io.h"
+#include "remote/seal.h"
 #include "remote/server.h"
 #include "remote/wire.h"
 
@@ -91,17 +92,17 @@ static void more_descriptors(void)
 }
 
 /* A fetcher, at one end of a pair of sockets. */
-static void serve(int sock)
+static void serve(int sock, const struct seal *seal)
 {
 	if (dup2(sock, WIRE_FD) < 0 || fcntl(WIRE_FD, F_SETFD, FD_CLOEXEC))
 		_exit(1);
 	(void)close(sock);
-	_exit(server_run(WIRE_FD) ? 1 : 0);
+	_exit(server_run(WIRE_FD, seal) ? 1 : 0);
 }
 
 /* Starts a fetcher and sends its socket. *ret_life is at its end when the fetcher is. -1: it is not
  * possible now. */
-static pid_t start_fetcher(int *ret_life)
+static pid_t start_fetcher(const struct seal *seal, int *ret_life)
 {
 	struct wire_head h = { .kind = WIRE_FETCHER };
 	int pair[2], life[2];
@@ -118,7 +119,7 @@ static pid_t start_fetcher(int *ret_life)
 	if (!pid) {
 		(void)close(pair[0]);
 		(void)close(life[0]);
-		serve(pair[1]);
+		serve(pair[1], seal);
 	}
 	(void)close(life[1]);
 	(void)close(pair[1]);
@@ -132,7 +133,7 @@ static pid_t start_fetcher(int *ret_life)
 }
 
 /* Waits until `life` is at its end, or until a time. False: the other side has gone before that. */
-static bool wait_until(int life, uint64_t until, pid_t pid)
+static bool wait_until(int life, uint64_t until, pid_t pid, struct seal *seal)
 {
 	static struct wire_msg m;
 
@@ -153,6 +154,8 @@ static bool wait_until(int life, uint64_t until, pid_t pid)
 			(void)close(m.fd);
 		if (rc <= 0)
 			return false;
+		if (m.head.kind == WIRE_SEAL)
+			seal_take(seal, &m);
 		if (m.head.kind == WIRE_END_IT && life >= 0)
 			(void)kill(pid, SIGKILL);
 	}
@@ -161,13 +164,14 @@ static bool wait_until(int life, uint64_t until, pid_t pid)
 /* Until the other side is gone. Whatever the last fetcher has to finish it does without us. */
 static void keep_one_running(void)
 {
+	static struct seal seal;
 	uint64_t delay_ms = 0;
 
 	for (;;) {
 		uint64_t began = clock_ns(), lived_ms;
 		int life = -1;
-		pid_t pid = start_fetcher(&life);
-		bool is_there = pid < 0 || wait_until(life, 0, pid);
+		pid_t pid = start_fetcher(&seal, &life);
+		bool is_there = pid < 0 || wait_until(life, 0, pid, &seal);
 
 		if (!is_there)
 			return;
@@ -178,7 +182,7 @@ static void keep_one_running(void)
 		lived_ms = (clock_ns() - began) / CLOCK_MS;
 		if (lived_ms > LONG_MS)
 			delay_ms = 0;
-		if (!wait_until(-1, clock_ns() + delay_ms * CLOCK_MS, 0))
+		if (!wait_until(-1, clock_ns() + delay_ms * CLOCK_MS, 0, &seal))
 			return;
 		delay_ms = delay_ms ? min_u64(2 * delay_ms, DELAY_MAX_MS) : DELAY_MS;
 	}

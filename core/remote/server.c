@@ -323,6 +323,17 @@ static int on_message(struct server *s, struct wire_msg *m)
 	const struct wire_head *h = &m->head;
 	struct file *f;
 
+	if (h->kind == WIRE_SEAL) {
+		seal_take(&s->seal, m);
+		return 0;
+	}
+	if (!seal_allows(&s->seal, m)) {
+		struct ckpt_err e;
+
+		(void)err_set(&e, EPERM, "a process that has given up its rights asked for more");
+		server_answer(s, h->id, &e);
+		return 0;
+	}
 	if (h->kind == WIRE_HELLO)
 		return on_hello(s, m);
 	if (!s->net)
@@ -441,13 +452,15 @@ static int run(struct server *s, struct wire_msg *m)
 	}
 }
 
-int server_run(int sock)
+int server_run(int sock, const struct seal *seal)
 {
 	struct server *s = calloc(1, sizeof(*s));
 	struct wire_msg *m = malloc(sizeof(*m));
 	int rc = -ENOMEM;
 
 	if (s) {
+		if (seal)
+			s->seal = *seal;
 		s->messages = messages_new(sock);
 		s->jobs = jobs_new();
 		s->fetching = fetching_new();

@@ -21,6 +21,7 @@
 
 #include "base/err.h"
 #include "remote/sched.h"
+#include "remote/seal.h"
 #include "remote/wire.h"
 
 struct depot;
@@ -38,6 +39,7 @@ struct server {
 	struct depot *depot;
 	struct net *net;
 	struct writes *writes; /* never changed */
+	struct seal seal;
 	/* Each is defined in one file. */
 	struct messages *messages; /* server.c */
 	struct jobs *jobs;

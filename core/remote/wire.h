@@ -40,12 +40,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 enum {
-	WIRE_VERSION = 3,
+	WIRE_VERSION = 4,
 	WIRE_FD = 3, /* the end of the pair that is theirs */
 	WIRE_BLOCK = 64 << 10,
 	WIRE_TEXT_MAX = 60 << 10, /* bytes of text in a message; below the default of a socket */
@@ -93,6 +94,10 @@ enum wire_kind {
 	/* Of the process that starts fetchers. */
 	WIRE_FETCHER, /* from it: this one runs from now on; with its socket */
 	WIRE_END_IT,  /* to it: the fetcher does not answer, end it */
+	/* To both, before the other side gives up its rights; see seal.h. */
+	WIRE_SEAL, /* n[1] = 0: what may be opened later, n and text as of WIRE_OPEN, but with
+		      wire_authority() in place of the address. n[1] = 1: that was all; text:
+		      cache_dir; no answer */
 	WIRE_KINDS,
 };
 
@@ -242,6 +247,20 @@ static inline const char *wire_string(const struct wire_msg *m, unsigned i)
 	for (; i && p < end; i--)
 		p += strlen(p) + 1;
 	return p < end ? p : "";
+}
+
+/* The bytes of an address that say whose it is: SCHEME://HOST or SCHEME://BUCKET, and hf://ORG/NAME. */
+static inline size_t wire_authority(const char *address)
+{
+	const char *p = strstr(address, "://");
+
+	if (!p)
+		return strlen(address);
+	p += 3;
+	p += strcspn(p, "/");
+	if (!strncasecmp(address, "hf:", 3) && *p)
+		p += 1 + strcspn(p + 1, "/@:"); /* a revision, or the scale of lora= */
+	return (size_t)(p - address);
 }
 
 /* ---- entries of a listing, one after another in a text ---- */

@@ -142,8 +142,11 @@ int place_open(const char *address, const struct place_options *o, struct place 
 void place_free(struct place *p); /* NULL is fine */
 
 /* Ends the threads that wait for other machines, while no other function is called. The next call
- * that needs one starts it. */
+ * that needs one starts it. After that, only servers, buckets and repositories are opened of which
+ * something was opened or expected before, with the same options. */
 void place_rest(void);
+/* The address may be opened after place_rest. Nothing, if it is a path. */
+void place_expect(const char *address, const struct place_options *o);
 
 /*
  * Does the name exist, with links followed? 1 and what it is, 0 if it does not exist, or a negative

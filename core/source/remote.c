@@ -758,6 +758,12 @@ int remote_open(const char *address, const struct place_options *o, struct place
 	return open_at(address, o, ret, ret_root, ret_file, e) ? wrap_open(address, e) : 0;
 }
 
+void place_expect(const char *address, const struct place_options *o)
+{
+	if (place_is_remote(address))
+		rplace_expect(address, o);
+}
+
 void place_rest(void)
 {
 	link_rest();

@@ -51,8 +51,12 @@ int link_get(const struct link_key *key, struct link **ret, struct ckpt_err *e);
 void link_hold(struct link *l);
 void link_put(struct link *l);
 /* Ends the receivers of all links, while no other function is called. The next call starts its
- * link's again. No more links are started: the caller is about to give up the right to. */
+ * link's again. No more links are started: the caller is about to give up the right to. From now on
+ * the fetchers open only what they were told of before; see remote/seal.h. */
 void link_rest(void);
+/* The text of a WIRE_OPEN, which may be sent again after link_rest, also for other addresses of the same
+ * server, bucket or repository. */
+void link_may_open(bool anonymous, const char *text, size_t len);
 
 enum { MAX_PINS = 3 };
 
@@ -111,6 +115,8 @@ struct rplace;
 /* Opens an address; *ret_root is its canonical form, which the caller frees. */
 int rplace_open(struct link *l, const char *address, int dir, const struct place_options *o,
 		struct rplace **ret, char **ret_root, struct ckpt_err *e);
+/* The address may be opened after link_rest. */
+void rplace_expect(const char *address, const struct place_options *o);
 void rplace_hold(struct rplace *p);
 void rplace_put(struct rplace *p);
 struct link *rplace_link(const struct rplace *p);

@@ -27,6 +27,7 @@ enum {
 	RETRY_MS = 60000,
 	PING_ID = 0xffffffff,
 	HELLO_ID = 0xfffffffe,
+	MAX_OPENINGS = 4096,
 };
 
 #define MAX_ANSWER ((size_t)512 << 20) /* bytes of a listing */
@@ -70,10 +71,19 @@ struct link {
 
 static const char ended[] = "ckptfs-fetch, which reads object stores, has ended";
 
+/* What may be opened after link_rest: a WIRE_SEAL each. */
+struct opening {
+	bool anonymous;
+	size_t len;
+	char *text;
+};
+
 /* All links of the process, because several checkpoints share one. */
 static struct {
 	pthread_mutex_t lock;
 	LIST(struct link) all;
+	struct opening *openings; /* not changed once it is sealed */
+	size_t n_openings, cap_openings;
 	atomic_bool sealed; /* by link_rest: none may be started, because that may be forbidden */
 } links = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -357,6 +367,20 @@ static void on_death(struct link *l)
 	set_sock(l, -1);
 }
 
+/* Says to a fetcher, or to the process that starts them, what this one may ask for from now on. Without
+ * the lock: it is sealed. */
+static void send_seal(const struct link *l, int sock)
+{
+	struct wire_head h = { .kind = WIRE_SEAL };
+
+	for (size_t i = 0; i < links.n_openings; i++) {
+		h.n[0] = links.openings[i].anonymous;
+		(void)wire_send(sock, &h, links.openings[i].text, links.openings[i].len, -1);
+	}
+	h.n[1] = 1;
+	(void)wire_send(sock, &h, l->cache_dir, strlen(l->cache_dir) + 1, -1);
+}
+
 /* Takes over the descriptor. */
 static void on_fetcher(struct link *l, struct wire_msg *m)
 {
@@ -371,6 +395,8 @@ static void on_fetcher(struct link *l, struct wire_msg *m)
 		on_death(l);
 	set_sock(l, m->fd);
 	m->fd = -1;
+	if (links.sealed) /* it may have begun before the seal came */
+		send_seal(l, l->sock);
 	(void)wire_send(l->sock, &hello, l->cache_dir, strlen(l->cache_dir) + 1, -1);
 }
 
@@ -902,18 +928,58 @@ void link_put(struct link *l)
 	link_stop(l);
 }
 
+void link_may_open(bool anonymous, const char *text, size_t len)
+{
+	size_t address = strnlen(text, len), n = wire_authority(text), rest = len - address;
+	char *entry;
+	SCOPED_LOCK(&links.lock);
+
+	if (links.sealed)
+		return;
+	for (size_t i = 0; i < links.n_openings; i++) {
+		const struct opening *o = &links.openings[i];
+
+		if (o->anonymous == anonymous && o->len == n + rest && !memcmp(o->text, text, n) &&
+		    !memcmp(o->text + n, text + address, rest))
+			return;
+	}
+	entry = malloc(n + rest);
+	/* Out of memory, or too many: opening it later is an error. */
+	if (!entry || !VEC_ROOM_WITHIN(links.openings, links.cap_openings, links.n_openings + 1,
+				       MAX_OPENINGS)) {
+		free(entry);
+		return;
+	}
+	memcpy(entry, text, n);
+	memcpy(entry + n, text + address, rest);
+	links.openings[links.n_openings++] = (struct opening){ anonymous, n + rest, entry };
+}
+
+/* While no thread receives. */
+static void seal(const struct link *l)
+{
+	send_seal(l, l->control);
+	if (l->sock >= 0)
+		send_seal(l, l->sock);
+}
+
 static void rest(struct link *l)
 {
 	uint64_t one = 1;
 
-	if (l->owner != getpid() || !l->receives)
+	if (l->owner != getpid())
 		return;
+	if (!l->receives) {
+		seal(l);
+		return;
+	}
 	l->resting = true;
 	(void)!write(l->stop, &one, sizeof(one));
 	(void)pthread_join(l->receiver, NULL);
 	(void)!read(l->stop, &one, sizeof(one));
 	l->resting = false;
 	l->receives = false;
+	seal(l);
 }
 
 /* Without the lock: a receiver may need it to end. */

@@ -45,6 +45,8 @@ static int ask_open(struct link *l, const struct rplace *p, const char *text, si
 	while (rc && link_again(&c));
 	*ret_number = c.head.n[1];
 	*ret_epoch = c.epoch;
+	if (!rc)
+		link_may_open(p->anonymous, text, len);
 	if (!rc && ret_root) {
 		*ret_root = c.text && *c.text ? strdup(c.text) : NULL;
 		rc = *ret_root ? 0 : err_nomem(e);
@@ -103,6 +105,7 @@ int rplace_open(struct link *l, const char *address, int dir, const struct place
 		return rc;
 	}
 	memcpy(p->text, text, p->len);
+	link_may_open(p->anonymous, text, p->len); /* the canonical address, by a later fetcher */
 	(void)pthread_mutex_init(&p->lock, NULL);
 	p->users = 1;
 	p->link = l;
@@ -110,6 +113,18 @@ int rplace_open(struct link *l, const char *address, int dir, const struct place
 	*ret = p;
 	*ret_root = steal_ptr(&root);
 	return 0;
+}
+
+void rplace_expect(const char *address, const struct place_options *o)
+{
+	const char *const all[] = { address, o->endpoint, o->region, o->profile };
+	char text[TEXT_MAX];
+	size_t len = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (!add_string(text, &len, all[i]))
+			return; /* opening it would be an error, too */
+	link_may_open(o->anonymous, text, len);
 }
 
 void rplace_hold(struct rplace *p)

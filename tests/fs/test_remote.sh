@@ -456,6 +456,55 @@ test_the_daemon_is_confined() {
   cat m/tensors/* >/dev/null
 }
 
+# A hub that nobody named: what is said to it is in `caught`, and its port in `trap`.
+set_trap() {
+  python3 -c 'import os, socket
+s = socket.create_server(("127.0.0.1", 0))
+open("trap.new", "w").write(str(s.getsockname()[1]))
+os.rename("trap.new", "trap")
+while True:
+    c = s.accept()[0]
+    open("caught", "ab").write(c.recv(65536))
+    c.close()' &
+  trapper=$!
+  wait_until test -e trap
+}
+smuggled() { grep -qsx "smuggled $2" "/proc/$1"/task/*/comm; }
+
+# Without a sandbox the same request succeeds, so the test shows what the seal refuses.
+cases_a_daemon_that_is_taken_over_sends_the_token_nowhere() {
+  printf '%s\n' on off
+}
+test_a_daemon_that_is_taken_over_sends_the_token_nowhere() {
+  local d
+  reach
+  put s3 "$(big)/ckpt" taken
+  set_trap
+  ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -I"$HERE/../../core" -I"$HERE/../../core/include" -o smuggle.so "$HERE/smuggle.c"
+  mkdir m
+  # The token is in the environment of ckptfs-fetch.
+  LD_PRELOAD=$PWD/smuggle.so SMUGGLE=http://127.0.0.1:$(<trap) ckptfs mount "$address" m -o "cache_dir=none,sandbox=$1"
+  d=$(daemon_of m)
+  kill -USR2 "$d"
+  wait_until smuggled "$d" 1
+  cmp m/tensors/w "$(big)/w.bin" # it is served after that message
+  if [[ $1 == off ]]; then
+    wait_until test -e caught
+    grep -a 'Bearer hf_test' caught
+  else
+    # Nor does the next fetcher.
+    kill -9 "$(the_fetcher)"
+    wait_until restarts 1
+    kill -USR2 "$d"
+    wait_until smuggled "$d" 2
+    cmp m/tensors/v "$(big)/v.bin"
+    [[ ! -e caught ]] || fail "$(cat caught)"
+  fi
+  ckptfs umount m
+  wait_until no_fetchers
+  kill $trapper
+}
+
 test_a_signal_ends_a_wait() {
   reach proxy
   put s3 "$(big)/ckpt" stalled
@@ -496,6 +545,19 @@ test_new_steps_of_a_run_appear() {
   same_tree m/step-1 m/step-2
   is "$(ckptfs sum s3://bucket/run/step-2)" "$(ckptfs sum s3://bucket/run/latest)"
   refused "did you mean 'step-2'" ckptfs info s3://bucket/run/step_2
+}
+
+# It is opened with the first step that a reader enters, by a daemon that is confined by then.
+test_what_options_name_for_a_run_may_be_elsewhere() {
+  python3 "$HERE/merge.py" step base 1
+  python3 "$HERE/merge.py" step next 2
+  python3 "$HERE/merge.py" patch patch base next
+  reach
+  publish_s3 bucket/steps/step-1 base
+  publish_s3 other/patch patch
+  mount_at m s3://bucket/steps -o cache_dir=none,sandbox=on,overlay=s3://other/patch/trl.safetensors
+  ckptfs export -q next hf want
+  diff -r m/step-1/hf want || fail "$(cat m/.ckptfs/log)"
 }
 
 [[ -n ${CHECK_FULL:-}${1:-} ]] || exit 0

@@ -27,7 +27,7 @@ static void *serve(void *arg)
 {
 	int mine = (int)(intptr_t)arg;
 
-	(void)server_run(mine);
+	(void)server_run(mine, NULL);
 	(void)close(mine); /* so that a test does not wait for its answers */
 	return NULL;
 }
@@ -205,6 +205,98 @@ START_TEST(a_session_that_ends_late_leaves_its_place)
 		tell(WIRE_CLOSE, place);
 		(void)usleep(10000);
 	}
+}
+END_TEST
+
+/* ---- a daemon that has been taken over ---- */
+
+static struct wire_head ask_open(bool anonymous, const char *strings, size_t len, int fd)
+{
+	return wire_ask(sock, &(struct wire_head){ .kind = WIRE_OPEN, .n = { anonymous } }, strings,
+			len, fd, text);
+}
+
+static void seal(bool last, bool anonymous, const char *strings, size_t len)
+{
+	struct wire_head h = { .kind = WIRE_SEAL, .n = { anonymous, last } };
+
+	ck_assert_int_eq(wire_send(sock, &h, strings, len, -1), 0);
+}
+
+#define STRINGS(s) (s), sizeof(s)
+
+static const struct {
+	const char *strings;
+	size_t len;
+	bool anonymous, allowed;
+} openings[] = {
+	{ STRINGS("http://127.0.0.1:1/a\0\0\0"), .allowed = true },
+	{ STRINGS("http://127.0.0.1:1/b/c\0\0\0"), .allowed = true },
+	{ STRINGS("http://127.0.0.1:1\0\0\0"), .allowed = true },
+	{ STRINGS("http://127.0.0.1:2/a\0\0\0"), .allowed = false },
+	{ STRINGS("http://127.0.0.1:11/a\0\0\0"), .allowed = false },
+	{ STRINGS("http://127.0.0.1:/a\0\0\0"), .allowed = false },
+	{ STRINGS("https://127.0.0.1:1/a\0\0\0"), .allowed = false },
+	{ STRINGS("http://127.0.0.1:1/a\0\0\0"), .anonymous = true },
+	{ STRINGS("http://127.0.0.1:1/a\0http://127.0.0.1:2\0\0"), .allowed = false },
+	{ STRINGS("http://127.0.0.1:1/a\0\0\0p"), .allowed = false },
+	{ STRINGS("http://127.0.0.1:1/a"), .allowed = false },
+	{ STRINGS("s3://b/k\0http://127.0.0.1:1\0r\0p"), .anonymous = true, .allowed = true },
+	{ STRINGS("s3://b/l\0http://127.0.0.1:1\0r\0p"), .anonymous = true, .allowed = true },
+	{ STRINGS("s3://b/k\0http://127.0.0.1:2\0r\0p"), .anonymous = true },
+	{ STRINGS("s3://c/k\0http://127.0.0.1:1\0r\0p"), .anonymous = true },
+	{ STRINGS("s3://bb\0http://127.0.0.1:1\0r\0p"), .anonymous = true },
+	{ STRINGS("gs://b/k\0http://127.0.0.1:1\0r\0p"), .anonymous = true },
+	{ STRINGS("hf://org/other\0\0\0"), .allowed = false },
+	{ STRINGS("hf://org\0\0\0"), .allowed = false },
+	{ STRINGS(""), .allowed = false },
+};
+
+START_TEST(once_sealed_it_opens_nothing_of_others_and_writes_nothing)
+{
+	start_server(1000);
+	/* As for the addresses http://127.0.0.1:1/x, s3://b/k and hf://org/name@main. */
+	seal(false, false, STRINGS("http://127.0.0.1:1\0\0\0"));
+	seal(false, true, STRINGS("s3://b\0http://127.0.0.1:1\0r\0p"));
+	seal(false, false, STRINGS("hf://org/name\0\0\0"));
+	ck_assert_uint_eq(open_place(NULL), 0);
+	seal(true, false, STRINGS("none"));
+	seal(false, false, STRINGS("http://127.0.0.1:2\0\0\0")); /* too late */
+	for (size_t i = 0; i < ARRAY_LEN(openings); i++) {
+		struct wire_head h =
+			ask_open(openings[i].anonymous, openings[i].strings, openings[i].len, -1);
+
+		ck_assert_msg((h.n[0] != EPERM) == openings[i].allowed, "%s: %s",
+			      openings[i].strings, text);
+	}
+	/* What it may read it has opened itself. */
+	ck_assert_uint_eq(ask_open(false, STRINGS("file:///x"), dir).n[0], 0);
+	ck_assert_uint_eq(ask_for(WIRE_BEGIN, 0).n[0], EPERM);
+	ck_assert_str_eq(text, "a process that has given up its rights asked for more");
+	ck_assert_uint_eq(ask_for(WIRE_PING, 0).n[0], 0);
+}
+END_TEST
+
+static const struct {
+	const char *address;
+	size_t len;
+} authorities[] = {
+	{ "s3://b/k/l", 6 },
+	{ "s3://b", 6 },
+	{ "https://host:1/x", 14 },
+	{ "hf://org/name/x", 13 },
+	{ "hf://org/name@main/x", 13 },
+	{ "HF://org/name@main", 13 },
+	{ "hf://org", 8 },
+	{ "hf://org/name:0.5", 13 },
+	{ "hf://org/", 9 },
+	{ "nonsense", 8 },
+	{ "", 0 },
+};
+
+START_LOOP_TEST(an_address_says_whose_it_is, ARRAY_LEN(authorities))
+{
+	ck_assert_uint_eq(wire_authority(authorities[_i].address), authorities[_i].len);
 }
 END_TEST
 

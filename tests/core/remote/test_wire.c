@@ -271,6 +271,8 @@ START_LOOP_TEST(a_fetcher_survives_whatever_it_is_told, 6)
 
 		for (unsigned k = 0; k < WIRE_NUMBERS; k++)
 			h.n[k] = rng_u64(&r) >> (rng_below(&r, 2) ? 62 : rng_below(&r, 64));
+		if (h.kind == WIRE_SEAL && i < 2000)
+			h.n[1] = 0; /* or little else would be answered from then on */
 		h.seen.size = rng_u64(&r) >> (20 + rng_below(&r, 40));
 		h.seen.kind = (uint8_t)rng_below(&r, 7);
 		h.seen.id_len = (uint8_t)rng_below(&r, 70);
@@ -290,6 +292,39 @@ START_LOOP_TEST(a_fetcher_survives_whatever_it_is_told, 6)
 		if (m->head.id == 4711)
 			break;
 	}
+}
+END_TEST
+
+/* ---- a client that has given up its rights ---- */
+
+/* It has the fetcher ended, and asks the next one. */
+START_TEST(the_next_fetcher_is_sealed_as_well)
+{
+	static const char allowed[] = "s3://b\0\0\0", other[] = "s3://c\0\0\0";
+	struct wire_head seal = { .kind = WIRE_SEAL }, last = { .kind = WIRE_SEAL, .n = { 0, 1 } },
+			 end_it = { .kind = WIRE_END_IT };
+	const struct wire_head hello = { .kind = WIRE_HELLO, .n = { WIRE_VERSION } },
+			       open_place = { .kind = WIRE_OPEN };
+	char text[512], path[4300];
+
+	start_fetcher();
+	for (const char *bucket = "bc"; *bucket; bucket++) {
+		(void)snprintf(path, sizeof(path), "%s/%c", getenv("DIR_STORE"), *bucket);
+		REQUIRE(!mkdir(path, 0700));
+	}
+	REQUIRE(!wire_send(control, &seal, allowed, sizeof(allowed), -1));
+	REQUIRE(!wire_send(control, &last, "none", 5, -1));
+	REQUIRE(!wire_send(control, &end_it, NULL, 0, -1));
+	(void)close(pair[0]);
+	pair[0] = pair[1] = control;
+	next_fetcher();
+	ck_assert_uint_eq(wire_ask(pair[0], &hello, "/tmp/elsewhere", 15, -1, text).n[0], EPERM);
+	ck_assert_uint_eq(wire_ask(pair[0], &hello, "none", 5, -1, text).n[0], 0);
+	ck_assert_uint_eq(wire_ask(pair[0], &open_place, other, sizeof(other), -1, text).n[0],
+			  EPERM);
+	ck_assert_uint_eq(wire_ask(pair[0], &open_place, allowed, sizeof(allowed), -1, text).n[0],
+			  0);
+	(void)close(pair[0]);
 }
 END_TEST
 

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * seal - what ckptfs-fetch still does for a process that has given up its rights.
+ *
+ * A mount's daemon is confined before it reads what others have written. Whoever takes it over has its
+ * end of the sockets, and could have addresses opened that nobody named: of a server that is sent the
+ * token of a hub, say. So the daemon tells us, while it can still be trusted, what it may ask for later
+ * (WIRE_SEAL), and then closes the seal. From then on
+ *
+ *	- places are opened only where it was told that they would be: in the same bucket, on the same
+ *	  server, in the same repository, with the same options;
+ *	- nothing is written;
+ *	- a fetcher that is started again gets no other cache directory.
+ *
+ * The process that starts fetchers keeps the seal, and each fetcher inherits it.
+ *
+ * Private to core/remote.
+ *
+ * Threads: one at a time.
+ */
+#ifndef REMOTE_SEAL_H
+#define REMOTE_SEAL_H
+
+#include "remote/wire.h"
+
+struct seal {
+	struct seal_entry {
+		bool anonymous;
+		size_t len;
+		char *text; /* as of WIRE_OPEN, with wire_authority() in place of the address */
+	} * v;
+	size_t n, cap;
+	char *cache_dir; /* of the closed seal */
+	bool closed;
+};
+
+/* Takes a WIRE_SEAL; nothing once it is closed. Out of memory: what it would allow is refused later. */
+void seal_take(struct seal *s, const struct wire_msg *m);
+/* May a message be answered? Of WIRE_HELLO, WIRE_OPEN and WIRE_BEGIN; all others may. */
+bool seal_allows(const struct seal *s, const struct wire_msg *m);
+
+#endif
