@@ -98,6 +98,9 @@ struct http_how {
 	 * refused connection are tried for 3 s only: it may be a typing error. NULL: set already. */
 	_Atomic bool *answered;
 	uint64_t upload; /* bytes that each request sends, and so more time */
+	/* Counts the requests that were sent, at least in part, and of which no whole answer came, nor an
+	 * error: who knows what the server has made of them, or will. NULL: not counted. */
+	unsigned *lost;
 	const _Atomic bool
 		*cancel; /* set by anybody: ends the call, within a second; may be NULL */
 };

@@ -40,10 +40,19 @@ static unsigned retry_ms(const struct net *n, const struct call *c)
 	return c->how.retry_ms ? c->how.retry_ms : n->o.retry_ms;
 }
 
+static void note_lost(const struct call *c, const struct transfer *t)
+{
+	if (c->how.lost && transfer_is_lost(t))
+		++*c->how.lost;
+}
+
 static void end_call(struct net *n, struct call *c, int rc, const struct ckpt_err *e)
 {
 	struct ckpt_err all = { 0 };
 
+	for (int i = 0; i < 2; i++)
+		if (c->t[i])
+			note_lost(c, c->t[i]);
 	transfers_drop(c);
 	if (rc) {
 		err_set(&all, -rc, "%s", e && e->msg[0] ? e->msg : strerror(-rc));
@@ -144,6 +153,8 @@ static void ended(struct net *n, struct transfer *t, CURLcode code, uint64_t now
 		c->t[1] = NULL;
 	}
 	others = c->t[0];
+	if (o.later || (o.rc && !o.now))
+		note_lost(c, t);
 	transfer_free(n, t);
 	if (o.now) {
 		transfers_drop(c);

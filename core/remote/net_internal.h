@@ -104,6 +104,8 @@ int transfer_start(struct net *n, struct call *c, uint64_t now, struct transfer 
 /* Judges a transfer that has ended: `code` is libcurl's, or net.c's for a timeout. */
 struct outcome transfer_outcome(struct transfer *t, CURLcode code, uint64_t now,
 				struct ckpt_err *e);
+/* Has the server, perhaps, a request of which nobody will see the answer? */
+bool transfer_is_lost(const struct transfer *t);
 void transfer_free(struct net *n, struct transfer *t);
 /* Detaches the call's transfers; the loop frees them later. */
 void transfers_drop(struct call *c);

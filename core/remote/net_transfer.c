@@ -372,6 +372,15 @@ static bool is_timeout(CURLcode code)
 	return code == CURLE_OPERATION_TIMEDOUT;
 }
 
+bool transfer_is_lost(const struct transfer *t)
+{
+	long sent = 0, status = 0;
+
+	(void)curl_easy_getinfo(t->easy, CURLINFO_REQUEST_SIZE, &sent);
+	(void)curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
+	return sent && (!t->head_over || status / 100 <= 2);
+}
+
 struct outcome transfer_outcome(struct transfer *t, CURLcode code, uint64_t now, struct ckpt_err *e)
 {
 	struct outcome o = { .timed_out = is_timeout(code) };

@@ -164,6 +164,7 @@ static enum http_verdict ask_judge(void *arg, uint64_t from, const struct http_a
 struct ask_how {
 	unsigned stall_ms, retry_ms;
 	const atomic_bool *cancel;
+	unsigned *lost; /* see http_how */
 };
 
 static int ask(struct ask *a, const char *path, const struct ask_how *how, struct buf *body,
@@ -184,7 +185,8 @@ static int ask(struct ask *a, const char *path, const struct ask_how *how, struc
 						 .retry_ms = how->retry_ms,
 						 .answered = &a->s->base.answered,
 						 .upload = a->bytes ? a->bytes->len : 0,
-						 .cancel = how->cancel },
+						 .cancel = how->cancel,
+						 .lost = how->lost },
 			     body ? body : &none, e);
 }
 
@@ -297,7 +299,7 @@ static int on_begun(void *arg, const char *path, const char *text, size_t len, s
 	return *id ? 0 : err_nomem(e);
 }
 
-static int s3_begin(void *store, const char *path, char **ret_id, bool *ret_doubtful,
+static int s3_begin(void *store, const char *path, struct upload_begun *ret,
 		    const atomic_bool *cancel, struct ckpt_err *e)
 {
 	struct buf body CLEANUP(buf_release) = BUF_INIT(BODY_MAX);
@@ -306,16 +308,17 @@ static int s3_begin(void *store, const char *path, char **ret_id, bool *ret_doub
 			 .once = true,
 			 .o = { .method = "POST", .type = binary } };
 	autofree char *id = NULL;
-	int rc = ask(&a, path, &(struct ask_how){ .cancel = cancel }, &body, e);
+	unsigned lost = 0;
+	int rc = ask(&a, path, &(struct ask_how){ .cancel = cancel, .lost = &lost }, &body, e);
 
-	*ret_doubtful = a.tries > 1;
+	*ret = (struct upload_begun){ .doubtful = a.tries > 1, .lost = lost };
 	if (!rc)
 		rc = xml_parse(body.data ? body.data : "", body.len, on_begun, &id, e);
 	if (!rc && (!id || strlen(id) > 4096))
 		rc = err_set(e, EIO, "'%s': the server began an upload but returned no ID for it",
 			     path);
 	if (!rc)
-		*ret_id = steal_ptr(&id);
+		ret->id = steal_ptr(&id);
 	return rc;
 }
 
@@ -523,7 +526,7 @@ static int s3_sweep(void *store, const char *path, const char *keep, struct ckpt
 			    .keep = keep,
 			    .since_ns = (uint64_t)(s->opened - SKEW_S) * 1000000000u,
 			    .name = BUF_INIT(8 << 10) };
-	int rc;
+	int rc, n = 0;
 
 	if (!key)
 		return err_nomem(e);
@@ -539,11 +542,12 @@ static int s3_sweep(void *store, const char *path, const char *keep, struct ckpt
 	for (size_t i = 0; i < l.n; i++) {
 		if (!rc)
 			rc = s3_abort(store, path, l.found[i], e);
+		n += !rc;
 		free(l.found[i]);
 	}
 	free(l.id);
 	buf_release(&l.name);
-	return rc;
+	return rc ? rc : n;
 }
 
 const struct upload_ops s3_uploads = {

@@ -31,6 +31,7 @@ struct object {
 	enum state state;
 	char *id;
 	bool doubtful; /* there may be uploads of it whose ids were lost */
+	unsigned lost; /* requests that may still begin one */
 	bool comes_last;
 	struct upload_done *parts; /* by number; etag NULL: not there */
 	size_t n_parts;		   /* room in parts */
@@ -193,8 +194,8 @@ static int hold(struct uploads *u, struct object *x, const struct upload_bytes *
 /* Begins the object's upload, unless it has begun, or waits for who does. */
 static int open_upload(struct uploads *u, struct object *x, struct ckpt_err *e)
 {
-	bool doubtful = false, mine = false;
-	char *id = NULL;
+	struct upload_begun begun = { 0 };
+	bool mine = false;
 	int rc;
 
 	{
@@ -208,10 +209,11 @@ static int open_upload(struct uploads *u, struct object *x, struct ckpt_err *e)
 	}
 	if (!mine)
 		return 0;
-	rc = u->ops->begin(u->store, x->path, &id, &doubtful, &u->stopped, e);
+	rc = u->ops->begin(u->store, x->path, &begun, &u->stopped, e);
 	SCOPED_LOCK(&u->lock);
-	x->id = id;
-	x->doubtful |= doubtful || rc;
+	x->id = begun.id;
+	x->doubtful |= begun.doubtful || rc;
+	x->lost += begun.lost;
 	x->state = rc ? FRESH : OPEN;
 	(void)pthread_cond_broadcast(&u->change);
 	return rc;
@@ -502,11 +504,13 @@ static int show_others(struct uploads *u, struct ckpt_err *e)
 
 static int sweep(struct uploads *u, struct object *x, struct ckpt_err *e)
 {
-	int rc = u->ops->sweep(u->store, x->path, x->state == OPEN ? x->id : NULL, e);
+	int n = u->ops->sweep(u->store, x->path, x->state == OPEN ? x->id : NULL, e);
 
-	if (!rc)
-		x->doubtful = false;
-	return rc;
+	if (n < 0)
+		return n;
+	x->doubtful = false;
+	x->lost -= (unsigned)min_u64((unsigned)n, x->lost);
+	return 0;
 }
 
 int uploads_commit(struct uploads *u, struct ckpt_err *e)
@@ -605,6 +609,26 @@ static void undo_point(struct uploads *u, struct object *x, struct crew *c, stru
 	x->doubtful = false; /* it has been named */
 }
 
+/* A server that was too slow to answer may begin an upload when all others have been aborted. */
+static void name_lost(const struct uploads *u, struct buf *left)
+{
+	unsigned requests = 0, shown = 0;
+
+	for (size_t i = 0; i < u->n; i++)
+		if (u->v[i] && !u->v[i]->doubtful) /* the others have been named */
+			requests += u->v[i]->lost;
+	if (!requests)
+		return;
+	buf_printf(left,
+		   "%sthe store did not answer %u request%s to begin an upload and may still carry "
+		   "%s out:",
+		   left->len ? "; " : "", requests, requests == 1 ? "" : "s",
+		   requests == 1 ? "it" : "them");
+	for (size_t i = 0; i < u->n && shown < 3; i++)
+		if (u->v[i] && !u->v[i]->doubtful && u->v[i]->lost)
+			buf_printf(left, "%s '%.100s'", shown++ ? "," : "", u->v[i]->path);
+}
+
 void uploads_undo(struct uploads *u, struct buf *left)
 {
 	struct crew c = { .u = u,
@@ -647,6 +671,8 @@ void uploads_undo(struct uploads *u, struct buf *left)
 			buf_str(left, ", ...");
 	}
 	free(v);
+	if (!u->committed)
+		name_lost(u, left);
 	if (u->removed_old && !u->committed)
 		buf_printf(left, "%sthe checkpoint that was there before is gone",
 			   left->len ? "; " : "");

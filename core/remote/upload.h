@@ -66,6 +66,13 @@ struct upload_done {
 	char *etag; /* as the store called the part */
 };
 
+struct upload_begun {
+	char *id;      /* the caller frees it; NULL after an error */
+	bool doubtful; /* a request may have begun another upload, whose answer was lost */
+	unsigned
+		lost; /* requests that were sent and not answered: the store may carry them out later */
+};
+
 /*
  * What a store can do. Each call waits and makes its own retries. Errors: EEXIST of put and
  * complete: there is such an object, and only_new was asked for; ENOENT: there is no such object or
@@ -74,8 +81,8 @@ struct upload_done {
 struct upload_ops {
 	int (*put)(void *store, const char *path, const struct upload_bytes *b, bool only_new,
 		   char etag[static UPLOAD_ETAG], struct ckpt_err *e);
-	/* *ret_doubtful: a request may have begun another upload, whose answer was lost. */
-	int (*begin)(void *store, const char *path, char **ret_id, bool *ret_doubtful,
+	/* *ret is set in any case. */
+	int (*begin)(void *store, const char *path, struct upload_begun *ret,
 		     const atomic_bool *cancel, struct ckpt_err *e);
 	int (*part)(void *store, const char *path, const char *id, unsigned number,
 		    const struct upload_bytes *b, char etag[static UPLOAD_ETAG],
@@ -86,7 +93,7 @@ struct upload_ops {
 	/* 0 also if there is none by now. */
 	int (*abort)(void *store, const char *path, const char *id, struct ckpt_err *e);
 	/* Aborts the uploads of exactly this path, but `keep` (may be NULL), that this process may
-	 * have begun. */
+	 * have begun. Their number, or an error. */
 	int (*sweep)(void *store, const char *path, const char *keep, struct ckpt_err *e);
 	/* 1: there is an object; 0: there is none. */
 	int (*look)(void *store, const char *path, char etag[static UPLOAD_ETAG],
@@ -117,8 +124,8 @@ int uploads_commit(struct uploads *u, struct ckpt_err *e);
 
 /* Ends the requests that are on their way: what waits for them fails with ECANCELED. */
 void uploads_stop(struct uploads *u);
-/* Aborts and removes what is not committed; nothing after a commit. What could not be undone is
- * named in *left (a sentence; empty: nothing). */
+/* Aborts and removes what is not committed; nothing after a commit. What could not be undone, or may
+ * appear only later, is named in *left (a sentence; empty: nothing). */
 void uploads_undo(struct uploads *u, struct buf *left);
 
 #endif

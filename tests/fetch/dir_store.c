@@ -616,7 +616,7 @@ static int dir_put(void *store, const char *path, const struct upload_bytes *b, 
 	return lost ? no_request("put", e) : 0;
 }
 
-static int dir_begin(void *store, const char *path, char **ret_id, bool *ret_doubtful,
+static int dir_begin(void *store, const char *path, struct upload_begun *ret,
 		     const atomic_bool *cancel, struct ckpt_err *e)
 {
 	const struct store *s = store;
@@ -625,11 +625,12 @@ static int dir_begin(void *store, const char *path, char **ret_id, bool *ret_dou
 	const struct made *x = new_made(path, ++made.ids);
 
 	(void)cancel;
-	*ret_doubtful = false;
+	*ret = (struct upload_begun){ .lost = lost };
 	if (lost)
 		return no_request("begin", e);
-	*ret_id = NULL;
-	return x && asprintf(ret_id, "%u", x->id) > 0 ? 0 : err_nomem(e);
+	if (x && asprintf(&ret->id, "%u", x->id) < 0)
+		ret->id = NULL;
+	return ret->id ? 0 : err_nomem(e);
 }
 
 static unsigned id_of(const char *id)
@@ -706,12 +707,16 @@ static int dir_sweep(void *store, const char *path, const char *keep, struct ckp
 {
 	const struct store *s = store;
 	bool lost = request(s->net, "sweep", path, 0, 0);
+	int n = 0;
 	SCOPED_LOCK(&made.lock);
 
-	for (unsigned id = 1; id <= made.ids; id++)
-		if (!keep || id_of(keep) != id)
-			drop_made(find_made(path, id));
-	return lost ? no_request("sweep", e) : 0;
+	for (unsigned id = 1; id <= made.ids; id++) {
+		struct made *x = keep && id_of(keep) == id ? NULL : find_made(path, id);
+
+		n += x != NULL;
+		drop_made(x);
+	}
+	return lost ? no_request("sweep", e) : n;
 }
 
 static int dir_look(void *store, const char *path, char etag[static UPLOAD_ETAG],

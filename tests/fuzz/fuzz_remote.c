@@ -268,28 +268,28 @@ static void upload(struct store *s)
 {
 	const struct upload_ops *ops = store_uploads(s);
 	const struct upload_bytes b = { .len = READ, .read = read_sent };
-	char etag[UPLOAD_ETAG] = "", *id = NULL;
+	char etag[UPLOAD_ETAG] = "";
+	struct upload_begun begun = { 0 };
 	struct ckpt_err e = { 0 };
-	bool doubtful;
 	uint64_t size;
 
 	if (!ops)
 		return;
 	check(ops->put(s, "p", &b, true, etag, &e), &e);
 	e = (struct ckpt_err){ 0 };
-	if (!ops->begin(s, "q", &id, &doubtful, NULL, &e)) {
+	if (!ops->begin(s, "q", &begun, NULL, &e)) {
 		const struct upload_done part = { .len = READ, .etag = etag };
 
-		require(id);
-		check(ops->part(s, "q", id, 1, &b, etag, &e), &e);
+		require(begun.id);
+		check(ops->part(s, "q", begun.id, 1, &b, etag, &e), &e);
 		e = (struct ckpt_err){ 0 };
-		check(ops->complete(s, "q", id, &part, 1, false, etag, &e), &e);
+		check(ops->complete(s, "q", begun.id, &part, 1, false, etag, &e), &e);
 		e = (struct ckpt_err){ 0 };
-		check(ops->abort(s, "q", id, &e), &e);
+		check(ops->abort(s, "q", begun.id, &e), &e);
 	} else {
 		require(e.code && *e.msg);
 	}
-	free(id);
+	free(begun.id);
 	e = (struct ckpt_err){ 0 };
 	check(ops->sweep(s, "q", NULL, &e), &e);
 	e = (struct ckpt_err){ 0 };

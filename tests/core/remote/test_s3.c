@@ -1194,13 +1194,12 @@ static struct upload_bytes hello = { .len = 5,
 					      0x71, 0x9d, 0x91, 0x10, 0x17, 0xc5, 0x92 } };
 
 /* The ETag or the id is in `gives`. */
-static int write_something(enum what what, char gives[static UPLOAD_ETAG], bool *ret_doubtful,
-			   struct ckpt_err *e)
+static int write_something(enum what what, char gives[static UPLOAD_ETAG],
+			   struct upload_begun *begun, struct ckpt_err *e)
 {
 	const struct upload_ops *ops = store_uploads(store);
 	char one[] = "a&b", two[] = "c<d";
 	const struct upload_done parts[] = { { .len = 5, .etag = one }, { .len = 5, .etag = two } };
-	char *id = NULL;
 	uint64_t size = 0;
 	int rc;
 
@@ -1213,9 +1212,9 @@ static int write_something(enum what what, char gives[static UPLOAD_ETAG], bool 
 		rc = ops->put(store, "k", &hello, what == PUT_NEW, gives, e);
 		break;
 	case BEGIN:
-		rc = ops->begin(store, "k", &id, ret_doubtful, NULL, e);
-		(void)snprintf(gives, UPLOAD_ETAG, "%s", id ? id : "");
-		free(id);
+		rc = ops->begin(store, "k", begun, NULL, e);
+		(void)snprintf(gives, UPLOAD_ETAG, "%s", begun->id ? begun->id : "");
+		free(begun->id);
 		break;
 	case PART:
 		rc = ops->part(store, "k", "u&1", 7, &hello, gives, e);
@@ -1242,7 +1241,7 @@ START_LOOP_TEST(each_answer_to_what_writes_has_a_meaning, ARRAY_LEN(writes))
 {
 	char gives[UPLOAD_ETAG];
 	struct ckpt_err e = { 0 };
-	bool doubtful = false;
+	struct upload_begun begun = { 0 };
 	size_t n = 1;
 	int rc;
 
@@ -1251,7 +1250,7 @@ START_LOOP_TEST(each_answer_to_what_writes_has_a_meaning, ARRAY_LEN(writes))
 	/* What is repeated is the last pair. */
 	script_set(writes[_i].replies, n);
 	start(writes[_i].says ? serve_script : serve_in_turn, "s3://b");
-	rc = write_something(writes[_i].what, gives, &doubtful, &e);
+	rc = write_something(writes[_i].what, gives, &begun, &e);
 	ck_assert_msg(rc == writes[_i].rc, "%d: %s\n%s", rc, e.msg, script.log);
 	if (rc >= 0)
 		ck_assert_str_eq(gives, writes[_i].gives);
@@ -1261,7 +1260,7 @@ START_LOOP_TEST(each_answer_to_what_writes_has_a_meaning, ARRAY_LEN(writes))
 			      "%s", e.msg);
 	if (writes[_i].log)
 		ck_assert_str_eq(script.log, writes[_i].log);
-	ck_assert_int_eq(doubtful, writes[_i].what == BEGIN && n > 1);
+	ck_assert_int_eq(begun.doubtful, writes[_i].what == BEGIN && n > 1);
 	if (writes[_i].what == PUT && !rc)
 		ck_assert_str_eq(script.body, "hello");
 	if (writes[_i].what == COMPLETE)
@@ -1282,7 +1281,7 @@ START_TEST(an_upload_whose_id_is_too_long_is_refused)
 	struct reply reply = { 200, NULL, NULL };
 	char gives[UPLOAD_ETAG];
 	struct ckpt_err e = { 0 };
-	bool doubtful;
+	struct upload_begun begun;
 
 	buf_str(&xml, "<InitiateMultipartUploadResult><UploadId>");
 	for (int i = 0; i < 500; i++)
@@ -1291,9 +1290,37 @@ START_TEST(an_upload_whose_id_is_too_long_is_refused)
 	reply.body = xml.data;
 	script_set(&reply, 1);
 	start(serve_script, "s3://b");
-	ck_assert_int_eq(write_something(BEGIN, gives, &doubtful, &e), -EIO);
+	ck_assert_int_eq(write_something(BEGIN, gives, &begun, &e), -EIO);
 	ck_assert_msg(strstr(e.msg, "returned no ID for it") != NULL, "%s", e.msg);
 	buf_release(&xml);
+	stop();
+}
+END_TEST
+
+/* Not those that were answered with an error, nor one that was not sent. */
+START_TEST(requests_to_begin_whose_answers_are_lost_are_counted)
+{
+	static const char id[] = "<InitiateMultipartUploadResult><UploadId>u</UploadId></"
+				 "InitiateMultipartUploadResult>";
+	const struct reply replies[] = {
+		{ 0, NULL, "HTTP/1.1 200 x\r\nContent-Length: 90\r\n\r\n<Initiate" },
+		{ 503, NULL, NULL },
+		{ 200, NULL, id },
+	};
+	char gives[UPLOAD_ETAG];
+	struct ckpt_err e = { 0 };
+	struct upload_begun begun;
+
+	script_set(replies, ARRAY_LEN(replies));
+	start(serve_script, "s3://b");
+	ck_assert_msg(!write_something(BEGIN, gives, &begun, &e), "%s", e.msg);
+	ck_assert_str_eq(gives, "u");
+	ck_assert(begun.doubtful);
+	ck_assert_uint_eq(begun.lost, 1);
+	(void)shutdown(server.fd, SHUT_RDWR); /* nobody listens any more */
+	(void)close(server.fd);
+	ck_assert_int_eq(write_something(BEGIN, gives, &begun, &e), -EIO);
+	ck_assert_uint_eq(begun.lost, 0);
 	stop();
 }
 END_TEST
@@ -1311,7 +1338,7 @@ END_TEST
 static const struct {
 	const char *xml;
 	unsigned status; /* of the abort */
-	int rc;
+	int rc; /* or the number of uploads */
 	const char *log, *says;
 } sweeps[] = {
 	{ UPLOADS_OF(""), 404, 0, "", "" },
@@ -1319,11 +1346,11 @@ static const struct {
 			     UPLOAD("x/k%2B1", "kept", SOON) UPLOAD("x/k%2B12", "u3", SOON)
 				     UPLOAD("x/k%2B1", "u4", "2001-01-01T00:00:00Z")
 					     UPLOAD("x/k%2B1", "u5", "some day")),
-	  404, 0, "DELETE /b/x/k%2B1?uploadId=u2\nDELETE /b/x/k%2B1?uploadId=u5\n", "" },
+	  404, 2, "DELETE /b/x/k%2B1?uploadId=u2\nDELETE /b/x/k%2B1?uploadId=u5\n", "" },
 	{ UPLOADS_OF("<Upload><Key>x/k%2B1</Key></Upload><Upload><UploadId>u</UploadId></Upload>"
 		     "<Upload><UploadId>a</UploadId><UploadId>b</UploadId><Key>x/k%2B1</Key>"
 		     "</Upload>"),
-	  404, 0, "DELETE /b/x/k%2B1?uploadId=b\n", "" },
+	  404, 1, "DELETE /b/x/k%2B1?uploadId=b\n", "" },
 	{ UPLOADS_OF(UPLOAD("x/k%2B1", "u1", SOON) UPLOAD("x/k%2B1", "u2", SOON)), 403, -EACCES,
 	  "DELETE /b/x/k%2B1?uploadId=u1\n", "answered 403" },
 	{ "<Other>" UPLOAD("x/k%2B1", "u1", SOON) "</Other>", 404, 0, "", "" },
@@ -1395,7 +1422,7 @@ static int do_everything(const char *endpoint, struct ckpt_err *e)
 	struct place_seen seen = { 0 };
 	char gives[UPLOAD_ETAG];
 	struct reader r;
-	bool doubtful;
+	struct upload_begun begun;
 	int rc;
 
 	net = NULL;
@@ -1412,10 +1439,10 @@ static int do_everything(const char *endpoint, struct ckpt_err *e)
 		rc = seen.size == 10 ? 0 : err_set(e, EPROTO, "another size");
 	for (enum what what = PUT; !rc && what <= ABORT; what++)
 		if (what != PUT_BROKEN && what != LOOK)
-			rc = write_something(what, gives, &doubtful, e);
+			rc = write_something(what, gives, &begun, e);
 	if (!rc)
 		rc = store_uploads(store)->sweep(store, "k", NULL, e);
-	if (!rc) {
+	if (rc >= 0) {
 		rc = read_range_of(&r, store, "k", &seen, 3, 4, e);
 		if (!rc && (r.n != 4 || memcmp(r.p, "3456", 4) != 0))
 			rc = err_set(e, EPROTO, "other bytes");

@@ -34,6 +34,7 @@ static struct {
 	unsigned fails;	 /* this call is the first of the script, from 1; 0: none */
 	const char *how; /* for each call: '.': works, 'b': fails before its effect, 'a': after it;
 			    the last stands for all that follow */
+	bool is_slow;	 /* a request to begin that fails before its effect has it later */
 	char log[4096];
 } store = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -109,8 +110,8 @@ static int do_put(void *s, const char *path, const struct upload_bytes *b, bool 
 	return how ? broken(e) : 0;
 }
 
-static int do_begin(void *s, const char *path, char **ret_id, bool *ret_doubtful,
-		    const atomic_bool *cancel, struct ckpt_err *e)
+static int do_begin(void *s, const char *path, struct upload_begun *ret, const atomic_bool *cancel,
+		    struct ckpt_err *e)
 {
 	SCOPED_LOCK(&store.lock);
 	int how = call("begin", path);
@@ -118,15 +119,15 @@ static int do_begin(void *s, const char *path, char **ret_id, bool *ret_doubtful
 
 	(void)s;
 	(void)cancel;
-	*ret_doubtful = false;
+	*ret = (struct upload_begun){ .lost = how == 2 || store.is_slow };
 	if (how == 1)
 		return broken(e);
 	x = make(store.uploads, path);
 	(void)snprintf(x->id, sizeof(x->id), "u%u", ++store.ids);
 	if (how)
 		return broken(e);
-	*ret_id = strdup(x->id);
-	if (!*ret_id) {
+	ret->id = strdup(x->id);
+	if (!ret->id) {
 		x->there = false;
 		return err_nomem(e);
 	}
@@ -203,16 +204,18 @@ static int do_abort(void *s, const char *path, const char *id, struct ckpt_err *
 static int do_sweep(void *s, const char *path, const char *keep, struct ckpt_err *e)
 {
 	SCOPED_LOCK(&store.lock);
-	int how = call("sweep", path);
+	int how = call("sweep", path), n = 0;
 
 	(void)s;
 	if (how == 1)
 		return broken(e);
 	for (size_t i = 0; i < MAX; i++)
-		if (!strcmp(store.uploads[i].path, path) &&
-		    (!keep || strcmp(store.uploads[i].id, keep) != 0))
+		if (store.uploads[i].there && !strcmp(store.uploads[i].path, path) &&
+		    (!keep || strcmp(store.uploads[i].id, keep) != 0)) {
 			store.uploads[i].there = false;
-	return how ? broken(e) : 0;
+			n++;
+		}
+	return how ? broken(e) : n;
 }
 
 static int do_look(void *s, const char *path, char etag[static UPLOAD_ETAG], uint64_t *ret_size,
@@ -263,6 +266,7 @@ static void reset(void)
 	memset(store.uploads, 0, sizeof(store.uploads));
 	store.calls = store.fails = store.ids = 0;
 	store.log[0] = 0;
+	store.is_slow = false;
 }
 
 static int read_text(void *arg, uint64_t off, void *buf, size_t n)
@@ -620,6 +624,36 @@ START_TEST(of_many_that_are_left_three_are_named)
 	ck_assert_str_eq(left.data,
 			 "5 uploads could not be removed (a call fails): 'f0' upload u1, "
 			 "'f1' upload u2, 'f2' upload u3, ...");
+	uploads_free(u);
+}
+END_TEST
+
+/* A sweep finds an upload whose answer was lost, but not one that the server has yet to begin. */
+START_TEST(an_upload_that_may_begin_later_is_named)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+
+	reset();
+	u = begin(true, 1);
+	store.fails = 1;
+	store.how = "a.";
+	ck_assert_int_eq(give(u, 0, "begun", 1, false, "xx", &e), -EIO);
+	uploads_undo(u, &left);
+	ck_assert_uint_eq(left.len, 0);
+	ck_assert_uint_eq(count(store.uploads), 0);
+	uploads_free(u);
+
+	reset();
+	u = begin(true, 1);
+	store.fails = 1;
+	store.how = "b.";
+	store.is_slow = true;
+	ck_assert_int_eq(give(u, 0, "later", 1, false, "xx", &e), -EIO);
+	uploads_undo(u, &left);
+	ck_assert_str_eq(left.data, "the store did not answer 1 request to begin an upload and may "
+				    "still carry it out: 'later'");
 	uploads_free(u);
 }
 END_TEST
