@@ -341,6 +341,9 @@ static void check_more(struct want *w, uint64_t *most)
 	w->checked = object_check(w->file->object, from, w->span.end, *most);
 	if (w->checked < w->span.end)
 		*most = 0;
+	/* What is there is not looked at again each time: a want may be about all of a large object. */
+	while (w->span.first < w->checked && object_has(w->file->object, w->span.first))
+		w->span.first++;
 }
 
 /* A request for wants[i] and what adjoins. False: nothing of it is missing. */
