@@ -71,6 +71,14 @@ static void send_entries(struct lister *l, bool more)
 	l->len = 0;
 }
 
+static int check_size(const char *name, const struct place_seen *seen, struct ckpt_err *e)
+{
+	return seen->size <= WIRE_SIZE_MAX
+		       ? 0
+		       : err_set(e, EFBIG, "'%.100s' has %llu bytes, more than can be read", name,
+				 (unsigned long long)seen->size);
+}
+
 static int add_entry(void *arg, const char *name, const struct place_seen *seen, struct ckpt_err *e)
 {
 	struct lister *l = arg;
@@ -83,6 +91,8 @@ static int add_entry(void *arg, const char *name, const struct place_seen *seen,
 
 	if (n > UINT16_MAX || sizeof(x) + n > WIRE_TEXT_MAX)
 		return err_set(e, ENAMETOOLONG, "a name of %zu bytes", n);
+	if (check_size(name, seen, e))
+		return -e->code;
 	memcpy(x.id, seen->id.v, sizeof(x.id));
 	if (l->len + sizeof(x) + n > WIRE_TEXT_MAX)
 		send_entries(l, true);
@@ -117,6 +127,8 @@ static void do_look(struct job *j)
 	struct ckpt_err e = { 0 };
 	int rc = store_look(j->store, j->text[0], &seen, &e);
 
+	if (rc > 0 && check_size(j->text[0], &seen, &e))
+		rc = -e.code;
 	if (rc < 0) {
 		server_error_from_thread(j->server, j->head.id, &e);
 		return;

@@ -115,6 +115,40 @@ START_TEST(a_descriptor_for_which_there_is_no_room_is_refused)
 }
 END_TEST
 
+/* ---- stores that lie ---- */
+
+static bool enormous(struct served *r)
+{
+	static const char head[] =
+		"HTTP/1.1 200 x\r\nETag: \"a\"\r\nContent-Length: 70368744177665\r\n\r\n";
+	static const char list[] = "<ListBucketResult><Contents><Key>d/x</Key><Size>70368744177665"
+				   "</Size><ETag>a</ETag></Contents></ListBucketResult>";
+
+	if (strcmp(r->method, "HEAD") != 0)
+		return answer(r, 200, "", list, strlen(list));
+	send_all(r->fd, head, strlen(head));
+	return false;
+}
+
+/* 64 TiB and a byte: the other side would refuse such a message. */
+START_TEST(what_is_too_large_to_be_read_is_an_error)
+{
+	static const char says[] = "'x' has 70368744177665 bytes, more than can be read";
+	const struct wire_head look = { .kind = WIRE_LOOK }, list = { .kind = WIRE_LIST };
+	char endpoint[64];
+
+	(void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u", server_start(enormous));
+	REQUIRE(!setenv("AWS_ENDPOINT_URL", endpoint, 1) && !setenv("AWS_ACCESS_KEY_ID", "a", 1) &&
+		!setenv("AWS_SECRET_ACCESS_KEY", "b", 1));
+	start_server(0);
+	ck_assert_uint_eq(open_place("s3://b/d"), 0);
+	ck_assert_uint_eq(ask(&look, "x", -1).n[0], EFBIG);
+	ck_assert_str_eq(text, says);
+	ck_assert_uint_eq(ask(&list, ".", -1).n[0], EFBIG);
+	ck_assert_str_eq(text, says);
+}
+END_TEST
+
 /* ---- what is forgotten ---- */
 
 static _Atomic unsigned asked;
