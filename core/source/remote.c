@@ -126,6 +126,22 @@ static struct dir *find_dir(struct tree *t, const char *path, bool single)
 	return NULL;
 }
 
+/* Of what is old nothing is of use any more. Under the lock. */
+static void drop_old(struct tree *t, uint64_t now)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < t->n_dirs; i++) {
+		struct dir *d = t->dirs[i];
+
+		if (now < d->until_ns)
+			t->dirs[kept++] = d;
+		else if (!--d->users)
+			dir_free(d);
+	}
+	t->n_dirs = kept;
+}
+
 /* Keeps a reference of its own, in place of an older listing. Out of memory: not. */
 static void keep_dir(struct tree *t, struct dir *d)
 {
@@ -134,6 +150,7 @@ static void keep_dir(struct tree *t, struct dir *d)
 
 	{
 		SCOPED_LOCK(&t->lock);
+		drop_old(t, clock_ns());
 		while (i < t->n_dirs &&
 		       (t->dirs[i]->single != d->single || strcmp(t->dirs[i]->path, d->path) != 0))
 			i++;
@@ -173,9 +190,10 @@ static int parse_entries(struct dir *d, char *text, size_t len, struct ckpt_err 
 		memcpy(&x, text + at, sizeof(x));
 		at += sizeof(x);
 		if (x.name > len - at || x.id_len > sizeof(x.id) || x.kind > PLACE_OTHER ||
-		    !VEC_ROOM(d->v, cap, d->n + 1))
-			return err_set(e, x.name > len - at ? EPROTO : ENOMEM,
-				       "an entry of a listing");
+		    x.size > WIRE_SIZE_MAX || !VEC_ROOM(d->v, cap, d->n + 1))
+			return err_set(
+				e, x.name > len - at || x.size > WIRE_SIZE_MAX ? EPROTO : ENOMEM,
+				"an entry of a listing");
 		/* Names go in front of what they came in, which is larger. */
 		memmove(text + out, text + at, x.name);
 		text[out + x.name] = 0;
