@@ -352,6 +352,25 @@ START_TEST(a_mesh_has_at_most_64_axes)
 }
 END_TEST
 
+/* Rules of nothing but names cost no comparisons, and have a bound of their own. */
+START_LONG_TEST(rules_are_bounded_in_number)
+{
+	struct buf b = BUF_INIT(64 << 20);
+	struct layout *l = NULL;
+	struct ckpt_err e = { 0 };
+
+	buf_str(&b, "mesh m=2\n");
+	for (size_t i = 0; i < (size_t)1 << 20; i++)
+		buf_str(&b, "a m:0\n");
+	ck_assert_msg(!layout_parse(b.data, b.len, "L", &l, &e), "%s", e.msg);
+	layout_free(l);
+	buf_str(&b, "a m:0\n");
+	ck_assert_int_eq(layout_parse(b.data, b.len, "L", &l, &e), -EFBIG);
+	ck_assert_str_eq(e.msg, "L:1048578: more than 1048576 rules");
+	buf_release(&b);
+}
+END_TEST
+
 static void check_bind_error(const char *text, const struct layout_tensor *t, size_t n,
 			     const char *msg)
 {

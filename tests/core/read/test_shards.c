@@ -735,6 +735,57 @@ START_LOOP_TEST(a_tower_of_shards_has_a_bound, 12)
 }
 END_TEST
 
+/* Each shard has one chunk of the tensor, and an index of 256 MiB, which is the most that one may have. */
+START_LONG_TEST(the_indexes_of_a_tensor_have_a_bound)
+{
+	enum { SHARDS = 17, LENGTH = 2 + (16 << 24) };
+	const uint64_t shape[] = { 2 * SHARDS };
+	uint64_t boxes[2 * SHARDS];
+	struct chunk_loc locs[SHARDS] = { { 0 } };
+	struct tensor_chunks t = { .fqn = "w",
+				   .fqn_len = 1,
+				   .dtype = CKPT_DTYPE_U8,
+				   .n_dims = 1,
+				   .shape = shape,
+				   .count = SHARDS,
+				   .boxes = boxes,
+				   .locs = locs };
+	struct tensor_reader *reader = NULL;
+	struct catalog_writer *w = NULL;
+	struct stage g = { 0 };
+	struct ckpt_err e = { 0 };
+	uint8_t entry[16] = { 0 };
+	uint32_t file, encoding;
+	int fd;
+
+	entry[8] = 2; /* the first two bytes */
+	put_file(dir_fd, "s", "", 0);
+	fd = openat(dir_fd, "s", O_WRONLY | O_CLOEXEC);
+	REQUIRE(fd >= 0 && !ftruncate(fd, (off_t)SHARDS * LENGTH)); /* full of holes */
+	REQUIRE(!catalog_writer_new(path, "test", "/", &w, &e));
+	REQUIRE(!catalog_add_source(w, "s", 1, &file, &e));
+	REQUIRE(!catalog_add_encoding(w, "shard:chunk=2:count=16777216:step=1:index=end/raw",
+				      &encoding, &e));
+	for (uint64_t i = 0; i < SHARDS; i++) {
+		boxes[2 * i] = 2 * i;
+		boxes[2 * i + 1] = 2;
+		locs[i] = (struct chunk_loc){
+			.file = file, .encoding = encoding, .offset = i * LENGTH, .length = LENGTH
+		};
+		REQUIRE(pwrite(fd, entry, 16, (off_t)(i * LENGTH + 2 + 16 * i)) == 16);
+	}
+	(void)close(fd);
+	make_old("s");
+	REQUIRE(!catalog_add_tensor(w, &t, &e) && !catalog_writer_finish(w, &g.catalog, &e));
+	catalog_writer_free(w);
+	stage_open(&g);
+	ck_assert_int_eq(open_tensor(&g, &reader, &e), -EFBIG);
+	ck_assert_msg(strstr(e.msg, "the indexes of the tensor's shards are more than 4 GiB"), "%s",
+		      e.msg);
+	stage_close(&g);
+}
+END_TEST
+
 /* What is kept of a tensor is only a hint: whatever it says, no byte beyond a file is read. */
 START_TEST(records_may_say_anything)
 {
