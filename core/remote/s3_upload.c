@@ -244,7 +244,7 @@ static int payload_of(const struct s3 *s, const struct upload_bytes *b, char ret
 }
 
 static int send(struct s3 *s, const char *path, const char *query, const struct upload_bytes *b,
-		const char *type, bool only_new, char *etag, struct ckpt_err *e)
+		const char *type, bool only_new, char *etag, unsigned *lost, struct ckpt_err *e)
 {
 	char payload[65], md5[BASE64_ENCODE_RAW_LENGTH(MD5_DIGEST_SIZE) + 1];
 	struct ask a = { .s = s, .query = query, .bytes = b, .etag = etag, .proves = true };
@@ -260,7 +260,8 @@ static int send(struct s3 *s, const char *path, const char *query, const struct 
 				       .type = type,
 				       .md5 = md5,
 				       .payload = payload };
-	rc = ask(&a, path, &(struct ask_how){ .stall_ms = PART_STALL_MS, .cancel = b->cancel },
+	rc = ask(&a, path,
+		 &(struct ask_how){ .stall_ms = PART_STALL_MS, .cancel = b->cancel, .lost = lost },
 		 NULL, e);
 	if (!rc && !*etag)
 		rc = err_set(e, EIO, "'%s': the server did not return an ETag for what it stored",
@@ -271,9 +272,10 @@ static int send(struct s3 *s, const char *path, const char *query, const struct 
 static const char binary[] = "application/octet-stream";
 
 static int s3_put(void *store, const char *path, const struct upload_bytes *b, bool only_new,
-		  char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+		  char etag[static UPLOAD_ETAG], unsigned *ret_lost, struct ckpt_err *e)
 {
-	return send(s3_of(store), path, "", b, binary, only_new, etag, e);
+	*ret_lost = 0;
+	return send(s3_of(store), path, "", b, binary, only_new, etag, ret_lost, e);
 }
 
 static int s3_part(void *store, const char *path, const char *id, unsigned number,
@@ -284,7 +286,8 @@ static int s3_part(void *store, const char *path, const char *id, unsigned numbe
 
 	(void)snprintf(before, sizeof(before), "partNumber=%u&uploadId=", number);
 	query = id_query(before, id);
-	return query ? send(s3_of(store), path, query, b, NULL, false, etag, e) : err_nomem(e);
+	return query ? send(s3_of(store), path, query, b, NULL, false, etag, NULL, e)
+		     : err_nomem(e);
 }
 
 /* ---- uploads ---- */

@@ -20,7 +20,7 @@ enum state {
 	BEGINNING, /* a thread is at it */
 	OPEN,	   /* a multipart upload with an id */
 	HELD,	   /* in memory */
-	UNKNOWN,   /* the answer of its commit was lost, and nothing could be learnt */
+	UNKNOWN,   /* the answer of its commit was lost; it may be there, or appear later */
 	VISIBLE,
 	GONE, /* aborted or removed */
 };
@@ -33,6 +33,7 @@ struct object {
 	bool doubtful; /* there may be uploads of it whose ids were lost */
 	unsigned lost; /* requests that may still begin one */
 	bool comes_last;
+	bool late; /* if UNKNOWN, and it is not there: a request may still make it visible */
 	struct upload_done *parts; /* by number; etag NULL: not there */
 	size_t n_parts;		   /* room in parts */
 	size_t most, last;	   /* the highest number so far; the last one, 0: not known yet */
@@ -421,12 +422,13 @@ static int show(struct uploads *u, struct object *x, struct ckpt_err *e)
 	struct upload_bytes b = { .read = read_held, .arg = x };
 	char etag[UPLOAD_ETAG] = "";
 	enum found found;
+	unsigned lost = 0;
 	int rc;
 
 	if (x->state == HELD) {
 		b.len = x->parts[0].len;
 		memcpy(b.md5, x->parts[0].md5, sizeof(b.md5));
-		rc = u->ops->put(u->store, x->path, &b, u->o.only_new, etag, e);
+		rc = u->ops->put(u->store, x->path, &b, u->o.only_new, etag, &lost, e);
 	} else
 		rc = u->ops->complete(u->store, x->path, x->id, x->parts, x->last, u->o.only_new,
 				      etag, e);
@@ -440,7 +442,8 @@ static int show(struct uploads *u, struct object *x, struct ckpt_err *e)
 		x->state = VISIBLE;
 		return 0;
 	}
-	if (found == FOUND_UNKNOWN && rc != -EACCES)
+	x->late = lost;
+	if ((found == FOUND_UNKNOWN && rc != -EACCES) || (found == FOUND_NONE && lost))
 		x->state = UNKNOWN;
 	if (rc == -EEXIST)
 		return err_set(e, EEXIST, "'%s' has meanwhile been created by somebody else",
@@ -568,6 +571,8 @@ static int withdraw(struct uploads *u, struct object *x, struct ckpt_err *e)
 		rc = u->ops->abort(u->store, x->path, x->id, e);
 	if (!rc && found == FOUND_UNKNOWN)
 		rc = err_set(e, EIO, "it may have become visible");
+	else if (!rc && found == FOUND_NONE && x->late)
+		rc = err_set(e, EIO, "the store may still make it visible");
 	if (!rc && x->state != HELD && x->state != FRESH)
 		x->state = GONE;
 	return rc;

@@ -19,8 +19,9 @@
  * (UPLOADS_REMOVED_FIRST); the new ones appear, several at a time; old ones that are left are
  * removed (UPLOADS_REMOVED); those named by UPLOADS_COMES_LAST appear one after another. If a step
  * fails, what has appeared is removed again: the last of UPLOADS_COMES_LAST, the commit point, before
- * all others, which stay if it may still be visible, so that no part of a checkpoint is. A request whose answer is lost is decided by looking
- * at the object: its ETag is that of the MD5 of the parts, or it is not ours.
+ * all others, which stay if it may still be visible, so that no part of a checkpoint is. A request whose
+ * answer is lost is decided by looking at the object: its ETag is that of the MD5 of the parts, or it is
+ * not ours. If it is not there, it may still appear: a store may be slow.
  *
  * Private to core/remote.
  *
@@ -79,8 +80,10 @@ struct upload_begun {
  * upload. ETags are without their quotes.
  */
 struct upload_ops {
+	/* *ret_lost: set in any case: requests that were sent and not answered, which the store may carry
+	 * out later. */
 	int (*put)(void *store, const char *path, const struct upload_bytes *b, bool only_new,
-		   char etag[static UPLOAD_ETAG], struct ckpt_err *e);
+		   char etag[static UPLOAD_ETAG], unsigned *ret_lost, struct ckpt_err *e);
 	/* *ret is set in any case. */
 	int (*begin)(void *store, const char *path, struct upload_begun *ret,
 		     const atomic_bool *cancel, struct ckpt_err *e);

@@ -591,7 +591,7 @@ static bool is_there(const struct store *s, const char *path, uint64_t *ret_size
 }
 
 static int dir_put(void *store, const char *path, const struct upload_bytes *b, bool only_new,
-		   char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+		   char etag[static UPLOAD_ETAG], unsigned *ret_lost, struct ckpt_err *e)
 {
 	const struct store *s = store;
 	bool lost = request(s->net, "put", path, 0, b->len);
@@ -601,6 +601,7 @@ static int dir_put(void *store, const char *path, const struct upload_bytes *b, 
 	SCOPED_LOCK(&made.lock);
 	struct made *x;
 
+	*ret_lost = lost;
 	if (!rc && only_new && is_there(s, path, &size))
 		rc = err_set(e, EEXIST, "there is one");
 	if (!rc)

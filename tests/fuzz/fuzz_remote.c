@@ -272,10 +272,11 @@ static void upload(struct store *s)
 	struct upload_begun begun = { 0 };
 	struct ckpt_err e = { 0 };
 	uint64_t size;
+	unsigned lost;
 
 	if (!ops)
 		return;
-	check(ops->put(s, "p", &b, true, etag, &e), &e);
+	check(ops->put(s, "p", &b, true, etag, &lost, &e), &e);
 	e = (struct ckpt_err){ 0 };
 	if (!ops->begin(s, "q", &begun, NULL, &e)) {
 		const struct upload_done part = { .len = READ, .etag = etag };

@@ -1201,6 +1201,7 @@ static int write_something(enum what what, char gives[static UPLOAD_ETAG],
 	char one[] = "a&b", two[] = "c<d";
 	const struct upload_done parts[] = { { .len = 5, .etag = one }, { .len = 5, .etag = two } };
 	uint64_t size = 0;
+	unsigned lost;
 	int rc;
 
 	gives[0] = 0;
@@ -1209,7 +1210,7 @@ static int write_something(enum what what, char gives[static UPLOAD_ETAG],
 	case PUT_NEW:
 	case PUT_BROKEN:
 		hello.read = what == PUT_BROKEN ? read_broken : read_hello;
-		rc = ops->put(store, "k", &hello, what == PUT_NEW, gives, e);
+		rc = ops->put(store, "k", &hello, what == PUT_NEW, gives, &lost, e);
 		break;
 	case BEGIN:
 		rc = ops->begin(store, "k", begun, NULL, e);
@@ -1338,7 +1339,7 @@ END_TEST
 static const struct {
 	const char *xml;
 	unsigned status; /* of the abort */
-	int rc; /* or the number of uploads */
+	int rc;		 /* or the number of uploads */
 	const char *log, *says;
 } sweeps[] = {
 	{ UPLOADS_OF(""), 404, 0, "", "" },

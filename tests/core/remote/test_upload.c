@@ -34,7 +34,7 @@ static struct {
 	unsigned fails;	 /* this call is the first of the script, from 1; 0: none */
 	const char *how; /* for each call: '.': works, 'b': fails before its effect, 'a': after it;
 			    the last stands for all that follow */
-	bool is_slow;	 /* a request to begin that fails before its effect has it later */
+	bool is_slow; /* a request to begin or to put that fails before its effect has it later */
 	char log[4096];
 } store = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -90,13 +90,14 @@ static void must(bool ok)
 }
 
 static int do_put(void *s, const char *path, const struct upload_bytes *b, bool only_new,
-		  char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+		  char etag[static UPLOAD_ETAG], unsigned *ret_lost, struct ckpt_err *e)
 {
 	SCOPED_LOCK(&store.lock);
 	int how = call("put", path);
 	struct thing *x = find(store.objects, path, NULL);
 
 	(void)s;
+	*ret_lost = how == 2 || (how && store.is_slow);
 	if (how == 1)
 		return broken(e);
 	if (x && only_new)
@@ -119,7 +120,7 @@ static int do_begin(void *s, const char *path, struct upload_begun *ret, const a
 
 	(void)s;
 	(void)cancel;
-	*ret = (struct upload_begun){ .lost = how == 2 || store.is_slow };
+	*ret = (struct upload_begun){ .lost = how == 2 || (how && store.is_slow) };
 	if (how == 1)
 		return broken(e);
 	x = make(store.uploads, path);
@@ -487,7 +488,7 @@ END_TEST
  * undo's look and removal. */
 static const struct {
 	const char *how, *why; /* why: of what is left; NULL: nothing is */
-	bool visible;
+	bool visible, is_slow;
 } points[] = {
 	{ "aa.", NULL, false },				/* it was there, and is removed */
 	{ "bb.", NULL, false },				/* it was not */
@@ -495,6 +496,9 @@ static const struct {
 	{ "aab.", "it may have become visible", true }, /* although a removal would work */
 	{ "aa.b.", "a call fails", true },		/* there, and cannot be removed */
 	{ "b", "it may have become visible", false },	/* not there, which nobody knows */
+	{ "b.", NULL, false },				/* refused */
+	{ "b.", "the store may still make it visible", false, true }, /* not there yet */
+	{ "bb.", "the store may still make it visible", false, true },
 };
 
 START_LOOP_TEST(while_the_commit_point_may_be_visible_the_rest_stays, ARRAY_LEN(points))
@@ -507,6 +511,7 @@ START_LOOP_TEST(while_the_commit_point_may_be_visible_the_rest_stays, ARRAY_LEN(
 	reset();
 	store.fails = 9;
 	store.how = points[_i].how;
+	store.is_slow = points[_i].is_slow;
 	u = begin(true, 4);
 	ck_assert_int_eq(write_all(u, &e), -EIO);
 	ck_assert_ptr_nonnull(strstr(store.log, "put .metadata\nlook .metadata\n"));
