@@ -456,18 +456,19 @@ test_the_daemon_is_confined() {
   cat m/tensors/* >/dev/null
 }
 
-# A hub that nobody named: what is said to it is in `caught`, and its port in `trap`.
-set_trap() {
+# A hub that nobody named: what is said to it is in `caught`.
+set_trap() { # the port is in $port
   python3 -c 'import os, socket
 s = socket.create_server(("127.0.0.1", 0))
-open("trap.new", "w").write(str(s.getsockname()[1]))
-os.rename("trap.new", "trap")
+open("port.new", "w").write(str(s.getsockname()[1]))
+os.rename("port.new", "port")
 while True:
     c = s.accept()[0]
     open("caught", "ab").write(c.recv(65536))
     c.close()' &
   trapper=$!
-  wait_until test -e trap
+  wait_until test -e port
+  port=$(<port)
 }
 smuggled() { grep -qsx "smuggled $2" "/proc/$1"/task/*/comm; }
 
@@ -483,7 +484,7 @@ test_a_daemon_that_is_taken_over_sends_the_token_nowhere() {
   ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -I"$HERE/../../core" -I"$HERE/../../core/include" -o smuggle.so "$HERE/smuggle.c"
   mkdir m
   # The token is in the environment of ckptfs-fetch.
-  LD_PRELOAD=$PWD/smuggle.so SMUGGLE=http://127.0.0.1:$(<trap) ckptfs mount "$address" m -o "cache_dir=none,sandbox=$1"
+  LD_PRELOAD=$PWD/smuggle.so SMUGGLE=http://127.0.0.1:$port ckptfs mount "$address" m -o "cache_dir=none,sandbox=$1"
   d=$(daemon_of m)
   kill -USR2 "$d"
   wait_until smuggled "$d" 1
