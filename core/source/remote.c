@@ -778,8 +778,12 @@ int remote_open(const char *address, const struct place_options *o, struct place
 
 void place_expect(const char *address, const struct place_options *o)
 {
-	if (place_is_remote(address))
-		rplace_expect(address, o);
+	const struct link_key key = key_of(o);
+
+	if (!place_is_remote(address))
+		return;
+	link_expect(&key);
+	rplace_expect(address, o);
 }
 
 void place_rest(void)

@@ -54,6 +54,8 @@ void link_put(struct link *l);
  * link's again. No more links are started: the caller is about to give up the right to. From now on
  * the fetchers open only what they were told of before; see remote/seal.h. */
 void link_rest(void);
+/* A link with that key may be needed after link_rest, which starts it if none runs then. */
+void link_expect(const struct link_key *key);
 /* The text of a WIRE_OPEN, which may be sent again after link_rest, also for other addresses of the same
  * server, bucket or repository. */
 void link_may_open(bool anonymous, const char *text, size_t len);

@@ -84,6 +84,8 @@ static struct {
 	LIST(struct link) all;
 	struct opening *openings; /* not changed once it is sealed */
 	size_t n_openings, cap_openings;
+	struct link_key *expected; /* of links that may be needed then */
+	size_t n_expected, cap_expected;
 	atomic_bool sealed; /* by link_rest: none may be started, because that may be forbidden */
 } links = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -847,11 +849,11 @@ static int start(const struct link_key *key, struct link **ret, struct ckpt_err 
 	return rc;
 }
 
-static bool is_key(const struct link *l, const struct link_key *k)
+static bool is_same_key(const struct link_key *a, const struct link_key *b)
 {
-	return l->key.cache_size == k->cache_size && l->key.memory == k->memory &&
-	       l->key.retry_ms == k->retry_ms &&
-	       !strcmp(l->cache_dir, k->cache_dir ? k->cache_dir : "");
+	return a->cache_size == b->cache_size && a->memory == b->memory &&
+	       a->retry_ms == b->retry_ms &&
+	       !strcmp(a->cache_dir ? a->cache_dir : "", b->cache_dir ? b->cache_dir : "");
 }
 
 /* One that runs; NULL: none. */
@@ -860,7 +862,7 @@ static struct link *find_link(const struct link_key *key)
 	SCOPED_LOCK(&links.lock);
 
 	LIST_EACH (l, &links.all)
-		if (is_key(l, key) && l->owner == getpid() && !l->down) {
+		if (is_same_key(&l->key, key) && l->owner == getpid() && !l->down) {
 			l->users++;
 			return l;
 		}
@@ -982,9 +984,33 @@ static void rest(struct link *l)
 	seal(l);
 }
 
+void link_expect(const struct link_key *key)
+{
+	autofree char *dir = key->cache_dir ? strdup(key->cache_dir) : NULL;
+	struct link_key k = *key;
+	SCOPED_LOCK(&links.lock);
+
+	for (size_t i = 0; i < links.n_expected; i++)
+		if (is_same_key(&links.expected[i], key))
+			return;
+	/* Out of memory: what needs it will be an error. */
+	if ((key->cache_dir && !dir) || !VEC_ROOM_WITHIN(links.expected, links.cap_expected,
+							 links.n_expected + 1, MAX_OPENINGS))
+		return;
+	k.cache_dir = steal_ptr(&dir);
+	links.expected[links.n_expected++] = k;
+}
+
 /* Without the lock: a receiver may need it to end. */
 void link_rest(void)
 {
+	/* They stay until the process ends. One that cannot be started is an error when it is needed. */
+	for (size_t i = 0; i < links.n_expected; i++) {
+		struct ckpt_err ignored;
+		struct link *l;
+
+		(void)link_get(&links.expected[i], &l, &ignored);
+	}
 	links.sealed = true;
 	LIST_EACH (l, &links.all)
 		rest(l);

@@ -419,6 +419,20 @@ static void may_read_linked(struct mount *m, const char *dir)
 	}
 }
 
+/* A file is opened by way of its directory. */
+static void may_list_parent(struct mount *m, const char *path)
+{
+	autofree char *dir = strdup(path);
+	char *slash = dir ? strrchr(dir, '/') : NULL;
+	struct stat st;
+
+	if (!dir || stat(path, &st) || S_ISDIR(st.st_mode))
+		return;
+	if (slash)
+		slash[slash == dir] = 0;
+	sandbox_allow_list(&m->rules, slash ? dir : ".");
+}
+
 /* "lora=DIR[:SCALE]", "overlay=PATH": what each checkpoint of a run will open. */
 static void may_read_merged(struct mount *m, const char *word)
 {
@@ -430,12 +444,15 @@ static void may_read_merged(struct mount *m, const char *word)
 
 		if (strncmp(word, names[i], strlen(names[i])) != 0)
 			continue;
-		path = strdup(word + strlen(names[i]));
+		word += strlen(names[i]);
+		path = strdup(word + (strncmp(word, "file://", 7) ? 0 : 7));
 		colon = path ? strrchr(path, ':') : NULL;
 		if (colon && access(path, F_OK))
 			*colon = 0;
-		if (path)
+		if (path) {
 			may_read_linked(m, path);
+			may_list_parent(m, path);
+		}
 	}
 }
 
@@ -515,12 +532,14 @@ static bool has_fetcher(const struct mount *m)
 
 	if (text_is_address(m->source) || ckpt_others(m->ckpt, is_in_store, NULL))
 		return true;
-	for (size_t i = 0; (x = ckpt_option(i)); i++) {
-		const char *path = options_get(m->opts, x->name);
+	for (size_t i = 0; (x = ckpt_option(i)); i++)
+		for (size_t k = 0; x->tree && m->opts->open && m->opts->open[k]; k++) {
+			const char *word = m->opts->open[k];
+			size_t n = strlen(x->name);
 
-		if (path && x->form == CKPT_OPTION_FILE && text_is_address(path))
-			return true;
-	}
+			if (!strncmp(word, x->name, n) && word[n] == '=' && strstr(word, "://"))
+				return true;
+		}
 	return false;
 }
 

@@ -138,6 +138,11 @@ void sandbox_allow_read(struct sandbox *s, const char *path)
 	allow(s, path, FS_READ);
 }
 
+void sandbox_allow_list(struct sandbox *s, const char *dir)
+{
+	allow(s, dir, FS_READ_DIR);
+}
+
 void sandbox_allow_write(struct sandbox *s, const char *dir)
 {
 	allow(s, dir, FS_MAKE);

@@ -176,6 +176,22 @@ test_a_patch_changes_elements() {
     ckptfs ls base -o "overlay=patch/$1"
 }
 
+# It is opened with each step, by a daemon that is confined; and if it is at an address, by a ckptfs-fetch that was started
+# before that.
+cases_a_patch_changes_each_checkpoint_of_a_run() { printf '%s\n' patch/trl.safetensors patch/prime file://; }
+test_a_patch_changes_each_checkpoint_of_a_run() {
+  local patch=$1
+  cp -r "$(tuned)/." .
+  merge patch patch base want
+  mkdir run
+  mv base run/step-1
+  aged patch run
+  [[ $1 != file:// ]] || patch=file://$PWD/patch/trl.safetensors
+  mount_at m run -o "sandbox=on,overlay=$patch,cache_dir=$PWD/cache"
+  mount_at want-m want
+  same_tree m/step-1 want-m || fail "$(cat m/.ckptfs/log)"
+}
+
 # A file of a few bytes stands for as many pairs as there are elements.
 test_pairs_have_a_bound() {
   local name

@@ -547,6 +547,10 @@ static void allow_some(void)
 	sandbox_allow_read(&inside, path);
 	(void)snprintf(path, sizeof(path), "%s/one", dir);
 	sandbox_allow_read(&inside, path);
+	(void)snprintf(path, sizeof(path), "%s/list", dir);
+	sandbox_allow_list(&inside, path);
+	(void)snprintf(path, sizeof(path), "%s/list/one", dir);
+	sandbox_allow_read(&inside, path);
 	(void)snprintf(path, sizeof(path), "%s/write", dir);
 	sandbox_allow_write(&inside, path);
 	(void)snprintf(path, sizeof(path), "%s/file", dir);
@@ -559,7 +563,9 @@ static void make_some(void)
 {
 	REQUIRE(!mkdirat(dir_fd, "read", 0777) && !mkdirat(dir_fd, "write", 0777) &&
 		!mkdirat(dir_fd, "else", 0777) && !mkdirat(dir_fd, "read/below", 0777) &&
-		!mkdirat(dir_fd, "write/below", 0777));
+		!mkdirat(dir_fd, "write/below", 0777) && !mkdirat(dir_fd, "list", 0777));
+	put_file(dir_fd, "list/one", "x", 1);
+	put_file(dir_fd, "list/other", "x", 1);
 	put_file(dir_fd, "read/x", "x", 1);
 	put_file(dir_fd, "read/below/x", "x", 1);
 	put_file(dir_fd, "write/x", "x", 1);
@@ -586,6 +592,11 @@ static const struct path_row {
 	{ MAKE, "read/new", NULL, EACCES, 1 },
 	{ REMOVE, "read/x", NULL, EACCES, 1 },
 	{ RUN, "read/x", NULL, EACCES, 1 },
+	{ LIST, "list", NULL, 0, 1 },
+	{ READ, "list/one", NULL, 0, 1 },
+	{ READ, "list/other", NULL, EACCES, 1 },
+	{ WRITE, "list/other", NULL, EACCES, 1 },
+	{ MAKE, "list/new", NULL, EACCES, 1 },
 	{ READ, "one", NULL, 0, 1 },
 	{ WRITE, "one", NULL, EACCES, 1 },
 	{ CUT, "one", NULL, EACCES, 3 },
