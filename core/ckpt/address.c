@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 __attribute__((format(printf, 2, 3))) static void append(struct ckpt_err *e, const char *text, ...)
 {

@@ -10,7 +10,6 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/io.h"
 #include "base/vec.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/integrity.h"

@@ -8,8 +8,6 @@
 #include "ckpt/ckpt_internal.h"
 #include "tree/view.h"
 
-#include <string.h>
-
 enum { MAX_INFO = 64 << 20, MAX_LISTED = 1000 };
 
 static void put_fault(struct json_out *j, const char *kind, const char *fqn, size_t len,

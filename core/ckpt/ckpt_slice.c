@@ -4,7 +4,6 @@
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "read/tensor_read.h"
-#include "tree/view.h"
 #include <ckptfs/ckpt.h>
 
 /* Resolves the bounds of a struct ckpt_slice. */

@@ -14,7 +14,6 @@
 #include "tensor/vtensor.h"
 #include "tree/view.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- names ---- */

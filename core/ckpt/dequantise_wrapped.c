@@ -25,7 +25,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_TEXT ((uint32_t)1 << 20) /* of an object; they have some hundred bytes */

@@ -10,17 +10,7 @@
 #include "ckpt/lora.h"
 #include "ckpt/overlay.h"
 #include "ckpt/peek.h"
-#include "index/catalog_query.h"
-#include "model/chunkmap.h"
 #include "read/fetch.h"
-#include "read/tensor_read.h"
-#include "source/files.h"
-#include "tensor/vtensor.h"
-
-#include <errno.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
 

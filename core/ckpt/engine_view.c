@@ -19,7 +19,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define DEFAULT_SHARD ((uint64_t)5000000000) /* the default "5GB" of save_pretrained */
 #define MAX_RULES     ((size_t)4 << 20)	     /* bytes of a renaming rules file */

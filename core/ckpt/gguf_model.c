@@ -20,7 +20,6 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_TEXT ((size_t)1 << 20) /* of the recipe, and of config.json */

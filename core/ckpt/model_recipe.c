@@ -11,9 +11,7 @@
 #include "format/megatron/megatron_args.h"
 #include "index/catalog_query.h"
 #include "read/fetch.h"
-#include "tree/view.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */

@@ -7,7 +7,6 @@
 #include "base/err.h"
 #include "base/vec.h"
 #include "ckpt/ckpt_internal.h"
-#include "read/fetch.h"
 #include "source/files.h"
 #include "source/place.h"
 #include "source/source.h"

@@ -10,7 +10,6 @@
 #include "page/live_page.h"
 #include "tree/view.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- nodes ---- */

@@ -14,7 +14,6 @@
 #include "tree/view.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */

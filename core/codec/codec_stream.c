@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "codec/codec_stream.h"
 
-#include "base/err.h"
 #include "codec/stage.h"
 
 #include <stdlib.h>

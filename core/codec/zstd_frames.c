@@ -6,7 +6,6 @@
 #include "base/checked.h"
 
 #include <stdbool.h>
-#include <string.h>
 #include <zstd.h>
 
 enum {

@@ -10,7 +10,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define OPEN UINT32_MAX /* goes into the file being filled, not numbered yet */
 

@@ -10,7 +10,6 @@
  * of llama.cpp; modeling_deepseek_v{2,3}.py of transformers 5; DeepSeek's own modeling_deepseek.py,
  * whose scale of attention with yarn transformers has for V3 only.
  */
-#include "base/err.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"
 #include "gguf/gguf_write.h"

@@ -6,7 +6,6 @@
  * Sources: conversion/gemma.py and src/models/gemma{2,3}.cpp of llama.cpp; configuration_gemma{2,3}.py
  * and modeling_gemma{2,3}.py of transformers 5.
  */
-#include "base/err.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"
 #include "gguf/gguf_write.h"

@@ -6,7 +6,6 @@
  * Sources: conversion/glm.py, src/models/glm4{,-moe}.cpp of llama.cpp; modeling_glm4{,_moe}.py of
  * transformers 5.
  */
-#include "base/err.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"
 #include "gguf/gguf_write.h"

@@ -5,7 +5,6 @@
  * Sources: conversion/gpt_oss.py and src/models/openai-moe.cpp of llama.cpp; modeling_gpt_oss.py of
  * transformers 5, whose experts have the constants 1.702 and 7.
  */
-#include "base/err.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"
 #include "gguf/gguf_write.h"

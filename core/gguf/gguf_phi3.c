@@ -7,8 +7,6 @@
  * Sources: conversion/phi.py and src/models/phi3.cpp of llama.cpp; configuration_phi3.py and
  * modeling_rope_utils.py of transformers 5.
  */
-#include "base/checked.h"
-#include "base/err.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"
 #include "gguf/gguf_write.h"

@@ -7,8 +7,6 @@
  * Sources: conversion/qwen.py, src/models/{qwen3next,qwen35,qwen35moe}.cpp of llama.cpp;
  * modeling_qwen3_{next,5,5_moe}.py of transformers 5.
  */
-#include "base/checked.h"
-#include "base/err.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"
 #include "gguf/gguf_write.h"

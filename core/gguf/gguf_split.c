@@ -4,8 +4,6 @@
 #include "base/err.h"
 #include "gguf/gguf_tokens_internal.h"
 
-#include <string.h>
-
 #define SPACE "\xe2\x96\x81" /* U+2581, what SentencePiece writes for a blank */
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"

@@ -8,7 +8,6 @@
  * modeling_{granite,granitemoe,cohere,smollm3,olmo2,olmo3}.py of transformers 5.
  */
 #include "base/checked.h"
-#include "base/err.h"
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"
 #include "gguf/gguf_write.h"

@@ -4,7 +4,6 @@
 #include "base/err.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /*
  * All chunks of a tensor are one row, not one row each: tensors are looked up, written and hashed

@@ -7,7 +7,6 @@
 #include "layout/layout_internal.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 bool layout_number(const char *s, uint64_t max, uint64_t *ret)

@@ -9,9 +9,7 @@
 #include "base/vec.h"
 #include <ckptfs/ckpt_report.h>
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

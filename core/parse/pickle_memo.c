@@ -6,7 +6,6 @@
 #include "base/vec.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>

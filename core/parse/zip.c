@@ -7,7 +7,6 @@
 #include "base/err.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum {
 	FLAG_STREAMED = 1 << 3,

@@ -16,7 +16,6 @@
 #include "read/fetch_internal.h"
 #include "source/files.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

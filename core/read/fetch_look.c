@@ -5,8 +5,6 @@
 #include "read/fetch_internal.h"
 #include "tensor/vtensor.h"
 
-#include <stdlib.h>
-
 /* Items are scattered: on storage with latency, throughput depends on the number of requests in
  * flight. */
 enum {

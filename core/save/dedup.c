@@ -9,7 +9,6 @@
 #include "model/dtype.h"
 #include "save/idtable.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

@@ -14,7 +14,6 @@
 #include "save/chunk_index.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { FEW_PAIRS = 64 }; /* fewer are not worth sorting */
 

@@ -17,7 +17,6 @@
 #include <ckptfs/ckpt_plan.h>
 
 #include <stdlib.h>
-#include <string.h>
 
 struct kept_plan {
 	struct arena a;

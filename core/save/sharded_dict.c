@@ -9,7 +9,6 @@
 #include "save/checkpointable.h"
 #include "save/idtable.h"
 
-#include <string.h>
 #include <xxhash.h>
 
 struct ckpt_sharded_dict {

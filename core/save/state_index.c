@@ -6,7 +6,6 @@
 #include "base/text.h"
 #include "save/checkpointable.h"
 
-#include <string.h>
 #include <xxhash.h>
 
 struct wanted {

@@ -6,7 +6,6 @@
  */
 #include "source/remote_internal.h"
 
-#include "base/arena.h"
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"

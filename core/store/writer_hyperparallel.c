@@ -12,7 +12,6 @@
 #include <ckptfs/ckpt_plan.h>
 
 #include <stdlib.h>
-#include <string.h>
 
 #define METADATA_CEILING ((size_t)4 << 30) /* bytes */
 

@@ -13,7 +13,6 @@
 #include <ckptfs/ckpt_plan.h>
 
 #include <stdlib.h>
-#include <string.h>
 
 #define DEFAULT_SHARD ((uint64_t)5000000000) /* as save_pretrained's "5GB" */
 #define INDEX_CEILING ((size_t)4 << 30)	     /* bytes */

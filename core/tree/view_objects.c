@@ -11,7 +11,6 @@
 #include "tree/view_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static const char suffix[] = ".json";
 

@@ -11,10 +11,8 @@
 #include "base/text.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
 	REQUEST_MAX_BYTES = 64 << 20,

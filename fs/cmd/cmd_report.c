@@ -7,8 +7,6 @@
 #include "base/progress.h"
 #include <ckptfs/ckpt_report.h>
 
-#include <stdlib.h>
-
 #define DEFAULT_FILE "report.html"
 
 /* ---- the page ---- */

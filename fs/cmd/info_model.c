@@ -7,7 +7,6 @@
 #include "base/checked.h"
 #include "base/text.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

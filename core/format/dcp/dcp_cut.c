@@ -7,7 +7,6 @@
  * is the same in all items. (torchao/optim/subclass_8bit.py, _4bit.py, _fp8.py; before,
  * prototype/low_bit_optim/.)
  */
-#include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"

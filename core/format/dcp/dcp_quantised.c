@@ -14,7 +14,6 @@
 #include "index/catalog_build.h"
 #include "source/source.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,7 +13,6 @@
 #include "source/place.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define MAX_MEMORY ((size_t)2 << 30) /* bytes for the description of a checkpoint */
 

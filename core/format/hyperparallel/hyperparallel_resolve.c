@@ -9,7 +9,6 @@
 #include "base/io.h"
 #include "base/text.h"
 #include "format/dcp/dcp_records.h"
-#include "format/format.h"
 #include "format/hyperparallel/hyperparallel_file.h"
 #include "format/raw_chunks.h"
 #include "index/catalog_build.h"

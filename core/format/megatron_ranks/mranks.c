@@ -7,12 +7,10 @@
  */
 #include "format/megatron_ranks/mranks.h"
 
-#include "index/catalog_build.h"
 #include "source/place.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define MAX_MEMORY ((size_t)2 << 30) /* bytes for the description of a checkpoint */
 

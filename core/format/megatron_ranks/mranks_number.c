@@ -14,7 +14,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The things of one kind in one stage: what precedes their number in the name, and how many. */
 struct tally {

@@ -16,8 +16,6 @@
 #include "base/text.h"
 #include "base/vec.h"
 #include "format/megatron_ranks/mranks.h"
-#include "index/catalog_build.h"
-#include "source/source.h"
 
 #include <stdio.h>
 #include <stdlib.h>
