@@ -242,7 +242,8 @@ int average_of_run(struct place *place, const char *root, const struct ckpt_opts
 	return 0;
 }
 
-int average_of_one(const char *text, struct average_plan *ret, struct ckpt_err *e)
+/* The plan of a checkpoint. */
+static int plan_of_one(const char *text, struct average_plan *ret, struct ckpt_err *e)
 {
 	double decay;
 	uint32_t n;
@@ -446,7 +447,7 @@ static int derive_all(struct averager *a)
 int average_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct average_plan *p = &eng->average;
-	int rc = p->n ? 0 : average_of_one(o->average, p, e);
+	int rc = p->n ? 0 : plan_of_one(o->average, p, e);
 	autofree const struct engine **of = calloc(p->n + 1, sizeof(*of));
 	double *weights = arena_array(&eng->computed.mem, p->n, sizeof(*weights));
 	struct averager a = { .eng = eng,

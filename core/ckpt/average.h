@@ -45,8 +45,6 @@ void average_release(struct average_plan *p);
  */
 int average_of_run(struct place *place, const char *root, const struct ckpt_opts *o,
 		   struct average_plan *ret, char **ret_base, struct ckpt_err *e);
-/* Of a checkpoint. */
-int average_of_one(const char *text, struct average_plan *ret, struct ckpt_err *e);
 
 /* Opens the others of eng->average and adds the averages to the catalog. */
 int average_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/verdict.h"
 
+#include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -19,7 +20,22 @@
 #define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
 #define LIKE_IT	   2			/* names that a recipe must find to be mentioned */
 
-const char *const verdict_face[N_VERDICTS] = { "hf", "gguf", "pt", "safetensors" };
+enum face { OF_HF, OF_GGUF, OF_PT, OF_SAFETENSORS, N_OF };
+static const char *const face_names[N_OF] = { "hf", "gguf", "pt", "safetensors" };
+
+struct verdict {
+	enum ckpt_serves serves;
+	struct buf text;
+};
+#define VERDICT_INIT \
+	{ \
+		.text = BUF_INIT(4096) \
+	}
+
+static void verdict_release(struct verdict *v)
+{
+	buf_release(&v->text);
+}
 
 static void add_name(struct buf *b, const char *name, size_t len)
 {
@@ -431,17 +447,21 @@ static void judge_file(struct engine *eng, enum view_file file, struct verdict *
 	}
 }
 
-int verdict_find(struct engine *eng, enum verdict_of of, bool now, struct verdict *ret,
-		 struct ckpt_err *e)
+/*
+ * now: skip what takes long, a gguf/ that has not been looked up yet. *ret must be VERDICT_INIT; the
+ * caller releases it, also after a failure.
+ */
+static int judge_face(struct engine *eng, enum face of, bool now, struct verdict *ret,
+		      struct ckpt_err *e)
 {
 	int rc = 0;
 
-	if (of == VERDICT_HF)
+	if (of == OF_HF)
 		rc = judge_hf(eng, ret, e);
-	else if (of == VERDICT_GGUF)
+	else if (of == OF_GGUF)
 		judge_gguf(eng, now, ret);
 	else
-		judge_file(eng, of == VERDICT_PT ? VIEW_PT : VIEW_SAFETENSORS, ret);
+		judge_file(eng, of == OF_PT ? VIEW_PT : VIEW_SAFETENSORS, ret);
 	if (!rc && ret->text.err == ENOMEM)
 		rc = err_nomem(e);
 	return rc;
@@ -450,7 +470,7 @@ int verdict_find(struct engine *eng, enum verdict_of of, bool now, struct verdic
 int verdict_refuse(struct engine *eng, struct ckpt_err *e)
 {
 	CLEANUP(verdict_release) struct verdict v = VERDICT_INIT;
-	int rc = verdict_find(eng, VERDICT_HF, true, &v, e);
+	int rc = judge_face(eng, OF_HF, true, &v, e);
 
 	if (!rc && v.serves == CKPT_SERVES_NO)
 		rc = err_set(e, EINVAL, "option 'strict': hf/: %s", v.text.data);
@@ -464,13 +484,13 @@ int ckpt_verdicts(struct ckpt *c, bool now,
 	struct engine *eng = ckpt_engine(c, e);
 	int rc = eng ? 0 : -e->code;
 
-	for (enum verdict_of of = 0; !rc && of < N_VERDICTS; of++) {
+	for (enum face of = 0; !rc && of < N_OF; of++) {
 		CLEANUP(verdict_release) struct verdict v = VERDICT_INIT;
 
-		rc = verdict_find(eng, of, now, &v, e);
+		rc = judge_face(eng, of, now, &v, e);
 		if (!rc)
-			rc = each(arg, &(struct ckpt_verdict){ verdict_face[of], v.serves,
-							       v.text.data });
+			rc = each(arg,
+				  &(struct ckpt_verdict){ face_names[of], v.serves, v.text.data });
 	}
 	return rc;
 }

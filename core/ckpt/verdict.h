@@ -15,33 +15,9 @@
 #ifndef CKPT_VERDICT_H
 #define CKPT_VERDICT_H
 
-#include "base/buf.h"
-#include <ckptfs/ckpt.h>
-
+struct ckpt_err;
 struct engine;
 
-struct verdict {
-	enum ckpt_serves serves;
-	struct buf text;
-};
-#define VERDICT_INIT \
-	{ \
-		.text = BUF_INIT(4096) \
-	}
-static inline void verdict_release(struct verdict *v)
-{
-	buf_release(&v->text);
-}
-
-enum verdict_of { VERDICT_HF, VERDICT_GGUF, VERDICT_PT, VERDICT_SAFETENSORS, N_VERDICTS };
-extern const char *const verdict_face[N_VERDICTS];
-
-/*
- * now: skip what takes long, a gguf/ that has not been looked up yet. *ret must be VERDICT_INIT;
- * the caller releases it, also after a failure.
- */
-int verdict_find(struct engine *eng, enum verdict_of of, bool now, struct verdict *ret,
-		 struct ckpt_err *e);
 /* Fails with the sentence if hf/ cannot be loaded. */
 int verdict_refuse(struct engine *eng, struct ckpt_err *e);
 

@@ -26,10 +26,12 @@ const char *gguf_rope_type(struct config_in *r)
 }
 
 /*
+ * What the frequencies of heads of 2 n elements are divided by.
+ *
  * In float32 and in the order of operations that the converter has torch do them: a number over a
  * tensor is the number times its reciprocal.
  */
-void gguf_llama3_factors(const struct gguf_llama3 *s, float theta, float *v, size_t n)
+static void llama3_factors(const struct gguf_llama3 *s, float theta, float *v, size_t n)
 {
 	float low_wave = (float)(s->old / (double)s->low);
 	float high_wave = (float)(s->old / (double)s->high);
@@ -52,7 +54,7 @@ bool gguf_llama3_find(float theta, const float *v, size_t n, struct gguf_llama3 
 	*ret = (struct gguf_llama3){ .low = 1, .high = 4, .old = 8192 };
 	for (size_t i = 0; i < n; i++)
 		ret->factor = fmaxf(ret->factor, v[i]); /* what is slow is divided by all of it */
-	gguf_llama3_factors(ret, theta, made, n);
+	llama3_factors(ret, theta, made, n);
 	for (size_t i = 0; i < n; i++)
 		if (!(fabsf(v[i] - made[i]) <= 1e-5F * made[i])) /* by another library's powf */
 			return false;
@@ -75,7 +77,7 @@ static void read_llama3(struct gguf_config *c, struct config_in *r)
 	}
 	f->name = "rope_freqs.weight";
 	f->n = c->a.head_dim / 2;
-	gguf_llama3_factors(&s, (float)c->theta, f->v, f->n);
+	llama3_factors(&s, (float)c->theta, f->v, f->n);
 	for (size_t i = 0; i < f->n; i++)
 		if (!isfinite(f->v[i]) || !(f->v[i] > 0))
 			config_wrong(r, "factor", "gives a frequency that does not fit a float32");

@@ -19,10 +19,8 @@ struct gguf_llama3 {
 	double old;		 /* "original_max_position_embeddings" */
 };
 
-/* What the frequencies of heads of 2 n elements are divided by. theta: "rope_theta" */
-void gguf_llama3_factors(const struct gguf_llama3 *s, float theta, float *v, size_t n);
-/* The settings that have these factors, 1 to GGUF_MAX_ROPE of them, if they are Llama's but for
- * "factor". */
+/* The settings by whose factors v the frequencies of heads of 2 n elements are divided, if all of them
+ * but "factor" are Llama's. n: 1 to GGUF_MAX_ROPE; theta: "rope_theta" */
 bool gguf_llama3_find(float theta, const float *v, size_t n, struct gguf_llama3 *ret);
 
 #endif

@@ -15,7 +15,8 @@ static const char *below(const struct config_in *r)
 	return r->below ? r->below : "";
 }
 
-struct config_in *config_error_of(struct config_in *r)
+/* What has the error; NULL if there is one already, since the first one counts. */
+static struct config_in *error_of(struct config_in *r)
 {
 	while (r->whole)
 		r = r->whole;
@@ -24,7 +25,7 @@ struct config_in *config_error_of(struct config_in *r)
 
 void config_wrong(struct config_in *r, const char *key, const char *what)
 {
-	struct config_in *to = config_error_of(r);
+	struct config_in *to = error_of(r);
 
 	if (to)
 		to->rc = err_set(to->e, EINVAL, "config.json: '%s%s' %s", below(r), key, what);
@@ -42,7 +43,7 @@ struct jval config_object(struct config_in *r, const char *key)
 
 void config_must_have(struct config_in *r, const char *key)
 {
-	struct config_in *to = config_error_of(r);
+	struct config_in *to = error_of(r);
 
 	if (to && !config_get(r, key).d)
 		to->rc = err_set(to->e, EINVAL, "config.json has no '%s%s'", below(r), key);
@@ -50,7 +51,7 @@ void config_must_have(struct config_in *r, const char *key)
 
 void config_unsupported(struct config_in *r, const char *what)
 {
-	struct config_in *to = config_error_of(r);
+	struct config_in *to = error_of(r);
 
 	if (to)
 		to->rc = err_set(to->e, ERR_UNSUPPORTED, "config.json: not supported: %s", what);

@@ -30,9 +30,6 @@ struct config_in {
 	struct config_in *whole; /* NULL, or what `from` is a part of: that has the error */
 };
 
-/* What has the error; NULL if there is one already, since the first one counts. */
-struct config_in *config_error_of(struct config_in *r);
-
 /* Returns no value for null. */
 struct jval config_get(const struct config_in *r, const char *key);
 struct jval config_object(struct config_in *r, const char *key);

@@ -345,7 +345,7 @@ _Static_assert(CKPT_MESH_MAX_RANKS < 1u << RANK_BITS, "ranks are numbered from 1
 _Static_assert((uint64_t)(N_FACES + 1) << FACE_SHIFT <= (uint64_t)1 << VIEW_NODE_BITS,
 	       "faces are numbered from 1");
 
-uint64_t view_node_of(struct spot p)
+static uint64_t node_of(struct spot p)
 {
 	return (uint64_t)(p.face + 1) << FACE_SHIFT | (uint64_t)p.rank << INDEX_BITS | p.index;
 }
@@ -390,7 +390,7 @@ uint64_t view_parent(const struct view *v, uint64_t node)
 	if (p.face == FACE_VIEW) {
 		up = (struct spot){ p.index == SPOT_DIR && !p.rank ? FACE_CONTROL : FACE_VIEW, 0,
 				    SPOT_DIR };
-		return view_node_of(up);
+		return node_of(up);
 	}
 	if (p.rank && (p.index == SPOT_DIR || p.face == FACE_SAFETENSORS)) {
 		up.face = FACE_RANKS;
@@ -398,7 +398,7 @@ uint64_t view_parent(const struct view *v, uint64_t node)
 	} else if (p.index == SPOT_DIR) {
 		return VIEW_ROOT_NODE;
 	}
-	return view_node_of(up);
+	return node_of(up);
 }
 
 static uint64_t root_entry(const struct view *v, uint64_t pos, const char *name,
@@ -410,7 +410,7 @@ static uint64_t root_entry(const struct view *v, uint64_t pos, const char *name,
 		if (!name && pos--)
 			continue;
 		(void)stpcpy(out, faces[i]->dir);
-		return view_node_of((struct spot){ i, 0, SPOT_DIR });
+		return node_of((struct spot){ i, 0, SPOT_DIR });
 	}
 	return 0;
 }
@@ -424,7 +424,7 @@ uint64_t view_lookup(const struct view *v, uint64_t dir, const char *name)
 		return root_entry(v, 0, name, ignored);
 	if (view_kind(v, dir) != VIEW_DIR || !faces[p.face]->lookup(v, p, name, &found))
 		return 0;
-	return view_node_of(found);
+	return node_of(found);
 }
 
 uint64_t view_entries(const struct view *v, uint64_t dir)
@@ -471,7 +471,7 @@ uint64_t view_entry(const struct view *v, uint64_t dir, uint64_t pos, char name[
 	else
 		p.index = (uint32_t)pos;
 	name_of(v, p, name);
-	return view_node_of(p);
+	return node_of(p);
 }
 
 bool view_name(const struct view *v, uint64_t node, char out[static NAME_CAP])
@@ -742,12 +742,12 @@ int64_t view_find_object(const struct view *v, const char *fqn, size_t len)
 
 uint64_t view_tensor_node(size_t i)
 {
-	return view_node_of((struct spot){ FACE_TENSORS, 0, (uint32_t)i });
+	return node_of((struct spot){ FACE_TENSORS, 0, (uint32_t)i });
 }
 
 uint64_t view_object_node(size_t i)
 {
-	return view_node_of((struct spot){ FACE_OBJECTS, 0, (uint32_t)i });
+	return node_of((struct spot){ FACE_OBJECTS, 0, (uint32_t)i });
 }
 
 bool view_single(const struct view *v, uint64_t node, bool *ret_object, uint64_t *ret_id)

@@ -124,7 +124,6 @@ struct view {
 	uint64_t *tiles_at;
 };
 
-uint64_t view_node_of(struct spot p);
 struct spot view_spot(uint64_t node);
 
 /* The dtype that a stored dtype is shown as. */

@@ -66,6 +66,28 @@ static bool may_log(struct failures *f, ckpt_node node, uint64_t *kept_back)
 	return true;
 }
 
+/* "/tensors/NAME" of a node. */
+static void path_of(struct ckpt *c, ckpt_node node, char *ret, size_t cap)
+{
+	char tail[PATH_DEPTH * (CKPT_NAME_MAX + 1)];
+	char name[CKPT_NAME_MAX + 1];
+	size_t at = sizeof(tail) - 1;
+
+	tail[at] = 0;
+	for (int depth = 0; node != CKPT_ROOT && depth < PATH_DEPTH - 1; depth++) {
+		size_t n;
+
+		if (ckpt_name(c, node, name))
+			break;
+		n = strlen(name);
+		memcpy(tail + at - n, name, n);
+		at -= n;
+		tail[--at] = '/';
+		node = ckpt_parent(c, node);
+	}
+	(void)text_show(tail + at, sizeof(tail) - 1 - at, ret, cap);
+}
+
 void reply_log(struct failures *f, const struct failure *what, const struct ckpt_err *e)
 {
 	char path[512], range[64] = "", more[64] = "";
@@ -78,7 +100,7 @@ void reply_log(struct failures *f, const struct failure *what, const struct ckpt
 	if (what->unnamed)
 		(void)snprintf(path, sizeof(path), "inode %" PRIu64, (uint64_t)what->node);
 	else
-		reply_path(f->ckpt, what->node, path, sizeof(path));
+		path_of(f->ckpt, what->node, path, sizeof(path));
 	if (what->len)
 		(void)snprintf(range, sizeof(range), " [%" PRIu64 ", %" PRIu64 ")", what->off,
 			       what->off + what->len);
@@ -141,25 +163,4 @@ void reply_failure(fuse_req_t req, struct failures *f, const struct failure *wha
 	default: /* a missing *data* file must not look like a missing tensor */
 		reply_error(req, EIO);
 	}
-}
-
-void reply_path(struct ckpt *c, ckpt_node node, char *ret, size_t cap)
-{
-	char tail[PATH_DEPTH * (CKPT_NAME_MAX + 1)];
-	char name[CKPT_NAME_MAX + 1];
-	size_t at = sizeof(tail) - 1;
-
-	tail[at] = 0;
-	for (int depth = 0; node != CKPT_ROOT && depth < PATH_DEPTH - 1; depth++) {
-		size_t n;
-
-		if (ckpt_name(c, node, name))
-			break;
-		n = strlen(name);
-		memcpy(tail + at - n, name, n);
-		at -= n;
-		tail[--at] = '/';
-		node = ckpt_parent(c, node);
-	}
-	(void)text_show(tail + at, sizeof(tail) - 1 - at, ret, cap);
 }

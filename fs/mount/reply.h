@@ -28,7 +28,7 @@ struct failures *failures_new(struct ckpt *c); /* NULL: out of memory */
 void failures_free(struct failures *f);
 
 struct failure {
-	const char *doing; /* "open", "read", "stat" or "list" */
+	const char *doing; /* "read", "look into": what precedes the path */
 	ckpt_node node;
 	uint64_t off, len; /* of a read */
 	bool unnamed;	   /* do not determine its path: its directories may hang, too */
@@ -48,8 +48,5 @@ void reply_failure(fuse_req_t req, struct failures *f, const struct failure *wha
 
 /* Only logs the line. */
 void reply_log(struct failures *f, const struct failure *what, const struct ckpt_err *e);
-
-/* "/tensors/NAME" of a node, for messages. */
-void reply_path(struct ckpt *c, ckpt_node node, char *ret, size_t cap);
 
 #endif

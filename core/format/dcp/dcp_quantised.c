@@ -37,7 +37,8 @@ static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct 
 	return ckd_add(&at, x->at, off) ? 0 : x->file.read(x->file.arg, at, buf, len, e);
 }
 
-bool dcp_is_taken(const void *arg, const char *name, size_t len)
+/* Has the checkpoint, a struct dcp_records, a tensor or object of this name? */
+static bool is_taken(const void *arg, const char *name, size_t len)
 {
 	const struct dcp_records *r = arg;
 	const struct pk_str *s = pk_find(r->strings, name, len);
@@ -55,7 +56,7 @@ static int is_taken_beside(const struct dcp_records *r, const struct dcp_inside 
 		return err_nomem(e);
 	memcpy(name, q->fqn, q->fqn_len);
 	memcpy(name + q->fqn_len, word, strlen(word));
-	return dcp_is_taken(r, name, q->fqn_len + strlen(word));
+	return is_taken(r, name, q->fqn_len + strlen(word));
 }
 
 int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn *look, void *arg,
@@ -136,7 +137,7 @@ struct torchsave_wrapped dcp_wrapped(const struct dcp_records *r, const struct d
 					   .fqn = q->fqn,
 					   .fqn_len = q->fqn_len,
 					   .path = q->fqn_path,
-					   .taken = dcp_is_taken,
+					   .taken = is_taken,
 					   .taken_arg = r };
 }
 

@@ -180,8 +180,6 @@ struct dcp_looks {
 /* Reports its scale and zero point, if they can be found. */
 int dcp_report_quantiser(struct dcp_looks *l, const struct dcp_records *r,
 			 const struct dcp_inside *q, struct catalog_writer *w, struct ckpt_err *e);
-/* Has the checkpoint, a struct dcp_records, a tensor or object of this name? */
-bool dcp_is_taken(const void *arg, const char *name, size_t len);
 /* Opens the item and returns what `look` does. 0 if it is damaged or missing, which reading it reports,
  * or if nothing is left; an error if the disk fails, or without memory or descriptors. */
 typedef int dcp_look_fn(void *arg, const struct dcp_inside *q, struct torchsave *t,

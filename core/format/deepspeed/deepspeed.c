@@ -390,7 +390,8 @@ static int check_layers(const struct ds *d, const struct ds_file *f, size_t n, s
 	return 0;
 }
 
-int ds_read_layers(struct ds *d, struct ckpt_err *e)
+/* Reads the layer files of a pipeline, after all ranks. */
+static int read_layers(struct ds *d, struct ckpt_err *e)
 {
 	size_t n, n_tied = 0;
 	struct ds_file *f = ds_files_of(d, DS_LAYER, UINT32_MAX, &n);
@@ -472,7 +473,7 @@ static int read_all(struct ds *d, struct ckpt_err *e)
 	if (!rc)
 		rc = read_expert_states(d, e);
 	if (!rc)
-		rc = ds_read_layers(d, e);
+		rc = read_layers(d, e);
 	if (!rc && d->universal)
 		rc = ds_read_universal(d, e);
 	(void)ds_files_of(d, DS_OPTIM, UINT32_MAX, &n);

@@ -194,8 +194,6 @@ int ds_read_weights(struct ds *d, struct ds_open *o, const struct ds_weights *x,
 /* Reads the model and optimizer states of model-parallel rank mp. */
 int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e);
 int ds_read_universal(struct ds *d, struct ckpt_err *e);
-/* Reads the layer files of a pipeline, after all ranks. */
-int ds_read_layers(struct ds *d, struct ckpt_err *e);
 
 /* The files of a kind that belong to a model-parallel rank; UINT32_MAX: all files of the kind. */
 struct ds_file *ds_files_of(const struct ds *d, enum ds_kind kind, uint32_t mp, size_t *ret_n);

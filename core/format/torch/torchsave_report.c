@@ -164,7 +164,9 @@ static int add_object(struct walk *w, const char *text, size_t len, const char *
 	return catalog_add_object(w->w, &o, e);
 }
 
-int walk_text(struct walk *w, const char *text, size_t len, const char *fault, struct ckpt_err *e)
+/* Reports a text under the present name or, if it is NULL, the fault that it has instead. */
+static int report_text(struct walk *w, const char *text, size_t len, const char *fault,
+		       struct ckpt_err *e)
 {
 	struct place_in_walk from;
 	struct ckpt_err why;
@@ -188,7 +190,7 @@ int walk_own_text(struct walk *w, struct ckpt_err *e)
 	buf_str(&w->text, "\n");
 	if (w->text.err)
 		return err_set(e, w->text.err, "out of memory");
-	return walk_text(w, w->text.data, w->text.len, NULL, e);
+	return report_text(w, w->text.data, w->text.len, NULL, e);
 }
 
 int walk_json(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
@@ -215,7 +217,7 @@ static int report_object(struct walk *w, const struct pk_value *v, struct ckpt_e
 		*e = why;
 		return rc;
 	}
-	return rc ? walk_text(w, NULL, 0, why.msg, e) : walk_own_text(w, e);
+	return rc ? report_text(w, NULL, 0, why.msg, e) : walk_own_text(w, e);
 }
 
 /* A tensor that exists but cannot be shown. */
@@ -226,7 +228,7 @@ static int report_fault(struct walk *w, const struct torch_call *c, struct ckpt_
 	if (c->class && c->class->type == PK_GLOBAL)
 		(void)err_set(why, ERR_UNSUPPORTED, "a %.100s is not a dense tensor",
 			      c->class->g->name->data);
-	return walk_text(w, NULL, 0, why->msg, e);
+	return report_text(w, NULL, 0, why->msg, e);
 }
 
 static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc *ret,
@@ -318,6 +320,10 @@ static int report_tensor(struct walk *w, const struct pk_value *v, unsigned dept
 	return rc;
 }
 
+/* Reports a value under the present name. */
+static int report_value(struct walk *w, const struct pk_value *v, unsigned depth,
+			struct ckpt_err *e);
+
 int walk_beside(struct walk *w, const char *word, size_t len, const struct pk_value *v,
 		unsigned depth, struct ckpt_err *e)
 {
@@ -325,7 +331,7 @@ int walk_beside(struct walk *w, const char *word, size_t len, const struct pk_va
 	int rc = go_beside(w, ".", word, len, &from, e);
 
 	if (!rc)
-		rc = walk_value(w, v, depth + 1, e);
+		rc = report_value(w, v, depth + 1, e);
 	go_back(w, &from);
 	return rc;
 }
@@ -377,7 +383,7 @@ static int report_part(void *arg, const struct pk_value *key, size_t number,
 		return rc;
 	w->steps[w->n_steps].end = (uint32_t)w->path.len;
 	w->steps[w->n_steps++].is_position = !key;
-	rc = walk_value(w, v, s->depth + 1, e);
+	rc = report_value(w, v, s->depth + 1, e);
 	w->path.len = len;
 	w->path.data[len] = 0;
 	w->n_steps--;
@@ -390,7 +396,8 @@ static bool is_root_container(const struct pk_value *v, unsigned depth)
 	return !depth && (v->type == PK_DICT || v->type == PK_LIST || v->type == PK_TUPLE);
 }
 
-int walk_value(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
+static int report_value(struct walk *w, const struct pk_value *v, unsigned depth,
+			struct ckpt_err *e)
 {
 	struct step s = { w, depth, false };
 	char fqn[120];
@@ -411,7 +418,7 @@ int walk_value(struct walk *w, const struct pk_value *v, unsigned depth, struct 
 	if (walk_is_tensor(w, v))
 		rc = report_tensor(w, v, depth, e);
 	else if (walk_is_storage(w, v))
-		rc = walk_text(w, NULL, 0, "a storage that is not a tensor's", e);
+		rc = report_text(w, NULL, 0, "a storage that is not a tensor's", e);
 	else
 		rc = report_object(w, v, e);
 	if (!rc || w->error_named)
@@ -456,7 +463,7 @@ static int report_from(struct torchsave *t, const char *name, const struct st_in
 	if (!rc)
 		rc = check_path(&walk, e);
 	if (!rc)
-		rc = walk_value(&walk, v, (unsigned)walk.n_steps, e);
+		rc = report_value(&walk, v, (unsigned)walk.n_steps, e);
 	end_walk(&walk);
 	return rc;
 }

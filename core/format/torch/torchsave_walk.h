@@ -38,12 +38,8 @@ struct walk {
 	struct buf path, text;
 };
 
-/* Report a value under the present name; a tensor whose numbers have been read; a text, or if it is
- * NULL the fault that it has instead. */
-int walk_value(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e);
+/* Report under the present name a tensor whose numbers have been read; the text in w->text. */
 int walk_dense(struct walk *w, const struct torch_tensor *t, struct ckpt_err *e);
-int walk_text(struct walk *w, const char *text, size_t len, const char *fault, struct ckpt_err *e);
-/* The same with what is in w->text. */
 int walk_own_text(struct walk *w, struct ckpt_err *e);
 
 /* Appends a value to w->text, as pickle_json does; EFBIG when all texts together are too large. */
