@@ -20,13 +20,18 @@ struct digest {
 	uint64_t low, high; /* all zero: nothing added yet */
 };
 
+/* A hash that was made otherwise, such as that of a file's bytes. */
+static inline struct digest digest_of(XXH128_hash_t h)
+{
+	return (struct digest){ h.low64, h.high64 };
+}
+
 static inline void digest_add(struct digest *d, const void *p, size_t len)
 {
 	XXH128_hash_t h = XXH3_128bits(p, len);
 	const uint64_t both[] = { d->low, d->high, h.low64, h.high64 };
 
-	h = XXH3_128bits(both, sizeof(both));
-	*d = (struct digest){ h.low64, h.high64 };
+	*d = digest_of(XXH3_128bits(both, sizeof(both)));
 }
 
 static inline void digest_hex(const struct digest *d, char ret[static DIGEST_HEX])

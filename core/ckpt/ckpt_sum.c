@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <ckptfs/ckpt_sum.h>
 
+#include "base/digest.h"
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/pipeline.h"
@@ -8,9 +9,7 @@
 
 #include <nettle/base16.h>
 #include <nettle/sha2.h>
-#include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
 _Static_assert(CKPT_SUM_MAX_JOBS == PIPELINE_MAX_JOBS, "one bound");
 _Static_assert(CKPT_SUM_HEX == BASE16_ENCODE_LENGTH(SHA256_DIGEST_SIZE) + 1,
@@ -56,12 +55,11 @@ static void begin(const struct ckpt_sum *s, struct hash *h)
 static void end(const struct ckpt_sum *s, struct hash *h, struct sum *ret)
 {
 	uint8_t digest[SHA256_DIGEST_SIZE];
-	XXH128_hash_t x;
+	struct digest x;
 
 	if (s->kind == CKPT_SUM_XXH) {
-		x = XXH3_128bits_digest(h->xxh);
-		(void)snprintf(ret->hex, sizeof(ret->hex), "%016llx%016llx",
-			       (unsigned long long)x.high64, (unsigned long long)x.low64);
+		x = digest_of(XXH3_128bits_digest(h->xxh));
+		digest_hex(&x, ret->hex);
 		return;
 	}
 	sha256_digest(&h->sha, sizeof(digest), digest);

@@ -2,12 +2,13 @@
 #include "ckpt/index.h"
 
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "format/small_file.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
-#include "source/source.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,41 +21,12 @@ static const char beside_name[] = ".ckptfs-index.sqlite";
 
 /* ---- validity ---- */
 
-static int hash_file(struct place *place, const char *name, char out[static 33], struct ckpt_err *e)
-{
-	enum { CHUNK = 1 << 20 };
-	autofree uint8_t *buf = malloc(CHUNK);
-	XXH3_state_t *s = XXH3_createState();
-	struct source *file CLEANUP(source_freep) = NULL;
-	int rc = place_file(place, name, &file, e);
-	uint64_t off = 0;
-	XXH128_hash_t h;
-	int64_t n = 0;
-
-	if (!buf || !s) {
-		XXH3_freeState(s);
-		return err_nomem(e);
-	}
-	(void)XXH3_128bits_reset(s);
-	while (!rc && (n = source_read(file, buf, CHUNK, off, e)) > 0) {
-		(void)XXH3_128bits_update(s, buf, (size_t)n);
-		off += (uint64_t)n;
-	}
-	h = XXH3_128bits_digest(s);
-	XXH3_freeState(s);
-	if (rc || n < 0)
-		return rc ? rc : err_wrap(e, "read '%s'", name);
-	(void)snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64,
-		       (unsigned long long)h.low64);
-	return 0;
-}
-
 static bool same_metadata(const struct index_request *rq, const struct catalog_metadata *m)
 {
 	struct place_seen seen;
+	struct digest hash;
 	struct ckpt_err ignored;
-	char hash[33], id[PLACE_ID_HEX];
-
+	char hex[DIGEST_HEX], id[PLACE_ID_HEX];
 	int found = place_look(rq->place, m->name, &seen, &ignored);
 
 	if (m->size == CATALOG_MISSING)
@@ -65,7 +37,10 @@ static bool same_metadata(const struct index_request *rq, const struct catalog_m
 	if (!strcmp(id, m->id))
 		return true;
 	/* The file was copied or touched, so compare its contents. */
-	return *m->hash && !hash_file(rq->place, m->name, hash, &ignored) && !strcmp(hash, m->hash);
+	if (!*m->hash || small_file_hash(rq->place, m->name, &hash, &seen, &ignored))
+		return false;
+	digest_hex(&hash, hex);
+	return !strcmp(hex, m->hash);
 }
 
 static int by_name(const void *a, const void *b)

@@ -12,6 +12,7 @@
 #include "ckpt/lora_config.h"
 #include "ckpt/overlay.h"
 #include "codec/cast.h"
+#include "format/small_file.h"
 #include "index/catalog_query.h"
 #include "read/low_rank.h"
 
@@ -356,15 +357,14 @@ static int split(const char *word, char **ret_dir, double *ret_scale, struct ckp
 static int read_config(struct adapter *a, struct digest *d)
 {
 	static const char name[] = "adapter_config.json";
-	autofree char *text = NULL;
-	size_t n;
-	int rc = others_text(a->other, name, MAX_CONFIG, &text, &n, a->e);
+	struct small_file file CLEANUP(small_file_release) = { 0 };
+	int rc = small_file_read(a->other->c->place, name, MAX_CONFIG, &file, a->e);
 
 	if (!rc)
-		rc = lora_config_read(&a->config, text, n, a->e);
+		rc = lora_config_read(&a->config, file.bytes, file.len, a->e);
 	if (rc)
 		return err_wrap(a->e, "option 'lora': '%.300s/%s'", a->dir, name);
-	digest_add(d, text, n);
+	digest_add(d, file.bytes, file.len);
 	digest_add(d, &a->scale, sizeof(a->scale));
 	return 0;
 }

@@ -8,10 +8,7 @@
 #include "base/vec.h"
 #include "ckpt/ckpt_internal.h"
 #include "source/files.h"
-#include "source/place.h"
-#include "source/source.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,30 +48,6 @@ int others_open(struct engine *eng, const char *path, const struct ckpt_opts *o,
 	if (rc)
 		return rc;
 	*ret = x->v[x->n++]->engine;
-	return 0;
-}
-
-int others_text(const struct engine *other, const char *name, size_t max, char **ret,
-		size_t *ret_len, struct ckpt_err *e)
-{
-	struct source *file CLEANUP(source_freep) = NULL;
-	autofree char *text = NULL;
-	int rc = place_file(other->c->place, name, &file, e);
-	int64_t n;
-
-	if (rc)
-		return rc;
-	if (file->seen.size > max)
-		return err_set(e, EFBIG, "it has more than %zu bytes", max);
-	text = malloc((size_t)file->seen.size + 1);
-	if (!text)
-		return err_nomem(e);
-	n = source_read(file, text, (size_t)file->seen.size, 0, e);
-	if (n < 0)
-		return (int)n;
-	text[n] = 0;
-	*ret = steal_ptr(&text);
-	*ret_len = (size_t)n;
 	return 0;
 }
 

@@ -35,9 +35,6 @@ struct others {
 int others_open(struct engine *eng, const char *path, const struct ckpt_opts *o, size_t share,
 		struct engine **ret, struct ckpt_err *e);
 void others_close(struct others *o);
-/* A file in its directory, of at most `max` bytes: *ret is the caller's, with a NUL behind it. */
-int others_text(const struct engine *other, const char *name, size_t max, char **ret,
-		size_t *ret_len, struct ckpt_err *e);
 
 /* The engine of a derived_input.fetch: eng itself for NULL. */
 const struct engine *others_of(const struct engine *eng, const struct fetch *f);

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
+#include "format/small_file.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
 #include "read/patch.h"
@@ -173,15 +174,14 @@ static int read_manifest(struct finding *f, struct jval root)
 static int find_by_manifest(struct finding *f, struct digest *d)
 {
 	struct jdoc doc CLEANUP(jdoc_release) = { 0 };
-	autofree char *text = NULL;
-	size_t len;
-	int rc = others_text(f->other, manifest, MAX_MANIFEST, &text, &len, f->e);
+	struct small_file file CLEANUP(small_file_release) = { 0 };
+	int rc = small_file_read(f->other->c->place, manifest, MAX_MANIFEST, &file, f->e);
 
 	if (rc == -ENOENT || (rc == -EACCES && place_fd(f->other->c->place) < 0))
 		return 0;
 	if (!rc) {
-		digest_add(d, text, len);
-		rc = jdoc_parse(&doc, text, len, JDOC_BIG | JDOC_PYTHON, f->e);
+		digest_add(d, file.bytes, file.len);
+		rc = jdoc_parse(&doc, file.bytes, file.len, JDOC_BIG | JDOC_PYTHON, f->e);
 	}
 	if (!rc)
 		rc = read_manifest(f, jdoc_root(&doc));

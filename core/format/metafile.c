@@ -2,13 +2,12 @@
 #include "format/metafile.h"
 
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "format/format.h"
 #include "index/catalog_build.h"
 #include "parse/pickle.h"
 #include "source/source.h"
-
-#include <xxhash.h>
 
 int metafiles_init(struct metafiles *m, struct place *place, const struct scan_opts *opts,
 		   struct ckpt_err *e)
@@ -56,7 +55,7 @@ int metafiles_read(struct metafiles *m, const char *name, metafile_parse_fn *par
 {
 	struct pickle_input in = { .read = read_file, .arg = m };
 	struct source *file CLEANUP(source_freep) = NULL;
-	XXH128_hash_t h;
+	struct digest hash;
 	char rest[1 << 15];
 	int64_t n;
 	int rc = place_file(m->place, name, &file, e);
@@ -82,7 +81,6 @@ int metafiles_read(struct metafiles *m, const char *name, metafile_parse_fn *par
 		return err_set(e, EAGAIN, "'%s' changed while it was read; is a save going on?",
 			       name);
 	m->before += m->size;
-	h = XXH3_128bits_digest(m->hash);
-	return catalog_add_metadata(w, name, &file->seen, (const uint64_t[2]){ h.low64, h.high64 },
-				    e);
+	hash = digest_of(XXH3_128bits_digest(m->hash));
+	return catalog_add_metadata(w, name, &file->seen, &hash, e);
 }

@@ -7,17 +7,40 @@
 #ifndef FORMAT_SMALL_FILE_H
 #define FORMAT_SMALL_FILE_H
 
+#include "source/place.h"
+
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 struct catalog_writer;
 struct ckpt_err;
+struct digest;
 struct jdoc;
-struct place;
 
-/* The JSON object or array in a file of at most max bytes; errors name the file. */
+/* A file as it was read: its bytes, and room for one more behind them. */
+struct small_file {
+	char *bytes;
+	size_t len;
+	struct place_seen seen;
+};
+
+static inline void small_file_release(struct small_file *file)
+{
+	free(file->bytes);
+	file->bytes = NULL;
+}
+
+/* Reads a file of at most max bytes. Errors name the file, also below. EFBIG: it has more bytes;
+ * EAGAIN: it changed meanwhile. */
+int small_file_read(struct place *place, const char *name, size_t max, struct small_file *ret,
+		    struct ckpt_err *e);
+/* The JSON object or array in a file of at most max bytes. */
 int small_file_json(struct place *place, const char *name, size_t max, struct jdoc *ret,
 		    struct ckpt_err *e);
+/* The hash of a file's bytes, of any number. EAGAIN: it changed meanwhile. */
+int small_file_hash(struct place *place, const char *name, struct digest *ret,
+		    struct place_seen *ret_seen, struct ckpt_err *e);
 /* Tells the catalog that the index depends on this file, with the hash of its bytes. Stores its
  * size in *ret_size, if not NULL. */
 int small_file_fingerprint(struct place *place, const char *name, struct catalog_writer *w,

@@ -3,17 +3,17 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "base/json.h"
-#include "source/source.h"
+#include "format/small_file.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* Limit on an index: the one that safetensors has for headers. */
-#define MAX_INDEX ((uint64_t)100000000)
+#define MAX_INDEX ((size_t)100000000)
 
 static int by_tensor(const void *ap, const void *bp)
 {
@@ -94,39 +94,20 @@ void st_index_release(struct st_index *x)
 }
 
 int st_index_read(struct place *place, const char *name, struct st_index *ret,
-		  struct place_seen *seen, uint64_t ret_hash[2], struct ckpt_err *e)
+		  struct place_seen *seen, struct digest *ret_hash, struct ckpt_err *e)
 {
-	struct source *file CLEANUP(source_freep) = NULL;
-	autofree char *text = NULL;
-	XXH128_hash_t h;
-	int64_t got;
-	size_t n;
-	int rc = place_file(place, name, &file, e);
+	struct small_file file CLEANUP(small_file_release) = { 0 };
+	int rc = small_file_read(place, name, MAX_INDEX, &file, e);
 
 	if (rc)
 		return rc;
-	if (file->seen.size > MAX_INDEX)
-		return err_set(e, EFBIG, "'%s' has %llu bytes, more than an index can have", name,
-			       (unsigned long long)file->seen.size);
-	n = (size_t)file->seen.size;
-	text = malloc(n + 1);
-	if (!text)
-		return err_nomem(e);
-	got = source_read(file, text, n, 0, e);
-	if (got < 0)
-		return err_wrap(e, "read '%s'", name);
-	if ((size_t)got < n)
-		return err_sys(e, ENODATA, "read '%s'", name);
-	if (ret_hash) {
-		h = XXH3_128bits(text, n);
-		ret_hash[0] = h.low64;
-		ret_hash[1] = h.high64;
-	}
-	rc = st_index_parse(text, n, ret, e);
+	if (ret_hash)
+		*ret_hash = digest_of(XXH3_128bits(file.bytes, file.len));
+	*seen = file.seen;
+	rc = st_index_parse(file.bytes, file.len, ret, e);
 	if (rc)
 		return err_wrap(e, "read '%s'", name);
-	(void)steal_ptr(&text); /* the index owns it now */
-	*seen = file->seen;
+	(void)steal_ptr(&file.bytes); /* the index owns them now */
 	return 0;
 }
 

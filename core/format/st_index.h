@@ -12,9 +12,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/stat.h>
 
 struct ckpt_err;
+struct digest;
 struct place;
 struct place_seen;
 
@@ -40,7 +40,7 @@ int st_index_parse(char *text, size_t len, struct st_index *ret, struct ckpt_err
 /* Reads the index with that name. *seen identifies the file, and ret_hash (if not NULL) is its
  * XXH3-128, for catalog_add_metadata. */
 int st_index_read(struct place *place, const char *name, struct st_index *ret,
-		  struct place_seen *seen, uint64_t ret_hash[2], struct ckpt_err *e);
+		  struct place_seen *seen, struct digest *ret_hash, struct ckpt_err *e);
 void st_index_release(struct st_index *x);
 struct st_index_entry *st_index_find(const struct st_index *x, const char *tensor);
 bool st_index_names_file(const struct st_index *x, const char *file);

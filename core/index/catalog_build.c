@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "base/text.h"
@@ -244,16 +245,16 @@ static void put_str(struct buf *b, const char *p)
 }
 
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct place_seen *seen,
-			 const uint64_t hash[2], struct ckpt_err *e)
+			 const struct digest *hash, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
-	char hex[33] = "", id[PLACE_ID_HEX] = "";
+	char hex[DIGEST_HEX] = "", id[PLACE_ID_HEX] = "";
 	int rc = sql_prepare(w->db, "INSERT OR IGNORE INTO metadata_file VALUES(?,?,?,?)", &s, e);
 
 	if (rc)
 		return rc;
 	if (hash)
-		seal_hex((XXH128_hash_t){ .low64 = hash[0], .high64 = hash[1] }, hex);
+		digest_hex(hash, hex);
 	if (seen)
 		place_id_hex(&seen->id, id);
 	(void)sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
@@ -680,7 +681,8 @@ static int put_checkpoint(struct catalog_writer *w, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
 	const struct buf *d = &w->directory;
-	char hex[33];
+	struct digest seal;
+	char hex[DIGEST_HEX];
 	int rc = put_value(w, CATALOG_DIRECTORY_ROW, d, e);
 
 	if (!rc)
@@ -691,7 +693,8 @@ static int put_checkpoint(struct catalog_writer *w, struct ckpt_err *e)
 		rc = sql_prepare(w->db, "INSERT INTO checkpoint VALUES(?,?,?,?,?,?,?,?)", &s, e);
 	if (rc)
 		return rc;
-	seal_hex(XXH3_128bits(d->data, d->len), hex);
+	seal = digest_of(XXH3_128bits(d->data, d->len));
+	digest_hex(&seal, hex);
 	bind_str(s, 1, w->format);
 	bind_str(s, 2, w->root);
 	bind_str(s, 3, builder);

@@ -21,6 +21,7 @@
 struct catalog;
 struct catalog_writer;
 struct ckpt_err;
+struct digest;
 struct place_seen;
 
 #define CATALOG_NO_FILE UINT32_MAX /* chunk_loc.file of a chunk that is listed but stored nowhere */
@@ -49,7 +50,7 @@ int catalog_add_inline(struct catalog_writer *w, const void *bytes, size_t len,
  * XXH3-128 of its bytes, or NULL for a data file, which is too large to hash: then its identity must
  * not change. A file may be added several times. */
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct place_seen *seen,
-			 const uint64_t hash[2], struct ckpt_err *e);
+			 const struct digest *hash, struct ckpt_err *e);
 
 struct tensor_chunks {
 	const char *fqn;

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "base/text.h"
@@ -39,7 +40,7 @@ struct catalog {
 	size_t n_tensors, n_objects, n_sources, n_metadata, n_encodings;
 	size_t inline_source; /* + 1; 0: no chunk is in the index */
 	uint64_t inline_xxh64;
-	char seal[33];
+	char seal[DIGEST_HEX];
 };
 
 static int damaged(struct ckpt_err *e, const char *what)
@@ -273,6 +274,7 @@ static int parse_directory(struct catalog *c, size_t len, struct ckpt_err *e)
 static int read_directory(struct catalog *c, struct ckpt_err *e)
 {
 	autofree char *want = NULL;
+	struct digest seal;
 	size_t len, want_len;
 	int rc = read_value(c, "directory", "data", CATALOG_DIRECTORY_ROW, CATALOG_MAX_DIRECTORY,
 			    "it has no directory", &c->directory, &len, e);
@@ -282,7 +284,8 @@ static int read_directory(struct catalog *c, struct ckpt_err *e)
 				&want, &want_len, e);
 	if (rc)
 		return rc;
-	seal_hex(XXH3_128bits(c->directory, len), c->seal);
+	seal = digest_of(XXH3_128bits(c->directory, len));
+	digest_hex(&seal, c->seal);
 	if (!bytes_are(want, want_len, c->seal))
 		return damaged(e, "its seal does not match its directory");
 	return parse_directory(c, len, e);

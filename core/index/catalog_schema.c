@@ -3,7 +3,7 @@
 
 #include "base/err.h"
 
-#include <stdio.h>
+#include <xxhash.h>
 
 /*
  * All chunks of a tensor are one row, not one row each: tensors are looked up, written and hashed
@@ -75,12 +75,6 @@ int sql_exec(sqlite3 *db, const char *sql, struct ckpt_err *e)
 int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct ckpt_err *e)
 {
 	return sqlite3_prepare_v2(db, sql, -1, ret, NULL) ? sql_err(db, e, "chunk index") : 0;
-}
-
-void seal_hex(XXH128_hash_t h, char out[static 33])
-{
-	(void)snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64,
-		       (unsigned long long)h.low64);
 }
 
 uint64_t catalog_hash(const void *p, size_t n)

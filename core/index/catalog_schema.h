@@ -49,7 +49,6 @@
 #include <sqlite3.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <xxhash.h>
 
 struct ckpt_err;
 
@@ -74,8 +73,6 @@ int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct ckpt_er
 CLEANUP_POINTER(sql_finalizep, sqlite3_stmt, sqlite3_finalize)
 #define autofinalize CLEANUP(sql_finalizep)
 
-/* 32 hex digits. */
-void seal_hex(XXH128_hash_t h, char out[static 33]);
 /* Of a chunk map, of the list of metadata files, and of the chunks in the index. */
 uint64_t catalog_hash(const void *p, size_t n);
 /* The minimum number of bytes for a chunk with n_dims dimensions in a map. */

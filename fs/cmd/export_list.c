@@ -4,13 +4,13 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/vec.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 struct maker {
 	struct ckpt *c;
@@ -125,7 +125,7 @@ int export_list_make(struct ckpt *c, const struct ckpt_stat *top, struct export_
 {
 	XXH3_state_t *hash CLEANUP(cleanup_hash) = XXH3_createState();
 	struct maker m = { .c = c, .l = ret, .hash = hash, .info = CKPT_ROOT };
-	XXH128_hash_t h;
+	struct digest digest;
 	int rc;
 
 	*ret = (struct export_list){ .node = top->node };
@@ -140,9 +140,8 @@ int export_list_make(struct ckpt *c, const struct ckpt_stat *top, struct export_
 			 : add_file(&m, EXPORT_TOP, 0, top->node, top->size, e);
 	if (rc)
 		return rc;
-	h = XXH3_128bits_digest(hash);
-	(void)snprintf(ret->hash, sizeof(ret->hash), "%016llx%016llx", (unsigned long long)h.high64,
-		       (unsigned long long)h.low64);
+	digest = digest_of(XXH3_128bits_digest(hash));
+	digest_hex(&digest, ret->hash);
 	return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
 
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <xxhash.h>
 
 enum { HEADER = 512 };
 
@@ -35,17 +35,18 @@ static const char *const differs[] = {
 
 static void make_header(const struct export_identity *id, char ret[static HEADER])
 {
-	XXH128_hash_t h = XXH3_128bits(id->request, id->request_len);
+	const struct digest request = digest_of(XXH3_128bits(id->request, id->request_len));
 	const struct ckpt_origin *o = &id->origin;
+	char hex[DIGEST_HEX];
 
+	digest_hex(&request, hex);
 	memset(ret, 0, HEADER);
 	(void)snprintf(ret, HEADER,
-		       "%s2, units of 8 MiB, request %016llx%016llx\n"
+		       "%s2, units of 8 MiB, request %s\n"
 		       "program %s\nmetadata %s\ndata %s\nassets %s\nrecipe %s\nlayout %s\n"
 		       "rename %s\nfiles %s\n",
-		       magic, (unsigned long long)h.high64, (unsigned long long)h.low64,
-		       CKPTFS_VERSION, o->metadata, o->data, o->assets, o->recipe, o->layout,
-		       o->rename, id->files);
+		       magic, hex, CKPTFS_VERSION, o->metadata, o->data, o->assets, o->recipe,
+		       o->layout, o->rename, id->files);
 }
 
 int export_state_open(int dirfd, const char *name, struct export_state *ret, struct ckpt_err *e)

@@ -16,6 +16,7 @@
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/checked.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "index/catalog_query.h"
 #include "index/catalog_schema.h"
@@ -250,7 +251,8 @@ static void put_metadata(struct buf *b, struct cursor *in)
 static void make(struct cursor *in)
 {
 	struct buf rest = BUF_INIT(1 << 20), all = BUF_INIT(1 << 20), list = BUF_INIT(1 << 20);
-	char seal[33], sql[160];
+	char seal[DIGEST_HEX], sql[160];
+	struct digest sealed;
 	uint64_t chunks;
 	sqlite3 *db;
 
@@ -269,7 +271,8 @@ static void make(struct cursor *in)
 	buf_add(&all, rest.data, rest.len);
 	put_metadata(&list, in);
 	require(!rest.err && !all.err && !list.err);
-	seal_hex(XXH3_128bits(all.data, all.len), seal);
+	sealed = digest_of(XXH3_128bits(all.data, all.len));
+	digest_hex(&sealed, seal);
 	put_row(db, "INSERT INTO checkpoint VALUES('dcp','/','x',0,0,0,?,?)", 0, seal, 32, true);
 	put_row(db, "INSERT INTO directory VALUES(?,?)", CATALOG_DIRECTORY_ROW, all.data, all.len,
 		false);

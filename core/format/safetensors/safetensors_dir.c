@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "format/format.h"
 #include "format/safetensors/st_pieces.h"
@@ -252,16 +253,16 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	struct scan s = { .place = place, .opts = opts, .w = w };
 	const char *index = NULL;
 	struct place_seen seen;
-	uint64_t hash[2];
+	struct digest hash;
 	int rc = 0;
 
 	count_files(&s, files);
 	for (size_t i = 0; i < files->n; i++)
 		index = is_index(files->v[i]) ? files->v[i] : index;
 	if (index)
-		rc = st_index_read(place, index, &x, &seen, hash, e);
+		rc = st_index_read(place, index, &x, &seen, &hash, e);
 	if (!rc && index)
-		rc = catalog_add_metadata(w, index, &seen, hash, e);
+		rc = catalog_add_metadata(w, index, &seen, &hash, e);
 	if (!rc)
 		rc = scan_files(&s, files, index, &x, e);
 	if (!rc)

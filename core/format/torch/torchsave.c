@@ -13,6 +13,7 @@
 #include "format/torch/torchsave.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "format/format.h"
 #include "format/st_index.h"
@@ -113,10 +114,10 @@ static int read_index(struct place *place, struct st_index *ret, struct catalog_
 		      struct ckpt_err *e)
 {
 	struct place_seen seen;
-	uint64_t hash[2];
-	int rc = st_index_read(place, index_name, ret, &seen, hash, e);
+	struct digest hash;
+	int rc = st_index_read(place, index_name, ret, &seen, &hash, e);
 
-	return rc ? rc : catalog_add_metadata(w, index_name, &seen, hash, e);
+	return rc ? rc : catalog_add_metadata(w, index_name, &seen, &hash, e);
 }
 
 static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,

@@ -4,16 +4,17 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "format/format.h"
+#include "format/small_file.h"
 #include "index/catalog_build.h"
 #include "parse/zarr_metadata.h"
-#include "source/source.h"
+#include "source/place.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
 enum {
 	MAX_DEPTH = 128,
@@ -113,33 +114,18 @@ static bool describes_array(const char *path, const uint8_t *bytes, size_t len)
 static int read_metadata(const struct walk *k, const char *path, bool *ret_array,
 			 struct ckpt_err *e)
 {
-	struct source *file CLEANUP(source_freep) = NULL;
+	struct small_file file CLEANUP(small_file_release) = { 0 };
 	struct zarr_value v = { 0 };
-	autofree uint8_t *bytes = NULL;
-	XXH128_hash_t h;
-	int64_t n;
-	int rc = place_file(k->d->s.place, path, &file, e);
+	struct digest hash;
+	int rc = small_file_read(k->d->s.place, path, ZARR_MAX_METADATA, &file, e);
 
 	if (rc)
 		return rc;
-	if (file->seen.size > ZARR_MAX_METADATA)
-		return err_set(e, EFBIG, "'%s' has more than %zu MiB", path,
-			       ZARR_MAX_METADATA >> 20);
-	bytes = malloc(file->seen.size + 1);
-	if (!bytes)
-		return err_nomem(e);
-	n = source_read(file, bytes, file->seen.size + 1, 0, e);
-	if (n < 0)
-		return err_wrap(e, "read '%s'", path);
-	if ((uint64_t)n != file->seen.size)
-		return err_set(e, EAGAIN, "'%s' changed while it was read; is a save going on?",
-			       path);
-	h = XXH3_128bits(bytes, (size_t)n);
-	rc = catalog_add_metadata(k->d->w, path, &file->seen,
-				  (const uint64_t[2]){ h.low64, h.high64 }, e);
-	v.bytes = bytes;
-	v.length = (uint64_t)n;
-	*ret_array = describes_array(path, bytes, (size_t)n);
+	hash = digest_of(XXH3_128bits(file.bytes, file.len));
+	v.bytes = (const uint8_t *)file.bytes;
+	v.length = file.len;
+	*ret_array = describes_array(path, v.bytes, file.len);
+	rc = catalog_add_metadata(k->d->w, path, &file.seen, &hash, e);
 	return rc ? rc : call(k, path, &v, e);
 }
 

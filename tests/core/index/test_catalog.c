@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "dir_util.h"
@@ -169,7 +170,7 @@ static int add_objects(struct catalog_writer *w, struct ckpt_err *e)
 static int build(const char *where, struct catalog **ret, struct ckpt_err *e)
 {
 	const struct place_seen seen = { .size = 4711, .id = { 3, { 1, 0, 255 } } };
-	const uint64_t hash[2] = { 0x0123456789abcdef, 0xfedcba9876543210 };
+	const struct digest hash = { 0x0123456789abcdef, 0xfedcba9876543210 };
 	struct catalog_writer *w = NULL;
 	struct chunk_loc loc;
 	int rc = catalog_writer_new(where, "dcp", "/some/where", &w, e);
@@ -181,9 +182,9 @@ static int build(const char *where, struct catalog **ret, struct ckpt_err *e)
 	if (!rc)
 		rc = catalog_add_inline(w, "kept in it", 10, &loc, e);
 	if (!rc)
-		rc = catalog_add_metadata(w, "__1.metadata", &seen, hash, e);
+		rc = catalog_add_metadata(w, "__1.metadata", &seen, &hash, e);
 	if (!rc)
-		rc = catalog_add_metadata(w, "__0.metadata", &seen, hash, e);
+		rc = catalog_add_metadata(w, "__0.metadata", &seen, &hash, e);
 	if (!rc)
 		rc = catalog_writer_finish(w, ret, e);
 	catalog_writer_free(w);
@@ -1045,10 +1046,11 @@ static void forge_bytes(const struct forged *f, const struct buf *d)
 	const char *map = f->map_is ? f->map_is : f->map;
 	struct buf list CLEANUP(buf_release) = BUF_INIT(1 << 20);
 	sqlite3 *db;
-	char hex[33], sql[200];
+	const struct digest seal = digest_of(XXH3_128bits(d->data, d->len));
+	char hex[DIGEST_HEX], sql[200];
 	uint8_t hash[8];
 
-	seal_hex(XXH3_128bits(d->data, d->len), hex);
+	digest_hex(&seal, hex);
 	buf_add(&list, f->metadata ? f->metadata : "", f->metadata ? f->n_metadata : 1);
 	(void)put_le(hash, catalog_hash(list.data, list.len) ^ f->metadata_hash, 8);
 	buf_add(&list, hash, 8);
