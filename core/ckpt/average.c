@@ -344,7 +344,7 @@ static bool is_codes(const struct averager *a, const struct catalog_tensor *t)
 static int find(const struct averager *a, size_t i, const struct catalog_tensor *t, uint32_t *ret)
 {
 	const struct catalog *c = a->of[i]->catalog;
-	int64_t at = computed_find(c, t->fqn, t->fqn_len);
+	int64_t at = catalog_find_tensor(c, t->fqn, t->fqn_len);
 	const struct catalog_tensor *x;
 
 	if (at < 0)
@@ -375,7 +375,7 @@ static int check_source(struct averager *a, size_t i)
 
 	for (size_t k = 0; k < n; k++)
 		if (is_real(&t[k]) && takes_part(a, &t[k]) &&
-		    computed_find(a->eng->catalog, t[k].fqn, t[k].fqn_len) < 0)
+		    catalog_find_tensor(a->eng->catalog, t[k].fqn, t[k].fqn_len) < 0)
 			return missing(a, &t[k], a->eng->c->root, name_of(a, i));
 	return 0;
 }

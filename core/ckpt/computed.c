@@ -3,7 +3,6 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/text.h"
 #include "base/vec.h"
 #include "index/catalog_query.h"
 
@@ -120,20 +119,4 @@ void computed_release(struct computed *c)
 	free(c->inputs);
 	arena_release(&c->mem);
 	*c = (struct computed){ 0 };
-}
-
-int64_t computed_find(const struct catalog *catalog, const char *fqn, size_t len)
-{
-	size_t low = 0, high;
-	const struct catalog_tensor *t = catalog_tensors(catalog, &high);
-
-	while (low < high) {
-		size_t mid = low + (high - low) / 2;
-		int order = text_natural_cmp(t[mid].fqn, t[mid].fqn_len, fqn, len);
-
-		if (!order)
-			return (int64_t)mid;
-		*(order < 0 ? &low : &high) = order < 0 ? mid + 1 : mid;
-	}
-	return -1;
 }

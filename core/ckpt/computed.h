@@ -55,7 +55,4 @@ int computed_add(struct computed *c, struct catalog *catalog, const struct compu
 int computed_keep(struct computed *c, struct vtensor *made, struct ckpt_err *e);
 void computed_release(struct computed *c);
 
-/* The number of the shown tensor of that name; -1: there is none. */
-int64_t computed_find(const struct catalog *catalog, const char *fqn, size_t len);
-
 #endif

@@ -71,7 +71,7 @@ static const struct sign *sign_of(const struct deq_finder *f, const struct catal
 
 bool dequantise_is_codes(const struct catalog *c, const struct catalog_tensor *t)
 {
-	struct deq_finder f = { .t = NULL };
+	struct deq_finder f = { .catalog = c };
 
 	f.t = catalog_tensors(c, &f.n_tensors);
 	return sign_of(&f, t) || deq_has_parts(&f, t);
@@ -215,13 +215,14 @@ static int derive(struct catalog *c, struct deq_finder *f, struct dequantised *r
 int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
 	       const struct peek *peek, struct dequantised *ret, struct ckpt_err *e)
 {
-	struct deq_finder f = { .dtype = dtype, .peek = peek, .mem = &ret->mem, .e = e };
+	struct deq_finder f = {
+		.catalog = c, .dtype = dtype, .peek = peek, .mem = &ret->mem, .e = e
+	};
 	int rc;
 
 	ret->mem = (struct arena)ARENA_INIT(MAX_MEMORY);
 	deq_config_read(config, &f.config);
 	f.t = catalog_tensors(c, &f.n_tensors);
-	f.objects = catalog_objects(c, &f.n_objects);
 	f.hide = calloc(f.n_tensors + 1, sizeof(*f.hide));
 	rc = f.hide ? find_all(&f) : err_nomem(e);
 	if (!rc && f.n)

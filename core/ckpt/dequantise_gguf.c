@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/dequantise_gguf.h"
 
-#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -15,22 +14,6 @@
 #include <string.h>
 
 #define MAX_MEMORY ((size_t)1 << 30)
-
-/* The number of the tensor with that name, or -1. */
-static int64_t find(const struct catalog_tensor *t, size_t n, const char *name)
-{
-	size_t low = 0, high = n, len = strlen(name);
-
-	while (low < high) {
-		size_t mid = low + (high - low) / 2;
-		int order = text_natural_cmp(t[mid].fqn, t[mid].fqn_len, name, len);
-
-		if (!order)
-			return (int64_t)mid;
-		*(order < 0 ? &low : &high) = order < 0 ? mid + 1 : mid;
-	}
-	return -1;
-}
 
 /* The index says it, and might be anyone's: is it true of the tensor? */
 static bool fits(const struct catalog_tensor *t, const struct ggml_info *type)
@@ -49,7 +32,7 @@ static int take_types(const struct catalog *c, struct jval types, const struct g
 	for (struct jiter i = jiter(types); jiter_next(&i);) {
 		const char *name = jval_str(i.v);
 		const struct ggml_info *type = name ? ggml_info_named(name) : NULL;
-		int64_t at = find(t, n, i.key);
+		int64_t at = catalog_find_tensor(c, i.key, i.key_len);
 
 		if (!type || at < 0 || !fits(&t[at], type))
 			return err_set(e, ERR_CORRUPT, "'" GGUF_TYPES "' is wrong about '%s'",
@@ -68,8 +51,9 @@ int gguf_types(const struct catalog *c, const struct ggml_info ***ret, size_t *r
 	       struct ckpt_err *e)
 {
 	struct jdoc types CLEANUP(jdoc_release) = { 0 };
-	size_t n, n_objects, k = 0;
-	const struct catalog_object *o = catalog_objects(c, &n_objects);
+	int64_t at = catalog_find_object(c, GGUF_TYPES, strlen(GGUF_TYPES));
+	const struct catalog_object *o = at < 0 ? NULL : &catalog_objects(c, NULL)[at];
+	size_t n;
 	autofree const struct ggml_info **v = NULL;
 	int rc;
 
@@ -77,12 +61,10 @@ int gguf_types(const struct catalog *c, const struct ggml_info ***ret, size_t *r
 	v = calloc(n + 1, sizeof(*v));
 	if (!v)
 		return err_nomem(e);
-	while (k < n_objects && !bytes_are(o[k].fqn, o[k].fqn_len, GGUF_TYPES))
-		k++;
-	if (k == n_objects || !o[k].text)
+	if (!o || !o->text)
 		return err_set(e, EFBIG, "the types of the tensors take too much memory");
 	*ret_blocks = 0;
-	rc = jdoc_parse_copy(&types, o[k].text, o[k].text_len, 0, e);
+	rc = jdoc_parse_copy(&types, o->text, o->text_len, 0, e);
 	if (!rc)
 		rc = take_types(c, jdoc_root(&types), v, ret_blocks, e);
 	if (rc)

@@ -24,22 +24,14 @@ bool deq_ends(const struct catalog_tensor *t, const char *end)
 int64_t deq_sibling(const struct deq_finder *f, const struct catalog_tensor *t, const char *end,
 		    const char *by)
 {
-	size_t low = 0, high = f->n_tensors, cut = t->fqn_len - strlen(end), more = strlen(by);
+	size_t cut = t->fqn_len - strlen(end), more = strlen(by);
 	char name[MAX_NAME];
 
 	if (cut + more >= sizeof(name))
 		return -1;
 	memcpy(name, t->fqn, cut);
 	memcpy(name + cut, by, more + 1);
-	while (low < high) {
-		size_t mid = low + (high - low) / 2;
-		int order = text_natural_cmp(f->t[mid].fqn, f->t[mid].fqn_len, name, cut + more);
-
-		if (!order)
-			return (int64_t)mid;
-		*(order < 0 ? &low : &high) = order < 0 ? mid + 1 : mid;
-	}
-	return -1;
+	return catalog_find_tensor(f->catalog, name, cut + more);
 }
 
 int deq_no_scales(const struct deq_finder *f, const struct catalog_tensor *t, const char *end,

@@ -51,10 +51,9 @@ struct deq_found {
 };
 
 struct deq_finder {
+	const struct catalog *catalog;
 	const struct catalog_tensor *t;
 	size_t n_tensors;
-	const struct catalog_object *objects;
-	size_t n_objects;
 	struct deq_config config;
 	enum ckpt_dtype dtype;
 	const struct peek *peek;

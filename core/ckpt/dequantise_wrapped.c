@@ -33,24 +33,6 @@
 
 /* ---- objects ---- */
 
-/* The object of this name, or NULL. */
-static const struct catalog_object *find_object(const struct deq_finder *f, const char *name,
-						size_t len)
-{
-	size_t low = 0, high = f->n_objects;
-
-	while (low < high) {
-		size_t mid = low + (high - low) / 2;
-		const struct catalog_object *o = &f->objects[mid];
-		int order = text_natural_cmp(o->fqn, o->fqn_len, name, len);
-
-		if (!order)
-			return o;
-		*(order < 0 ? &low : &high) = order < 0 ? mid + 1 : mid;
-	}
-	return NULL;
-}
-
 /* A tensor that is made of others. */
 struct owner {
 	struct jdoc doc;
@@ -69,7 +51,8 @@ static int owner_read(const struct deq_finder *f, const char *name, size_t len, 
 	/* As torchsave_kinds.c begins it; other texts need not be parsed, tensor by tensor. */
 	static const char begin[] = "{\"__class__\": \"";
 	static const char *const modules[] = { "torchao", "transformer_engine" };
-	const struct catalog_object *o = find_object(f, name, len);
+	int64_t at = catalog_find_object(f->catalog, name, len);
+	const struct catalog_object *o = at < 0 ? NULL : &catalog_objects(f->catalog, NULL)[at];
 	const char *module = NULL, *dot;
 	struct ckpt_err why;
 	int rc;
@@ -78,10 +61,10 @@ static int owner_read(const struct deq_finder *f, const char *name, size_t len, 
 	if (!o || !o->text || o->text_len > MAX_TEXT || !bytes_begin(o->text, o->text_len, begin))
 		return 1;
 	for (size_t i = 0; i < ARRAY_LEN(modules); i++) {
-		size_t at = strlen(begin), n = strlen(modules[i]);
+		size_t from = strlen(begin), n = strlen(modules[i]);
 
-		if (bytes_begin(o->text + at, o->text_len - at, modules[i]) &&
-		    o->text_len > at + n && o->text[at + n] == '.')
+		if (bytes_begin(o->text + from, o->text_len - from, modules[i]) &&
+		    o->text_len > from + n && o->text[from + n] == '.')
 			module = modules[i];
 	}
 	if (!module)
@@ -625,7 +608,7 @@ int deq_find_wrapped(struct deq_finder *f, const struct catalog_tensor *t)
 	bool is_read = false;
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < ARRAY_LEN(classes) && f->n_objects; i++) {
+	for (size_t i = 0; !rc && i < ARRAY_LEN(classes); i++) {
 		if (!deq_ends(t, classes[i].end))
 			continue;
 		x.end = classes[i].end;
@@ -680,7 +663,7 @@ int deq_refuse_wrapped(const struct deq_finder *f, const struct catalog_tensor *
 {
 	unsigned levels = 0;
 
-	for (size_t len = t->fqn_len; f->n_objects && len-- > 1;) {
+	for (size_t len = t->fqn_len; len-- > 1;) {
 		CLEANUP(owner_release) struct owner o = { 0 };
 		int rc;
 

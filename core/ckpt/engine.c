@@ -182,22 +182,20 @@ static int count(struct engine *eng, struct ckpt_err *e)
 /* Warns about things that the format found and cannot show. */
 static void warn_not_shown(const struct engine *eng, const struct ckpt_opts *o)
 {
-	size_t n;
-	const struct catalog_object *v = catalog_objects(eng->catalog, &n);
+	int64_t i = catalog_find_object(eng->catalog, FORMAT_NOT_SHOWN, strlen(FORMAT_NOT_SHOWN));
+	const struct catalog_object *v = i < 0 ? NULL : &catalog_objects(eng->catalog, NULL)[i];
+	struct jdoc text CLEANUP(jdoc_release) = { 0 };
+	const char *why = NULL;
+	struct ckpt_err ignored;
 	char what[512];
 
-	for (size_t i = 0; o->warn && i < n; i++)
-		if (!strcmp(v[i].fqn, FORMAT_NOT_SHOWN) && v[i].text) {
-			struct jdoc text CLEANUP(jdoc_release) = { 0 };
-			struct ckpt_err ignored;
-			const char *why = NULL;
-
-			if (!jdoc_parse_copy(&text, v[i].text, v[i].text_len, JDOC_ANY, &ignored))
-				why = jval_str(jdoc_root(&text));
-			(void)snprintf(what, sizeof(what), "not everything is shown: %s",
-				       why ? why : "see objects/" FORMAT_NOT_SHOWN);
-			o->warn(o->warn_arg, what);
-		}
+	if (!o->warn || !v || !v->text)
+		return;
+	if (!jdoc_parse_copy(&text, v->text, v->text_len, JDOC_ANY, &ignored))
+		why = jval_str(jdoc_root(&text));
+	(void)snprintf(what, sizeof(what), "not everything is shown: %s",
+		       why ? why : "see objects/" FORMAT_NOT_SHOWN);
+	o->warn(o->warn_arg, what);
 }
 
 /* For fetch_read_kept: bytes of tensor `number` of gguf/. */

@@ -34,9 +34,10 @@ enum {
 
 /* What is read from, and what comes of it. */
 struct reading {
+	const struct catalog *c;
 	const struct catalog_object *o;
 	const struct catalog_tensor *t;
-	size_t n_objects, n_tensors;
+	size_t n_objects;
 	char arch[KEY_CAP]; /* general.architecture */
 	struct json_out j;
 	struct gguf_model *ret;
@@ -65,12 +66,11 @@ __attribute__((format(printf, 2, 3))) static void no_config(struct reading *r, c
 static const struct catalog_object *key_of(const struct reading *r, const char *key)
 {
 	char name[2 * KEY_CAP];
+	int64_t at;
 
 	(void)snprintf(name, sizeof(name), "%s%s", *key == '.' ? r->arch : "", key);
-	for (size_t i = 0; i < r->n_objects; i++)
-		if (bytes_are(r->o[i].fqn, r->o[i].fqn_len, name))
-			return r->o[i].text ? &r->o[i] : NULL;
-	return NULL;
+	at = catalog_find_object(r->c, name, strlen(name));
+	return at >= 0 && r->o[at].text ? &r->o[at] : NULL;
 }
 
 static bool parse(const struct reading *r, const struct catalog_object *o, struct jdoc *ret)
@@ -117,10 +117,9 @@ static bool text_of(const struct reading *r, const char *key, char out[KEY_CAP])
 
 static const struct catalog_tensor *tensor_of(const struct reading *r, const char *name)
 {
-	for (size_t i = 0; i < r->n_tensors; i++)
-		if (bytes_are(r->t[i].fqn, r->t[i].fqn_len, name))
-			return &r->t[i];
-	return NULL;
+	int64_t at = catalog_find_tensor(r->c, name, strlen(name));
+
+	return at < 0 ? NULL : &r->t[at];
 }
 
 /* ---- config.json ---- */
@@ -718,12 +717,12 @@ int gguf_model_read(const struct catalog *c, const char *dtype, const struct pee
 		    struct gguf_model *ret, struct ckpt_err *e)
 {
 	bool no_memory = false;
-	struct reading r = { .ret = ret, .peek = peek, .no_memory = &no_memory };
+	struct reading r = { .c = c, .ret = ret, .peek = peek, .no_memory = &no_memory };
 	int rc = 0;
 
 	*ret = (struct gguf_model){ .config = BUF_INIT(MAX_TEXT), .recipe = BUF_INIT(MAX_TEXT) };
 	r.o = catalog_objects(c, &r.n_objects);
-	r.t = catalog_tensors(c, &r.n_tensors);
+	r.t = catalog_tensors(c, NULL);
 	r.j.to = &ret->config;
 	if (!dtype) {
 		no_config(&r, "the weights are blocks of ggml's: with dequantize=bf16, fp16 or "

@@ -100,7 +100,7 @@ static int partner(const struct adapter *a, const struct catalog_tensor *t, cons
 		name = NULL;
 		return err_nomem(a->e);
 	}
-	at = computed_find(a->other->catalog, name, strlen(name));
+	at = catalog_find_tensor(a->other->catalog, name, strlen(name));
 	if (at < 0)
 		return err_set(a->e, EINVAL,
 			       "option 'lora': '%.120s' of '%.300s' has no '%.120s' that it is "
@@ -157,7 +157,7 @@ static int64_t find_behind(const struct adapter *a, const char *prefix, size_t n
 		return -1;
 	memcpy(name, prefix, n);
 	memcpy(name + n, c->name, c->len);
-	return computed_find(a->eng->catalog, name, n + c->len);
+	return catalog_find_tensor(a->eng->catalog, name, n + c->len);
 }
 
 /* The first name that is not there; NULL: all are. */

@@ -3,7 +3,6 @@
 
 #include "base/blob.h"
 #include "base/buf.h"
-#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -99,27 +98,15 @@ static int args_of_object(struct engine *eng, size_t number, struct model_recipe
 	return rc ? rc : megatron_args_read(&b, &r->args, e);
 }
 
-/* The object's number, or -1. */
-static int64_t find_object(const struct engine *eng, const char *name)
-{
-	size_t n;
-	const struct catalog_object *o = catalog_objects(eng->catalog, &n);
-
-	for (size_t i = 0; i < n; i++)
-		if (bytes_are(o[i].fqn, o[i].fqn_len, name))
-			return (int64_t)i;
-	return -1;
-}
-
 static int read_args(struct engine *eng, struct model_recipe *r, struct ckpt_err *e)
 {
 	const char *name = MEGATRON_COMMON_FILE; /* Megatron looks for this one first */
-	int64_t i = find_object(eng, name);
+	int64_t i = catalog_find_object(eng->catalog, name, strlen(name));
 	int rc;
 
 	if (i < 0) {
 		name = MEGATRON_COMMON_OBJECT;
-		i = find_object(eng, name);
+		i = catalog_find_object(eng->catalog, name, strlen(name));
 	}
 	rc = i < 0 ? 0 : args_of_object(eng, (size_t)i, r, e);
 	r->facts.has[RECIPE_ARGS] = r->args;

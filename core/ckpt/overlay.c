@@ -95,7 +95,7 @@ static void put_release(struct put *p)
 static int put_whole(struct put *p, uint32_t i)
 {
 	const struct catalog_tensor *t = &catalog_tensors(p->other->catalog, NULL)[i];
-	int64_t at = computed_find(p->eng->catalog, t->fqn, t->fqn_len);
+	int64_t at = catalog_find_tensor(p->eng->catalog, t->fqn, t->fqn_len);
 
 	if (at < 0)
 		return err_set(p->e, EINVAL,

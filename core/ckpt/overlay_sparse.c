@@ -71,14 +71,14 @@ static int64_t find_indices(const struct finding *f, uint32_t i, size_t *ret_end
 		autofree char *name = NULL;
 
 		if (!bytes_end(t->fqn, t->fqn_len, ends[k].values) ||
-		    computed_find(f->eng->catalog, t->fqn, t->fqn_len) >= 0)
+		    catalog_find_tensor(f->eng->catalog, t->fqn, t->fqn_len) >= 0)
 			continue;
 		name = malloc(all + 1);
 		if (!name)
 			return err_nomem(f->e);
 		memcpy(name, t->fqn, len);
 		memcpy(name + len, ends[k].indices, all - len + 1);
-		at = computed_find(f->other->catalog, name, all);
+		at = catalog_find_tensor(f->other->catalog, name, all);
 		*ret_end = k;
 	}
 	return at;
@@ -93,7 +93,7 @@ static int find_by_name(struct finding *f, uint32_t i)
 	if (indices < 0)
 		return indices == -ENOMEM ? -ENOMEM : 0;
 	len = t->fqn_len - strlen(ends[k].values);
-	to = computed_find(f->eng->catalog, t->fqn, len);
+	to = catalog_find_tensor(f->eng->catalog, t->fqn, len);
 	if (to < 0)
 		return no_tensor(f, t->fqn, len);
 	add(f, (struct overlay_sparse){ .to = (uint32_t)to,
@@ -110,9 +110,9 @@ static int find_by_name(struct finding *f, uint32_t i)
 static int manifest_tensor(struct finding *f, struct jval entry, const char *key, uint32_t *ret)
 {
 	struct jval name = jval_get(entry, key);
-	int64_t at = jval_str(name)
-			     ? computed_find(f->other->catalog, jval_str(name), jval_len(name))
-			     : -1;
+	int64_t at = jval_str(name) ? catalog_find_tensor(f->other->catalog, jval_str(name),
+							  jval_len(name))
+				    : -1;
 
 	if (at < 0)
 		return err_set(f->e, EINVAL, "'%s' of '%.120s' names no tensor beside it", key,
@@ -135,7 +135,7 @@ static int manifest_entry(struct finding *f, struct jval entry)
 
 	if (!jval_str(name))
 		return err_set(f->e, EINVAL, "an entry of 'tensors' has no name");
-	at = computed_find(f->eng->catalog, jval_str(name), jval_len(name));
+	at = catalog_find_tensor(f->eng->catalog, jval_str(name), jval_len(name));
 	if (at < 0)
 		return no_tensor(f, jval_str(name), jval_len(name));
 	to = &catalog_tensors(f->eng->catalog, NULL)[at];
@@ -192,7 +192,7 @@ static int find_by_manifest(struct finding *f, struct digest *d)
 static bool is_any_sparse(const struct finding *f)
 {
 	for (uint32_t i = 0; i < f->n_tensors; i++)
-		if (computed_find(f->eng->catalog, f->t[i].fqn, f->t[i].fqn_len) < 0)
+		if (catalog_find_tensor(f->eng->catalog, f->t[i].fqn, f->t[i].fqn_len) < 0)
 			return true;
 	return false;
 }

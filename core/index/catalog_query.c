@@ -8,6 +8,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/search.h"
 #include "base/text.h"
 #include "index/catalog_build.h"
 #include "index/catalog_file.h"
@@ -703,6 +704,26 @@ const struct catalog_tensor *catalog_tensors(const struct catalog *c, size_t *re
 	if (ret_n)
 		*ret_n = c->n_tensors;
 	return c->tensors;
+}
+
+int64_t catalog_find_tensor(const struct catalog *c, const char *fqn, size_t len)
+{
+	const struct catalog_tensor *t = c->tensors;
+	size_t at = PARTITION_POINT(i, c->n_tensors,
+				    text_natural_cmp(t[i].fqn, t[i].fqn_len, fqn, len) < 0);
+
+	return at < c->n_tensors && bytes_equal(t[at].fqn, t[at].fqn_len, fqn, len) ? (int64_t)at
+										    : -1;
+}
+
+int64_t catalog_find_object(const struct catalog *c, const char *fqn, size_t len)
+{
+	const struct catalog_object *o = c->objects;
+	size_t at = PARTITION_POINT(i, c->n_objects,
+				    text_natural_cmp(o[i].fqn, o[i].fqn_len, fqn, len) < 0);
+
+	return at < c->n_objects && bytes_equal(o[at].fqn, o[at].fqn_len, fqn, len) ? (int64_t)at
+										    : -1;
 }
 
 size_t catalog_all_tensors(const struct catalog *c)

@@ -22,7 +22,8 @@
 struct catalog;
 struct ckpt_err;
 
-/* The faults that begin so are of what this program lacks. The checkpoint is whole. */
+/* A fault that begins with this is about something that this program lacks; the checkpoint is
+ * whole. */
 #define CATALOG_UNSUPPORTED "not supported: "
 
 enum tensor_state { TENSOR_COMPLETE, TENSOR_INCOMPLETE, TENSOR_OVERLAPPING };
@@ -75,6 +76,9 @@ void catalog_close(struct catalog *c); /* NULL is fine */
 /* In natural order of the FQNs. ret_n may be NULL, also below. */
 const struct catalog_tensor *catalog_tensors(const struct catalog *c, size_t *ret_n);
 const struct catalog_object *catalog_objects(const struct catalog *c, size_t *ret_n);
+/* The number of the shown tensor, or of the object, with that name; -1: there is none. */
+int64_t catalog_find_tensor(const struct catalog *c, const char *fqn, size_t len);
+int64_t catalog_find_object(const struct catalog *c, const char *fqn, size_t len);
 const struct stored_file *catalog_sources(const struct catalog *c, size_t *ret_n);
 /* In the order of strcmp. */
 const struct catalog_metadata *catalog_metadata(const struct catalog *c, size_t *ret_n);
@@ -93,9 +97,9 @@ const char *catalog_seal(const struct catalog *c);
 struct catalog_computed {
 	const char *fqn; /* copied, as is the shape; fqn_len bytes */
 	uint32_t fqn_len;
-	uint32_t
-		like; /* a tensor whose path it has, and whose logical shape if shapes are equal; its
-			* number, which changes as well */
+	/* The number, which changes as well, of a tensor whose path it has and, if the shapes are
+	 * equal, whose logical shape. */
+	uint32_t like;
 	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape;
@@ -108,7 +112,8 @@ struct catalog_computed {
 /*
  * hide: one for each tensor that is shown. Numbers of shown tensors stay as they are if none is
  * hidden here and all of v are. The new number of tensor i, hidden or not, is
- * ret_numbers[i]. Fails, and changes nothing, if two names are equal (EEXIST), or a tensor is larger than a file can be.
+ * ret_numbers[i]. Fails, and changes nothing, if two names are equal (EEXIST), or a tensor is larger
+ * than a file can be.
  */
 int catalog_compute(struct catalog *c, struct catalog_computed *v, size_t n, const bool *hide,
 		    uint32_t *ret_numbers, struct ckpt_err *e);

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model: the weights among the tensors of the tree, or what a recipe makes of them. */
 #include "base/buf.h"
-#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "base/search.h"
-#include "base/text.h"
 #include "codec/cast.h"
 #include "index/catalog_query.h"
 #include "recipe/recipe.h"
@@ -21,14 +18,6 @@ enum ckpt_dtype view_dtype(const struct view *v, enum ckpt_dtype stored)
 {
 	return v->o.dtype != CKPT_DTYPE_NONE && cast_possible(stored, v->o.dtype) ? v->o.dtype
 										  : stored;
-}
-
-/* Index of a name among the stored tensors, which are in natural order. */
-static size_t find_stored(const struct catalog_tensor *t, size_t n, const char *fqn, size_t len)
-{
-	size_t at = PARTITION_POINT(i, n, text_natural_cmp(t[i].fqn, t[i].fqn_len, fqn, len) < 0);
-
-	return at < n && bytes_equal(t[at].fqn, t[at].fqn_len, fqn, len) ? at : n;
 }
 
 /*
@@ -49,7 +38,7 @@ static int take_masters(const struct view *v, struct namelist *names, struct ckp
 		at[v->tensors.v[i].index] = (uint32_t)i + 1;
 	for (size_t i = 0; i < names->n; i++) {
 		const struct catalog_tensor *w = &t[v->tensors.v[names->v[i].index].index];
-		size_t master;
+		int64_t master;
 
 		fqn.len = 0;
 		buf_str(&fqn, "optimizer.state.");
@@ -57,8 +46,8 @@ static int take_masters(const struct view *v, struct namelist *names, struct ckp
 		buf_str(&fqn, ".fp32");
 		if (fqn.err)
 			return err_nomem(e);
-		master = find_stored(t, n, fqn.data, fqn.len);
-		if (master == n || !at[master])
+		master = catalog_find_tensor(v->c, fqn.data, fqn.len);
+		if (master < 0 || !at[master])
 			continue;
 		names->v[i].index = at[master] - 1;
 		found++;

@@ -464,6 +464,29 @@ START_LOOP_TEST(chunks_may_be_in_the_index, 2)
 }
 END_TEST
 
+START_TEST(every_name_is_found_and_no_other)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	size_t n, n_objects;
+	const struct catalog_tensor *t;
+	const struct catalog_object *o;
+
+	ck_assert_int_eq(build(NULL, &c, &e), 0);
+	t = catalog_tensors(c, &n);
+	o = catalog_objects(c, &n_objects);
+	ck_assert_uint_gt(n_objects, 1);
+	for (size_t i = 0; i < n; i++) {
+		ck_assert_int_eq(catalog_find_tensor(c, t[i].fqn, t[i].fqn_len), (int64_t)i);
+		ck_assert_int_lt(catalog_find_tensor(c, t[i].fqn, t[i].fqn_len + (size_t)1), 0);
+	}
+	for (size_t i = 0; i < n_objects; i++)
+		ck_assert_int_eq(catalog_find_object(c, o[i].fqn, o[i].fqn_len), (int64_t)i);
+	ck_assert_int_lt(catalog_find_tensor(c, "zzz", 3), 0);
+	catalog_close(c);
+}
+END_TEST
+
 START_TEST(more_bytes_than_an_index_may_have_are_refused)
 {
 	autofree char *half = calloc(1, CATALOG_MAX_INLINE / 2);
