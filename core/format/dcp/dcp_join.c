@@ -10,11 +10,10 @@
  * itself.
  *
  * If the items' own dtypes and sizes are known already (`sized`), they must equal those of the
- * chunks. An offset alone does not identify a chunk there: an empty chunk may begin where its
- * neighbour does, and each replica is listed with an item of its own.
+ * chunks.
  */
-#include "base/search.h"
 #include "format/dcp/dcp_records.h"
+#include "format/dcp/dcp_stored.h"
 #include "format/format.h"
 
 #include "base/buf.h"
@@ -33,29 +32,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A storage entry of the current FQN. */
-struct stored {
-	const uint64_t *off;  /* n_dims numbers */
-	const uint64_t *size; /* the item's, if it has a dtype */
-	struct chunk_loc loc;
-	uint32_t rank, order, path;
-	uint8_t n_dims, dtype; /* the item's own, if known */
-	bool is_bytes;
-};
-
 struct join {
 	const struct dcp_records *r;
 	const struct dcp_join_opts *o;
 	struct catalog_writer *w;
-	uint64_t *first;   /* by string id: its entries are at[first[id] .. first[id+1]) */
-	uint64_t *at;	   /* positions in storage.data */
-	uint32_t *sources; /* by string id: source number + 1 of a path, or 0 */
+	struct dcp_storage stored;
 
-	struct stored *stored; /* scratch for one FQN */
-	size_t n_stored, cap_stored;
-	uint64_t *offs;
-	size_t cap_offs;
-	bool sorted;
+	/* Scratch for one FQN. */
 	uint32_t *entries; /* the FQN's entries, by rank */
 	size_t n_entries, cap_entries;
 	uint64_t *boxes;
@@ -81,204 +64,6 @@ enum {
 	MAX_LATER = 10000, /* items opened because they are small */
 };
 
-/* Ensures that *p holds at least n elements of `size`; contents are not kept. */
-static int reserve(void *pp, size_t *cap, size_t n, size_t size, struct ckpt_err *e)
-{
-	void **p = pp;
-	size_t want = n + n / 2 + 16;
-
-	if (n <= *cap && *p)
-		return 0;
-	free(*p);
-	*p = calloc(want, size);
-	*cap = *p ? want : 0;
-	return *p ? 0 : err_nomem(e);
-}
-
-/* Counting sort of the storage entries by FQN, keeping their order. */
-static int group_storage(struct join *j, struct ckpt_err *e)
-{
-	const struct byte_store *s = &j->r->storage;
-	uint32_t n_strings = pk_strings_count(j->r->strings);
-
-	j->first = calloc((size_t)n_strings + 2, sizeof(*j->first));
-	j->at = malloc((j->r->n_storage + 1) * sizeof(*j->at));
-	j->sources = calloc((size_t)n_strings + 1, sizeof(*j->sources));
-	if (!j->first || !j->at || !j->sources)
-		return err_nomem(e);
-	for (int pass = 0; s->len && pass < 2; pass++) {
-		const uint8_t *p = s->data, *end = p + s->len;
-
-		while (p < end) {
-			uint64_t here = (uint64_t)(p - s->data), fqn = get_varint(&p), dims;
-
-			skip_varints(&p, 5);
-			dims = get_varint(&p);
-			skip_varints(&p, dims ? dims - 1 : 0);
-			if (j->r->sized && dims && get_varint(&p) != CKPT_DTYPE_NONE)
-				skip_varints(&p, dims - 1);
-			if (pass == 0)
-				j->first[fqn + 2]++;
-			else
-				j->at[j->first[fqn + 1]++] = here;
-		}
-		/* After the sums first[id+1] is where id begins; filling moves it to where it
-		 * ends. */
-		for (uint32_t i = 2; pass == 0 && i < n_strings + 2u; i++)
-			j->first[i] += j->first[i - 1];
-	}
-	return 0;
-}
-
-static int source_of(struct join *j, uint64_t path_id, const char *fqn, uint32_t *ret,
-		     struct ckpt_err *e)
-{
-	const struct pk_str *path = pk_string(j->r->strings, (uint32_t)path_id);
-	size_t len = j->o->dir_len + path->len;
-	int rc;
-
-	if (!j->sources[path_id]) {
-		autofree char *full = malloc(len + 1);
-		uint32_t id;
-
-		if (!full)
-			return err_nomem(e);
-		if (j->o->dir_len)
-			memcpy(full, j->o->dir, j->o->dir_len);
-		memcpy(full + j->o->dir_len, path->data, path->len + 1u);
-		rc = catalog_add_source(j->w, full, len, &id, e);
-		if (rc)
-			return err_wrap(e, "'%.100s'", fqn);
-		j->sources[path_id] = id + 1;
-	}
-	*ret = j->sources[path_id] - 1;
-	return 0;
-}
-
-/* Decode the storage entries of one FQN into j->stored. */
-static int load_stored(struct join *j, const struct pk_str *fqn, struct ckpt_err *e)
-{
-	uint64_t from = j->first[fqn->id], to = j->first[fqn->id + 1u];
-	size_t n = (size_t)(to - from), used = 0, total = 0;
-	int rc = reserve(&j->stored, &j->cap_stored, n, sizeof(*j->stored), e);
-
-	for (size_t i = 0; i < n; i++) {
-		const uint8_t *p = j->r->storage.data + j->at[from + i];
-
-		skip_varints(&p, 6);
-		total += (j->r->sized ? 2 : 1) * get_varint(&p);
-	}
-	if (!rc)
-		rc = reserve(&j->offs, &j->cap_offs, total, sizeof(*j->offs), e);
-	for (size_t i = 0; !rc && i < n; i++) {
-		const uint8_t *p = j->r->storage.data + j->at[from + i];
-		struct stored *s = &j->stored[i];
-		uint64_t dims;
-
-		(void)get_varint(&p);
-		*s = (struct stored){ .rank = (uint32_t)get_varint(&p), .order = (uint32_t)i };
-		s->path = (uint32_t)get_varint(&p);
-		s->loc.encoding = (uint32_t)get_varint(&p);
-		s->loc.offset = get_varint(&p);
-		s->loc.length = get_varint(&p);
-		dims = get_varint(&p);
-		s->is_bytes = !dims;
-		s->n_dims = (uint8_t)(dims ? dims - 1 : 0);
-		s->off = j->offs + used;
-		for (size_t d = 0; d < s->n_dims; d++)
-			j->offs[used++] = get_varint(&p);
-		s->size = j->offs + used;
-		s->dtype = j->r->sized && dims ? (uint8_t)get_varint(&p) : CKPT_DTYPE_NONE;
-		for (size_t d = 0; s->dtype && d < s->n_dims; d++)
-			j->offs[used++] = get_varint(&p);
-		rc = source_of(j, s->path, fqn->data, &s->loc.file, e);
-	}
-	j->n_stored = n;
-	j->sorted = false;
-	return rc;
-}
-
-static int by_key(const struct stored *a, const struct stored *b)
-{
-	if (a->rank != b->rank)
-		return a->rank < b->rank ? -1 : 1;
-	if (a->is_bytes != b->is_bytes)
-		return a->is_bytes ? -1 : 1;
-	if (a->n_dims != b->n_dims)
-		return a->n_dims < b->n_dims ? -1 : 1;
-	return box_compare_off(a->n_dims, a->off, b->off);
-}
-
-static int by_key_and_order(const void *ap, const void *bp)
-{
-	const struct stored *a = ap, *b = bp;
-	int c = by_key(a, b);
-
-	return c ? c : a->order < b->order ? -1 : a->order > b->order;
-}
-
-/* Position in j->stored, which is sorted, where entries with a key like this begin or, if `beyond`,
- * end. */
-static size_t find_bound(struct join *j, const struct stored *key, bool beyond)
-{
-	if (!j->sorted && j->n_stored)
-		qsort(j->stored, j->n_stored, sizeof(*j->stored), by_key_and_order);
-	j->sorted = true;
-	return PARTITION_POINT(i, j->n_stored, by_key(&j->stored[i], key) < (beyond ? 1 : 0));
-}
-
-/* The entry with that key, the last one listed, or NULL. */
-static const struct stored *find_stored(struct join *j, const struct stored *key)
-{
-	size_t end = find_bound(j, key, true);
-
-	return end && !by_key(&j->stored[end - 1], key) ? &j->stored[end - 1] : NULL;
-}
-
-/* Does the item hold this chunk? One whose file is missing might. */
-static bool is_chunk(const struct stored *s, enum ckpt_dtype dtype, const uint64_t *len)
-{
-	return !s->dtype || (s->dtype == dtype && !box_compare_off(s->n_dims, s->size, len));
-}
-
-/*
- * The item of the chunk with that key and these sizes: the first listed that holds it, preferably
- * one whose file exists. If none does, the first; NULL if no item has the key.
- */
-static const struct stored *find_sized(struct join *j, const struct stored *key,
-				       enum ckpt_dtype dtype, const uint64_t *len)
-{
-	const struct stored *best = NULL;
-
-	for (size_t i = find_bound(j, key, false); i < j->n_stored; i++) {
-		const struct stored *s = &j->stored[i];
-
-		if (by_key(s, key))
-			break;
-		if (!best || (is_chunk(s, dtype, len) && !is_chunk(best, dtype, len)))
-			best = s;
-		if (s->dtype && is_chunk(s, dtype, len))
-			return s;
-	}
-	return best;
-}
-
-/* Do the storage entries follow the chunk list one to one? Normally they do. */
-static bool in_step(const struct join *j, const uint64_t *boxes, const uint32_t *ranks, size_t n,
-		    size_t count)
-{
-	if (j->n_stored != count)
-		return false;
-	for (size_t i = 0; i < count; i++) {
-		const struct stored *s = &j->stored[i];
-
-		if (s->is_bytes || s->rank != ranks[i] || s->n_dims != n ||
-		    box_compare_off(n, s->off, boxes + i * 2 * n) != 0)
-			return false;
-	}
-	return true;
-}
-
 struct named {
 	const char *fqn;
 	size_t len;
@@ -302,7 +87,7 @@ static const uint8_t *shared_path(const struct join *j)
 	return path;
 }
 
-static int not_the_chunk(const struct join *j, const struct stored *s, const char *fqn,
+static int not_the_chunk(const struct join *j, const struct dcp_stored *s, const char *fqn,
 			 enum ckpt_dtype dtype, const uint64_t *len, struct ckpt_err *e)
 {
 	struct buf text[3] = { BUF_INIT(CKPT_MAX_DIMS * 24), BUF_INIT(CKPT_MAX_DIMS * 24),
@@ -329,27 +114,27 @@ static int not_the_chunk(const struct join *j, const struct stored *s, const cha
 
 /* Where the rank's chunk `box` is stored; `hint`, if any, is the corresponding entry. */
 static int locate(struct join *j, const struct tensor_chunks *t, const uint64_t *box, uint32_t rank,
-		  const struct stored *hint, struct chunk_loc *ret, struct ckpt_err *e)
+		  const struct dcp_stored *hint, struct chunk_loc *ret, struct ckpt_err *e)
 {
-	struct stored key = { .rank = rank, .n_dims = (uint8_t)t->n_dims, .off = box };
+	struct dcp_stored key = { .rank = rank, .n_dims = (uint8_t)t->n_dims, .off = box };
 	const uint64_t *len = box + t->n_dims;
-	const struct stored *s = hint;
+	const struct dcp_stored *s = hint;
 	uint64_t volume;
 
 	*ret = (struct chunk_loc){ .file = CATALOG_NO_FILE };
 	if (!j->r->sized) {
-		s = hint ? hint : find_stored(j, &key);
+		s = hint ? hint : dcp_storage_find(&j->stored, &key);
 		if (s)
 			*ret = s->loc;
 		return 0;
 	}
 	if (!box_volume(t->n_dims, len, &volume) || !volume)
 		return 0; /* the catalog reports the one and drops the other */
-	if (!s || !s->dtype || !is_chunk(s, t->dtype, len))
-		s = find_sized(j, &key, t->dtype, len);
+	if (!s || !s->dtype || !dcp_stored_is(s, t->dtype, len))
+		s = dcp_storage_find_sized(&j->stored, &key, t->dtype, len);
 	if (!s)
 		return 0;
-	if (!is_chunk(s, t->dtype, len))
+	if (!dcp_stored_is(s, t->dtype, len))
 		return not_the_chunk(j, s, t->fqn, t->dtype, len, e);
 	*ret = s->loc;
 	/* The layout in a missing file is unknown. If it is too large, the catalog reports that. */
@@ -376,33 +161,20 @@ static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_
 	return 0;
 }
 
-/* The path of the item's file; NULL: out of memory. */
-static char *path_of(const struct join *j, const struct stored *s)
-{
-	const struct pk_str *name = pk_string(j->r->strings, s->path);
-	char *path = malloc(j->o->dir_len + name->len + 1);
-
-	if (path && j->o->dir_len)
-		memcpy(path, j->o->dir, j->o->dir_len);
-	if (path)
-		memcpy(path + j->o->dir_len, name->data, name->len + 1u);
-	return path;
-}
-
 /* Calls `each` for the item of chunk k, which the rank has saved. */
 static int at_chunk(struct join *j, const struct tensor_chunks *t, uint32_t k, uint32_t rank,
 		    dcp_inside_fn *each, void *arg, struct ckpt_err *e)
 {
-	struct stored key = { .rank = rank,
-			      .n_dims = (uint8_t)t->n_dims,
-			      .off = t->boxes + (size_t)k * 2 * t->n_dims };
-	const struct stored *s = find_stored(j, &key);
+	struct dcp_stored key = { .rank = rank,
+				  .n_dims = (uint8_t)t->n_dims,
+				  .off = t->boxes + (size_t)k * 2 * t->n_dims };
+	const struct dcp_stored *s = dcp_storage_find(&j->stored, &key);
 	autofree char *path = NULL;
 	struct dcp_inside q = { t->fqn, t->fqn_len, t->path, NULL, t->locs + k };
 
 	if (!s)
 		return 0;
-	path = path_of(j, s);
+	path = dcp_storage_path(&j->stored, s->path);
 	if (!path)
 		return err_nomem(e);
 	q.path = path;
@@ -510,19 +282,16 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 	autofree uint32_t *ranks = NULL;
 	uint64_t shape[CKPT_MAX_DIMS], before[CKPT_MAX_DIMS];
 	bool step, sorted;
-	int rc;
+	int rc = 0;
 
 	for (size_t i = from; i < to; i++)
 		count += j->r->entries[j->entries[i]].count;
 	if (count > UINT32_MAX / 2)
 		return err_set(e, EFBIG, "'%s' has too many chunks, %zu", name->fqn, count);
 	ranks = malloc((count + 1) * sizeof(*ranks));
-	rc = ranks ? reserve(&j->boxes, &j->cap_boxes, 2 * n * count + 1, sizeof(*j->boxes), e)
-		   : err_nomem(e);
-	if (!rc)
-		rc = reserve(&j->locs, &j->cap_locs, count + 1, sizeof(*j->locs), e);
-	if (rc)
-		return rc;
+	if (!ranks || !VEC_ROOM(j->boxes, j->cap_boxes, 2 * n * count + 1) ||
+	    !VEC_ROOM(j->locs, j->cap_locs, count + 1))
+		return err_nomem(e);
 	for (size_t i = from; i < to; i++) {
 		const struct dcp_entry *entry = &j->r->entries[j->entries[i]];
 		const uint8_t *p = j->r->chunks.data + entry->at;
@@ -535,11 +304,12 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 				j->boxes[k * 2 * n + d] = get_varint(&p);
 		}
 	}
-	sorted = j->sorted;
-	step = in_step(j, j->boxes, ranks, n, count);
+	sorted = j->stored.sorted;
+	step = dcp_storage_in_step(&j->stored, j->boxes, ranks, n, count);
 	for (k = 0; !rc && k < count; k++)
 		rc = locate(j, &t, j->boxes + k * 2 * n, ranks[k],
-			    step && j->sorted == sorted ? &j->stored[k] : NULL, &j->locs[k], e);
+			    step && j->stored.sorted == sorted ? &j->stored.v[k] : NULL,
+			    &j->locs[k], e);
 	if (rc)
 		return rc;
 	t.shape = shape;
@@ -558,16 +328,16 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 		       : at_chunk(j, &t, 0, *ranks, look_at_quantised, j, e);
 }
 
-static const struct stored *object_of(struct join *j, size_t at)
+static const struct dcp_stored *object_of(struct join *j, size_t at)
 {
-	struct stored key = { .rank = j->r->entries[j->entries[at]].rank, .is_bytes = true };
+	struct dcp_stored key = { .rank = j->r->entries[j->entries[at]].rank, .is_bytes = true };
 
-	return find_stored(j, &key);
+	return dcp_storage_find(&j->stored, &key);
 }
 
 static int join_object(struct join *j, const struct named *name, size_t at, struct ckpt_err *e)
 {
-	const struct stored *s = object_of(j, at);
+	const struct dcp_stored *s = object_of(j, at);
 	struct object_item o = { .fqn = name->fqn,
 				 .fqn_len = name->len,
 				 .path = name->path,
@@ -598,13 +368,13 @@ static bool same_tensor(const struct dcp_records *r, const struct dcp_entry *a,
 /* 1 if the entries of all ranks are objects that hold the same bytes. */
 static int same_objects(struct join *j, struct ckpt_err *e)
 {
-	const struct stored *a = object_of(j, 0);
+	const struct dcp_stored *a = object_of(j, 0);
 	int rc = 1;
 
 	if (!j->o->same_object || !a)
 		return 0;
 	for (size_t i = 0; rc > 0 && i < j->n_entries; i++) {
-		const struct stored *b = object_of(j, i);
+		const struct dcp_stored *b = object_of(j, i);
 
 		if (j->r->entries[j->entries[i]].dtype || !b || a->loc.length != b->loc.length)
 			return 0;
@@ -661,14 +431,14 @@ static int sample_entry(struct join *j, const struct named *name, size_t at, str
 {
 	const struct dcp_entry *entry = &j->r->entries[j->entries[at]];
 	const uint64_t zero[CKPT_MAX_DIMS] = { 0 };
-	struct stored key = { .rank = entry->rank, .n_dims = entry->n_dims, .off = zero };
-	const struct stored *s = find_stored(j, &key);
+	struct dcp_stored key = { .rank = entry->rank, .n_dims = entry->n_dims, .off = zero };
+	const struct dcp_stored *s = dcp_storage_find(&j->stored, &key);
 	struct dcp_inside q = { .fqn = name->fqn, .fqn_len = name->len, .fqn_path = name->path };
 	autofree char *path = NULL;
 
 	if (!s)
 		return 1;
-	path = path_of(j, s);
+	path = dcp_storage_path(&j->stored, s->path);
 	if (!path)
 		return err_nomem(e);
 	q.path = path;
@@ -711,7 +481,7 @@ static int join_fqn(struct join *j, const struct pk_str *fqn, struct ckpt_err *e
 	const struct dcp_entry *head = &j->r->entries[j->entries[0]];
 	struct named name = { fqn->data, fqn->len, shared_path(j) };
 	bool same = true;
-	int rc = load_stored(j, fqn, e);
+	int rc = dcp_storage_load(&j->stored, fqn, e);
 
 	for (size_t i = 1; i < j->n_entries; i++)
 		same &= same_tensor(j->r, head, &j->r->entries[j->entries[i]]);
@@ -736,13 +506,11 @@ static int join_fqn(struct join *j, const struct pk_str *fqn, struct ckpt_err *e
 static int collect_entries(struct join *j, uint32_t head, struct ckpt_err *e)
 {
 	size_t n = 0;
-	int rc;
 
 	for (uint32_t i = head; i != DCP_NO_TENSOR; i = j->r->entries[i].next)
 		n++;
-	rc = reserve(&j->entries, &j->cap_entries, n, sizeof(*j->entries), e);
-	if (rc)
-		return rc;
+	if (!VEC_ROOM(j->entries, j->cap_entries, n))
+		return err_nomem(e);
 	j->n_entries = n;
 	/* Files are read in rank order and chains begin with the newest. */
 	for (uint32_t i = head; i != DCP_NO_TENSOR; i = j->r->entries[i].next)
@@ -781,8 +549,13 @@ static void note_flat(struct join *j, const struct dcp_entry *entry)
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct ckpt_err *e)
 {
-	struct join j = { .r = r, .o = o, .w = w };
-	int rc = group_storage(&j, e);
+	struct join j = {
+		.r = r,
+		.o = o,
+		.w = w,
+		.stored = { .r = r, .dir = o->dir, .dir_len = o->dir_len, .w = w },
+	};
+	int rc = dcp_storage_init(&j.stored, e);
 
 	for (uint32_t i = 0; !rc && i < r->n_entries; i++) {
 		note_flat(&j, &r->entries[i]);
@@ -794,11 +567,7 @@ int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalo
 	if (!rc)
 		rc = format_tell_not_shown(j.not_shown, w, e);
 	free(j.later);
-	free(j.first);
-	free(j.at);
-	free(j.sources);
-	free(j.stored);
-	free(j.offs);
+	dcp_storage_release(&j.stored);
 	free(j.entries);
 	free(j.boxes);
 	free(j.locs);
