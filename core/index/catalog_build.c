@@ -418,10 +418,11 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 		memcpy(dims + t->n_dims, t->before, t->n_before * sizeof(*dims));
 		buf_json_u64s(&logical, t->before, t->n_before);
 	}
-	if (w->text.err || shape.err || grid.err || logical.err)
-		return err_set(e, w->text.err ? w->text.err : ENOMEM,
-			       "tensor '%s': %u chunks are too many to index", t->fqn,
+	if (w->text.err == EFBIG)
+		return err_set(e, EFBIG, "tensor '%s': %u chunks are too many to index", t->fqn,
 			       w->normal.count);
+	if (w->text.err || shape.err || grid.err || logical.err)
+		return catalog_no_memory(e);
 	p.n_dims = (uint8_t)t->n_dims;
 	if (t->n_dims)
 		memcpy(dims, t->shape, t->n_dims * sizeof(*dims));
@@ -631,9 +632,10 @@ static int put_value(struct catalog_writer *w, int row, const struct buf *b, str
 
 	if (rc)
 		return rc;
+	if (b->err == EFBIG || w->path_text.err == EFBIG)
+		return err_set(e, EFBIG, "chunk index: its directory is too large");
 	if (b->err || w->path_text.err)
-		return err_set(e, b->err ? b->err : w->path_text.err,
-			       "chunk index: its directory is too large");
+		return catalog_no_memory(e);
 	(void)sqlite3_bind_int(s, 1, row);
 	(void)sqlite3_bind_blob(s, 2, b->len ? b->data : "", (int)b->len, SQLITE_STATIC);
 	return step_reset(w, s, e);

@@ -203,7 +203,7 @@ int normal_make(struct normal *r, const struct tensor_chunks *t, uint64_t *ret_b
 	if (!box_volume(n, t->shape, &bytes) ||
 	    ckd_mul(&bytes, bytes, dtype_info(t->dtype)->size) || bytes > INT64_MAX)
 		return err_set(e, ERR_CORRUPT, "tensor '%s' is larger than 2^63 bytes", fqn);
-	rc = reserve(r, n, t->count + 1, e);
+	rc = reserve(r, n, (size_t)t->count + 1, e);
 	if (!rc)
 		rc = collect(r, t, fqn, &kept, &lost, &first_lost, e);
 	if (rc)

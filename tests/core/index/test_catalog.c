@@ -1544,6 +1544,7 @@ START_LOOP_TEST(every_allocation_may_fail, 2)
 		REQUIRE(!rc || (rc < 0 && e.code == -rc && e.msg[0] && !c));
 		/* SQLite goes without some memory; where it cannot, it is the reason given. */
 		REQUIRE(!rc || rc == -ENOMEM);
+		ck_assert_msg(!rc || strstr(e.msg, "out of memory") != NULL, "%s", e.msg);
 		catalog_close(c);
 		if (_i) {
 			struct stat st;
