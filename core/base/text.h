@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * text - UTF-8 as Python writes it, natural order, sizes for people.
+ * text - UTF-8 as Python writes it, natural order, globs, sizes and names for people, addresses.
  *
  * Python strings may contain lone surrogates; pickles carry them as ED A0-BF xx ("surrogatepass").
  * These are accepted as characters; other invalid UTF-8 is not.
+ *
  * Threads: pure.
  */
 #ifndef BASE_TEXT_H
@@ -84,10 +85,11 @@ const char *text_dims(const uint64_t *v, size_t n, char style, char *out, size_t
 /* "512", "64K", "256MiB", "5GB" (K, M, G, T and KiB... are powers of 1024, KB, MB... of 1000). */
 bool text_parse_size(const char *s, uint64_t *ret);
 
-/* Does it begin as an address of an object store does: s3://, gs://, https://, http://, hf://? */
+/* Does it begin as an address does: s3://, gs://, https://, http://, hf://, file://? */
 bool text_is_address(const char *s);
-/* An address as messages show it, without a user and password and, unless it is of s3, gs or hf,
- * without its query: "https://h/x" of "https://u:p@h/x?sig=1". It is cut off to fit; returns buf. */
+/* An address as messages show it, without a user and password and, unless it is of s3, gs, hf or
+ * file, without its query: "https://h/x" of "https://u:p@h/x?sig=1". It is cut off to fit; returns
+ * buf. */
 const char *text_show_address(const char *s, char *buf, size_t cap);
 /* Has it a user or password, which ends before the last '@' of its host? */
 bool text_has_user(const char *s);
