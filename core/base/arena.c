@@ -82,8 +82,11 @@ void *arena_alloc(struct arena *a, size_t n)
 void *arena_array(struct arena *a, size_t count, size_t size)
 {
 	size_t n;
-	void *p = ckd_mul(&n, count, size) ? NULL : arena_alloc(a, n);
+	void *p;
 
+	if (ckd_mul(&n, count, size))
+		n = SIZE_MAX; /* refused, like everything beyond the ceiling */
+	p = arena_alloc(a, n);
 	if (p)
 		memset(p, 0, n);
 	return p;
@@ -91,7 +94,7 @@ void *arena_array(struct arena *a, size_t count, size_t size)
 
 void *arena_dup(struct arena *a, const void *p, size_t n)
 {
-	char *copy = n == SIZE_MAX ? NULL : arena_alloc(a, n + 1);
+	char *copy = arena_alloc(a, n + (n < SIZE_MAX));
 
 	if (!copy)
 		return NULL;

@@ -4,7 +4,7 @@
  *
  *	struct arena a = ARENA_INIT(1 << 30);
  *	uint64_t *v = arena_array(&a, n, sizeof(*v));
- *	if (!v) ...                           // ENOMEM: the ceiling, or out of memory
+ *	if (!v) ...                           // errno: EFBIG at the ceiling, else ENOMEM
  *	arena_release(&a);
  *
  * Threads: one at a time.

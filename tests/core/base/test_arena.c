@@ -3,6 +3,7 @@
 #include "rng.h"
 #include "suites.h"
 
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -45,15 +46,23 @@ START_TEST(arrays_are_zeroed_and_copies_end_in_nul)
 }
 END_TEST
 
+static int take_errno(void)
+{
+	int was = errno;
+
+	errno = 0;
+	return was;
+}
+
 START_TEST(a_ceiling_holds_and_keeps_content)
 {
 	struct arena a = ARENA_INIT(10000);
 	char *kept = arena_dup(&a, "kept", 4);
 
-	ck_assert_ptr_null(arena_alloc(&a, 10001));
-	ck_assert_ptr_null(arena_array(&a, SIZE_MAX / 2, 3));
-	ck_assert_ptr_null(arena_alloc(&a, SIZE_MAX));
-	ck_assert_ptr_null(arena_dup(&a, "", SIZE_MAX));
+	ck_assert(!arena_alloc(&a, 10001) && take_errno() == EFBIG);
+	ck_assert(!arena_array(&a, SIZE_MAX / 2, 3) && take_errno() == EFBIG);
+	ck_assert(!arena_alloc(&a, SIZE_MAX) && take_errno() == EFBIG);
+	ck_assert(!arena_dup(&a, "", SIZE_MAX) && take_errno() == EFBIG);
 	while (arena_alloc(&a, 64))
 		ck_assert_uint_le(a.bytes, 10000);
 	ck_assert_uint_gt(a.bytes, 9900);
