@@ -3,7 +3,7 @@
  * err - one error value, supplied by the caller: a code and one sentence.
  *
  *	struct ckpt_err e = {0};
- *	if (dcp_read(dirfd, &md, &e))
+ *	if (catalog_open(path, &c, &e))
  *		fprintf(stderr, "ckptfs: %s\n", e.msg);
  *
  * On success *e is untouched; on failure it is always set. No heap, works under ENOMEM.

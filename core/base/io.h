@@ -48,11 +48,11 @@ int io_read_file(const char *path, struct buf *b, struct ckpt_err *e);
  * pointer that Git LFS left in place of a file it has not fetched.
  */
 int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e);
-/* Is it such a pointer? 1, 0, or -errno: it cannot be read. */
-int io_is_pointer(int fd, const struct stat *st);
-#define IO_IS_POINTER "a Git LFS pointer; the file itself has not been fetched: run 'git lfs pull'"
 /* The same for a directory. */
 int io_open_dir_beneath(int dirfd, const char *path, struct ckpt_err *e);
+/* Is an open file such a pointer? 1, 0, or -errno: it cannot be read. */
+int io_is_pointer(int fd, const struct stat *st);
+#define IO_IS_POINTER "a Git LFS pointer; the file itself has not been fetched: run 'git lfs pull'"
 /* Checks that path is a relative path without "..", "." or empty elements and without control
  * bytes. */
 int io_check_relative(const char *path, size_t len, struct ckpt_err *e);

@@ -7,7 +7,7 @@
  *	json_open(&j, NULL, '{');                  // {
  *	json_u64(&j, "tensors", 12);               //   "tensors": 12,
  *	json_open(&j, "faults", '[');              //   "faults": [
- *	json_open_line(&j, NULL, '{');         //     {"tensor": "a.weight"}
+ *	json_open_line(&j, NULL, '{');             //     {"tensor": "a.weight"}
  *	json_str(&j, "tensor", "a.weight");
  *	json_close(&j);
  *	json_close(&j);                            //   ]

@@ -19,7 +19,7 @@
  *	*.bias               tp:-1     # dimensions may be counted from the end
  *	*                    replicate
  *
- * Splits are torch.chunk's (CKPT_SPLIT_CEIL of model/ckpt_tensor.h). Globs are those of text_glob;
+ * Splits are torch.chunk's (CKPT_SPLIT_CEIL of <ckptfs/ckpt_tensor.h>). Globs are those of text_glob;
  * a blank in one is written "\ ", a leading '#' "\#", and a glob that is just the word mesh
  * "\mesh". A '#' at the start of a line or after a blank begins a comment.
  *

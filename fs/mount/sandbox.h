@@ -7,12 +7,12 @@
  *
  *	no_new_privs	no program that is started has more rights than we: no setuid.
  *	capabilities	of root's only those stay that reading needs: CAP_DAC_READ_SEARCH (files of
- *			others), CAP_LEASE and CAP_FOWNER (their pages in the cache, read/lease.h and
+ *			others), CAP_LEASE and CAP_FOWNER (their pages in the cache, source/lease.h and
  *			cachestat(2)), and CAP_SYS_ADMIN if the kernel is to read files by itself.
  *	Landlock	opens nothing but the checkpoint and what the options name, for reading, and
  *			writes nothing but chunk indexes (Linux 5.13 and later, as far as the kernel's
  *			version supports it).
- *	seccomp		system calls are those of a file server: no programs, no sockets, no mounts, no
+ *	seccomp		system calls are those of a file server: no programs, no new sockets, no mounts, no
  *			code in writable memory, no other processes, no namespaces. Any other call kills
  *			the daemon; readers get ENOTCONN. Of io_uring only waiting for and answering
  *			requests is left, and only if requests arrive that way (negotiate.h).
@@ -23,7 +23,7 @@
  *	sandbox_allow_read(&s, "/run/step-1000");
  *	sandbox_enter(&s, false, &e);
  *	...answer INIT, for which libfuse may set up io_uring with threads of its own...
- *	sandbox_filter_calls(uring, &e);
+ *	sandbox_filter_calls(uring, fetcher, &e);
  *	...start threads, serve...
  *	sandbox_release(&s);
  *
