@@ -2,9 +2,9 @@
 #include "base/buf.h"
 
 #include "base/bytes.h"
+#include "base/err.h"
 #include "base/text.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +14,21 @@ void buf_release(struct buf *b)
 {
 	free(b->data);
 	*b = (struct buf)BUF_INIT(b->max);
+}
+
+int buf_check(const struct buf *b, struct ckpt_err *e, const char *fmt, ...)
+{
+	char why[sizeof(e->msg)];
+	va_list ap;
+
+	if (!b->err)
+		return 0;
+	if (b->err != EFBIG)
+		return err_nomem(e);
+	va_start(ap, fmt);
+	(void)vsnprintf(why, sizeof(why), fmt, ap);
+	va_end(ap);
+	return err_set(e, EFBIG, "%s", why);
 }
 
 void buf_restart(struct buf *b)

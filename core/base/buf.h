@@ -4,7 +4,7 @@
  *
  *	struct buf b = BUF_INIT(1 << 20);
  *	buf_printf(&b, "%d", 7);
- *	if (b.err) ...                  // ENOMEM or EFBIG; sticky, test once at the end
+ *	if (b.err) ...                  // ENOMEM or EFBIG; sticky, test once at the end: buf_check
  *	buf_release(&b);
  *
  * Text is always followed by a NUL that .len does not count.
@@ -15,6 +15,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+struct ckpt_err;
 
 struct buf {
 	char *data;
@@ -28,6 +30,9 @@ struct buf {
 	}
 
 void buf_release(struct buf *b);
+/* Its failure as an error: the sentence for EFBIG, else "out of memory". 0: it has not failed. */
+int buf_check(const struct buf *b, struct ckpt_err *e, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 /* Empties it for another attempt, also after EFBIG; ENOMEM stays. */
 void buf_restart(struct buf *b);
 /* Makes room for n more bytes: returns a pointer to them (then add to .len), or NULL with .err

@@ -63,10 +63,8 @@ int io_read_file(const char *path, struct buf *b, struct ckpt_err *e)
 	}
 	if (b->data) /* behind what was read: buf_room puts it behind what there was room for */
 		((char *)b->data)[b->len] = 0;
-	if (b->err == EFBIG)
-		return err_set(e, EFBIG, "'%s' has more than %zu bytes", path, b->max);
 	if (b->err)
-		return err_set(e, b->err, "out of memory");
+		return buf_check(b, e, "'%s' has more than %zu bytes", path, b->max);
 	return n < 0 ? err_sys(e, errno, "read '%s'", path) : 0;
 }
 

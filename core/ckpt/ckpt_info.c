@@ -177,8 +177,8 @@ int engine_info(struct tree *tree, char **ret, size_t *ret_len, struct ckpt_err 
 		return -e->code;
 	put_gguf(&j, c);
 	json_close(&j);
-	if (b.err)
-		return err_set(e, b.err, "write info.json");
+	if (buf_check(&b, e, "info.json is too large"))
+		return -e->code;
 	*ret_len = b.len;
 	*ret = steal_ptr(&b.data);
 	return 0;

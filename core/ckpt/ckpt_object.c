@@ -68,8 +68,8 @@ int engine_object_json(struct engine *eng, size_t i, struct buf *ret, struct ckp
 		; /* retry after EINTR */
 	rc = make(eng, i, ret, e);
 	(void)sem_post(&eng->json_turn);
-	if (!rc && ret->err)
-		rc = err_set(e, ret->err, "an object's value");
+	if (!rc)
+		rc = buf_check(ret, e, "an object's value is too large");
 	if (rc && rc != -ENOMEM)
 		(void)atomic_compare_exchange_strong(&eng->json_size[i], &known, CKPT_SIZE_FAILED);
 	return rc ? rc : keep_size(eng, i, ret->len - before, e);

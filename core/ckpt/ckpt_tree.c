@@ -221,8 +221,8 @@ static int64_t engine_xattr(struct tree *t, ckpt_node node, const char *name, ch
 	release = b.data;
 	if (rc)
 		return rc;
-	if (b.err)
-		return err_set(e, b.err, "attribute '%s'", name);
+	if (buf_check(&b, e, "attribute '%s' is too large", name))
+		return -e->code;
 	if (cap && b.len) /* a caller that only queries the length has no buffer */
 		memcpy(buf, b.data, min_u64(cap, b.len));
 	return (int64_t)b.len;

@@ -132,8 +132,8 @@ int run_info_json(struct tree *t, char **ret, size_t *ret_len, struct ckpt_err *
 	json_u64(&j, "incomplete", l.n - complete);
 	json_str(&j, "latest", latest);
 	json_close(&j);
-	if (b.err)
-		return err_set(e, b.err, "write info.json");
+	if (buf_check(&b, e, "info.json is too large"))
+		return -e->code;
 	*ret_len = b.len;
 	*ret = steal_ptr(&b.data);
 	return 0;

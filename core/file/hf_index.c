@@ -105,7 +105,5 @@ int hf_index(const struct tensor_info *m, size_t n, const uint32_t *shard, uint3
 		buf_str(ret, "\"");
 	}
 	buf_str(ret, "\n  }\n}\n");
-	if (ret->err == EFBIG)
-		return err_set(e, EFBIG, "the index of %zu tensors is too large", n);
-	return ret->err ? err_set(e, ret->err, "out of memory") : 0;
+	return buf_check(ret, e, "the index of %zu tensors is too large", n);
 }

@@ -126,13 +126,11 @@ int st_header(const struct tensor_info *m, const size_t *order, size_t n,
 	buf_str(ret, "}");
 	while (!ret->err && ret->len % ALIGN)
 		buf_str(ret, " ");
-	if (ret->err == EFBIG)
-		return err_set(e, EFBIG,
-			       "a safetensors header holds at most %u bytes, and that of %zu "
-			       "tensor%s would be larger",
-			       ST_MAX_HEADER, n, text_s(n));
-	if (ret->err)
-		return err_set(e, ret->err, "out of memory");
+	if (buf_check(ret, e,
+		      "a safetensors header holds at most %u bytes, and that of %zu tensor%s would "
+		      "be larger",
+		      ST_MAX_HEADER, n, text_s(n)))
+		return -e->code;
 	(void)put_le((uint8_t *)ret->data, ret->len - 8, 8);
 	return 0;
 }

@@ -299,9 +299,8 @@ static int check_texts(struct tokens *t, struct ckpt_err *e)
 	for (size_t i = 0; !rc && i < t->n; i++) {
 		int64_t other = written(t, i, &text) ? token_find(t, text.data, text.len) : -1;
 
-		if (text.err)
-			rc = err_set(e, text.err, "tokenizer.json: token %zu is too long", i);
-		else if (other >= 0)
+		rc = buf_check(&text, e, "tokenizer.json: token %zu is too long", i);
+		if (!rc && other >= 0)
 			rc = twice(e, text.data, text.len, i, (size_t)other);
 	}
 	return rc;
@@ -358,7 +357,7 @@ static int put_merges(const struct tokens *t, struct gguf_keys *k, struct ckpt_e
 		add_half(&b, m.s[1], m.len[1]);
 		gguf_item_str(k, b.data, b.len);
 	}
-	return b.err ? err_set(e, b.err, "tokenizer.json: a merge") : 0;
+	return buf_check(&b, e, "tokenizer.json: a merge is too long");
 }
 
 /* ---- chat templates ---- */

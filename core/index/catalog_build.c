@@ -418,10 +418,10 @@ int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, 
 		memcpy(dims + t->n_dims, t->before, t->n_before * sizeof(*dims));
 		buf_json_u64s(&logical, t->before, t->n_before);
 	}
-	if (w->text.err == EFBIG)
-		return err_set(e, EFBIG, "tensor '%s': %u chunks are too many to index", t->fqn,
-			       w->normal.count);
-	if (w->text.err || shape.err || grid.err || logical.err)
+	if (buf_check(&w->text, e, "tensor '%s': %u chunks are too many to index", t->fqn,
+		      w->normal.count))
+		return -e->code;
+	if (shape.err || grid.err || logical.err)
 		return catalog_no_memory(e);
 	p.n_dims = (uint8_t)t->n_dims;
 	if (t->n_dims)
@@ -632,10 +632,9 @@ static int put_value(struct catalog_writer *w, int row, const struct buf *b, str
 
 	if (rc)
 		return rc;
-	if (b->err == EFBIG || w->path_text.err == EFBIG)
-		return err_set(e, EFBIG, "chunk index: its directory is too large");
-	if (b->err || w->path_text.err)
-		return catalog_no_memory(e);
+	if (buf_check(b, e, "chunk index: its directory is too large") ||
+	    buf_check(&w->path_text, e, "chunk index: a path is too large"))
+		return -e->code;
 	(void)sqlite3_bind_int(s, 1, row);
 	(void)sqlite3_bind_blob(s, 2, b->len ? b->data : "", (int)b->len, SQLITE_STATIC);
 	return step_reset(w, s, e);

@@ -31,8 +31,7 @@ static int put(struct buf *b, const struct pk_value *v, const struct level *up, 
 
 static int checked(int rc, const struct buf *b, struct ckpt_err *e)
 {
-	return !rc && b->err ? err_set(e, b->err, "its text needs more than %zu bytes", b->max)
-			     : rc;
+	return rc ? rc : buf_check(b, e, "its text needs more than %zu bytes", b->max);
 }
 
 /* ---- numbers ---- */
@@ -603,7 +602,7 @@ static int put(struct buf *b, const struct pk_value *v, const struct level *up, 
 	if (up && up->depth == MAX_DEPTH)
 		return err_set(e, EFBIG, "it nests deeper than %d levels", MAX_DEPTH);
 	if (b->err)
-		return err_set(e, b->err, "its text needs more than %zu bytes", b->max);
+		return checked(0, b, e);
 	switch (v->type) {
 	case PK_NONE:
 		buf_str(b, "null");

@@ -404,7 +404,7 @@ int sharded_object_name(const struct ckpt_sharded_object *o, struct buf *b, stru
 		buf_str(b, i ? "." : "");
 		buf_u64(b, o->shape[i]);
 	}
-	return b->err ? err_set(e, b->err, "name of an object: no room") : 0;
+	return buf_check(b, e, "an object's name is too long");
 }
 
 static int by_offset(const void *ap, const void *bp)

@@ -353,10 +353,8 @@ static int sharding_info(const struct st_items *t, struct buf *ret, struct ckpt_
 		buf_str(ret, "}");
 	}
 	buf_str(ret, "}");
-	if (ret->err == EFBIG)
-		return err_set(e, EFBIG,
-			       "the names and places of %zu tensors do not fit in a header", t->n);
-	return ret->err ? err_set(e, ret->err, "out of memory") : 0;
+	return buf_check(ret, e, "the names and places of %zu tensors do not fit in a header",
+			 t->n);
 }
 
 static int put_parts(struct st_writer *w, const char *path, struct st_items *t,

@@ -578,7 +578,7 @@ int rename_apply(struct rename *r, const char *fqn, size_t len, struct buf *out,
 	if (from->err)
 		return err_set(e, from->err, "out of memory");
 	buf_add(out, from->data, from->len);
-	return out->err ? err_set(e, out->err, "rename: no room for a name") : 0;
+	return buf_check(out, e, "rename: a name is too long");
 }
 
 int rename_list(struct rename *r, struct namelist *t, struct ckpt_err *e)

@@ -129,6 +129,8 @@ static void scan_failing_so(int dirfd, enum fault_kind kind, unsigned least, con
 			ck_assert(fault_hit() && !c && e.code == -rc && e.msg[0]);
 			ck_assert_msg(kind != FAULT_ALLOC || rc == -ENOMEM || rc == -EFBIG,
 				      "call %llu: %d: %s", (unsigned long long)calls, rc, e.msg);
+			ck_assert_msg(rc != -ENOMEM || strstr(e.msg, "memory") != NULL,
+				      "call %llu: %s", (unsigned long long)calls, e.msg);
 			failed++;
 			continue;
 		}

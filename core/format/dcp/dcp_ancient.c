@@ -81,8 +81,8 @@ static int find_file(struct ancient *x, const struct pk_str *fqn, const struct p
 	buf_add(&x->path, x->dir, x->dir_len);
 	buf_add(&x->path, key->s->data, key->s->len);
 	buf_str(&x->path, "");
-	if (x->path.err)
-		return err_set(e, x->path.err, "'%.200s': a long file name", fqn->data);
+	if (buf_check(&x->path, e, "'%.200s': a long file name", fqn->data))
+		return -e->code;
 	rc = catalog_add_source(x->w, x->path.data, x->path.len, ret, e); /* checks the name */
 	if (rc)
 		return err_wrap(e, "'%.200s'", fqn->data);

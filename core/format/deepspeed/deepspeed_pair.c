@@ -256,8 +256,8 @@ static int expert_name(struct ds_rank *x, const struct ds_group *g, const struct
 	buf_add(&b, name->data, at);
 	buf_u64(&b, e_rank * local_experts(g, name, at) + number);
 	buf_add(&b, name->data + at + len, name->len - at - len);
-	if (b.err)
-		return err_set(e, b.err, "a name of %u bytes", name->len);
+	if (buf_check(&b, e, "a name of %u bytes", name->len))
+		return -e->code;
 	*ret = ds_name(x->d, b.data, b.len, e);
 	return *ret ? 0 : -e->code;
 }

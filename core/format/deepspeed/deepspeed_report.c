@@ -183,7 +183,7 @@ static int make_fqn(struct reporter *r, const struct pk_str *name, const struct 
 		buf_add(&r->fqn, key->data, key->len);
 	}
 	if (r->fqn.err)
-		return err_set(r->e, r->fqn.err, "a name of more than %d bytes", MAX_FQN);
+		return buf_check(&r->fqn, r->e, "a name of more than %d bytes", MAX_FQN);
 	s = pk_intern(r->seen, r->fqn.data, r->fqn.len);
 	if (!s)
 		return err_set(r->e, errno, "the names of all tensors take too much memory");

@@ -420,8 +420,8 @@ static int read_step(struct walk *w, const struct pk_value *key, size_t number,
 			       key ? (long long)key->i : (long long)number);
 		buf_str(&w->fqn, digits);
 	}
-	if (w->fqn.err)
-		return err_set(e, w->fqn.err, "a name of more than %d bytes", FSDP_MAX_FQN);
+	if (buf_check(&w->fqn, e, "a name of more than %d bytes", FSDP_MAX_FQN))
+		return -e->code;
 	w->steps[w->n_steps].end = (uint32_t)w->fqn.len;
 	w->steps[w->n_steps++].is_position = !key;
 	rc = read_value(w, v, e);

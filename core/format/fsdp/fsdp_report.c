@@ -103,8 +103,7 @@ static int make_fqn(struct reporter *r, int64_t rank)
 	}
 	if (rank >= 0)
 		memcpy(r->path, catalog_path_flat, sizeof(catalog_path_flat));
-	return r->fqn.err ? err_set(r->e, r->fqn.err, "a name of more than %d bytes", FSDP_MAX_FQN)
-			  : 0;
+	return buf_check(&r->fqn, r->e, "a name of more than %d bytes", FSDP_MAX_FQN);
 }
 
 /* ---- tensors ---- */

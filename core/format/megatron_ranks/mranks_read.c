@@ -103,8 +103,8 @@ static int read_dict(struct walk *w, const struct pk_value *dict, unsigned depth
 			continue; /* no name of a module or parameter */
 		buf_str(&w->fqn, len ? "." : "");
 		buf_add(&w->fqn, key->s->data, key->s->len);
-		if (w->fqn.err)
-			return err_set(e, w->fqn.err, "a name of more than %d bytes", MR_MAX_FQN);
+		if (buf_check(&w->fqn, e, "a name of more than %d bytes", MR_MAX_FQN))
+			return -e->code;
 		if (torch_is_tensor(v))
 			rc = add_tensor(w, v, e);
 		else if (v->type == PK_DICT && depth == MAX_DEPTH)

@@ -183,7 +183,7 @@ static int find_repeated(struct torchsave *t, const struct pk_value *dict, uint8
 		if (!s && !errno)
 			continue;
 		if (!s)
-			return err_set(e, errno, "too many names");
+			return err_set(e, errno, "all names take too much memory");
 		if (!VEC_ROOM_ZEROED(t->seen, t->seen_cap, s->id + (size_t)1))
 			return err_nomem(e);
 		if (t->seen[s->id] != t->n_dicts) {

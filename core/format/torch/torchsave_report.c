@@ -47,7 +47,7 @@ static const uint8_t *path_of(struct walk *w)
 
 static int check_path(struct walk *w, struct ckpt_err *e)
 {
-	return w->path.err ? err_set(e, w->path.err, "a name of more than %d bytes", MAX_PATH) : 0;
+	return buf_check(&w->path, e, "a name of more than %d bytes", MAX_PATH);
 }
 
 /* What to go back to. */
@@ -96,7 +96,7 @@ static int count_of(struct walk *w, int kind, uint32_t **ret, struct ckpt_err *e
 	const struct pk_str *s = pk_intern(w->t->strings, w->path.data, w->path.len);
 
 	if (!s)
-		return err_set(e, errno, "too many names");
+		return err_set(e, errno, "all names take too much memory");
 	if (s->id >= w->t->named_cap) {
 		size_t old = w->t->named_cap;
 

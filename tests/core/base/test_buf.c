@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/buf.h"
+#include "base/err.h"
 #include "fault.h"
 #include "rng.h"
 #include "suites.h"
@@ -191,6 +192,23 @@ START_LOOP_TEST(json_strings_read_back_as_python_wrote_them,
 	buf_json_str(&b, json_rows[_i].s, json_rows[_i].n);
 	ck_assert_int_eq(b.err, 0);
 	ck_assert_str_eq(b.data, json_rows[_i].json);
+	buf_release(&b);
+}
+END_TEST
+
+START_TEST(the_ceiling_and_missing_memory_are_told_apart)
+{
+	struct buf b = BUF_INIT(4);
+	struct ckpt_err e = { 0 };
+
+	buf_str(&b, "four");
+	ck_assert(!buf_check(&b, &e, "never said") && !e.code);
+	buf_str(&b, "!");
+	ck_assert_int_eq(buf_check(&b, &e, "more than %d bytes", 4), -EFBIG);
+	ck_assert_str_eq(e.msg, "more than 4 bytes");
+	b.err = ENOMEM;
+	ck_assert_int_eq(buf_check(&b, &e, "more than %d bytes", 4), -ENOMEM);
+	ck_assert_str_eq(e.msg, "out of memory");
 	buf_release(&b);
 }
 END_TEST
