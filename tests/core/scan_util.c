@@ -15,7 +15,8 @@
 
 #include <string.h>
 
-int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e)
+int scan_file(int dirfd, const char *file, const struct scan_opts *o, struct catalog **ret,
+	      struct ckpt_err *e)
 {
 	struct place *place CLEANUP(place_freep) = NULL;
 	struct name_list files = { 0 };
@@ -24,8 +25,7 @@ int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct 
 	int rc = try_place(dirfd, &place, e);
 
 	if (!rc)
-		rc = format_detect(place, NULL, &f, &files, e);
-
+		rc = format_detect(place, file, &f, &files, e);
 	if (!rc)
 		rc = catalog_writer_new(NULL, f->name, "/", &w, e);
 	if (!rc)
@@ -35,6 +35,24 @@ int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct 
 	catalog_writer_free(w);
 	name_list_release(&files);
 	return rc;
+}
+
+int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e)
+{
+	return scan_file(dirfd, NULL, o, ret, e);
+}
+
+void scan_expect(int dirfd, const char *want)
+{
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	autofree char *got = NULL;
+
+	ck_assert_msg(!scan_dir(dirfd, &(struct scan_opts){ 0 }, &c, &e), "%s", e.msg);
+	ck_assert_int_eq(e.code, 0);
+	got = catalog_text(c);
+	ck_assert_str_eq(got, want);
+	catalog_close(c);
 }
 
 static void u64s(struct buf *b, const uint64_t *v, size_t n)
@@ -148,6 +166,7 @@ void scan_failing(int dirfd)
 	struct ckpt_err e = { 0 };
 	autofree char *want = NULL;
 
+	fault_sqlite();
 	ck_assert_msg(!scan_dir(dirfd, &(struct scan_opts){ 0 }, &c, &e), "%s", e.msg);
 	want = catalog_text(c);
 	catalog_close(c);

@@ -88,12 +88,15 @@ static int is_our_metadata(struct place *place, struct ckpt_err *e)
 {
 	uint8_t head[1024];
 	struct source *file CLEANUP(source_freep) = NULL;
-	struct ckpt_err ignored;
+	struct ckpt_err why;
 	const char *module;
 	int64_t n;
 	size_t len;
+	int rc = place_file(place, global_name, &file, &why);
 
-	if (place_file(place, global_name, &file, &ignored))
+	if (err_is_shortage(rc) || err_is_io(rc)) /* which says nothing about the format */
+		return err_set(e, -rc, "%s", why.msg);
+	if (rc)
 		return 0;
 	n = source_read(file, head, sizeof(head), 0, e);
 	if (n < 0)

@@ -5,7 +5,6 @@
 #include "base/cleanup.h"
 #include "base/text.h"
 #include "dir_util.h"
-#include "fault.h"
 #include "format/format.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
@@ -1927,32 +1926,13 @@ END_TEST
 
 /* ---- faults ---- */
 
-/* Every allocation and every read fails once. */
-START_LOOP_TEST(without_memory_or_a_disk_there_is_a_clean_error, 2)
+START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
 {
-	unsigned failed = 0;
-
-	fault_sqlite();
 	put_zip("pytorch_model-1.bin", "}(<a><T><b>}<c><Tslice>s<d><#1>u", "little");
 	put_legacy("pytorch_model-2.bin", "}(<e><T><f><Tv3>u", "](<0><1>e", 0);
 	put_index("{\"weight_map\": {\"a\": \"pytorch_model-1.bin\", \"e\": "
 		  "\"pytorch_model-2.bin\"}}");
-	FAULT_LOOP(_i ? FAULT_READ : FAULT_ALLOC)
-	{
-		struct catalog *c = NULL;
-		struct ckpt_err e = { 0 };
-		int rc = scan(NULL, &c, &e);
-
-		(void)fault_off();
-		if (rc) {
-			ck_assert(fault_hit() && !c && e.code == -rc && e.msg[0]);
-			ck_assert_msg(_i ? rc == -EIO : rc == -ENOMEM || rc == -EFBIG, "%d: %s", rc,
-				      e.msg);
-			failed++;
-		}
-		catalog_close(c);
-	}
-	ck_assert_uint_ge(failed, _i ? 5 : 20);
+	scan_failing(dir_fd);
 }
 END_TEST
 
