@@ -5,6 +5,7 @@
 #ifndef TESTS_GOLDEN_UTIL_H
 #define TESTS_GOLDEN_UTIL_H
 
+#include "data_util.h"
 #include "suites.h"
 
 #include <jansson.h>
@@ -16,12 +17,11 @@
 /* tests/data/NAME; json_decref it. */
 static inline json_t *golden_load(const char *name)
 {
-	const char *dir = getenv("TEST_DATA");
 	char path[4096];
 	json_error_t why;
 	json_t *j;
 
-	(void)snprintf(path, sizeof(path), "%s/%s", dir && *dir ? dir : "tests/data", name);
+	(void)snprintf(path, sizeof(path), "%s/%s", data_dir(), name);
 	j = json_load_file(path, 0, &why);
 	ck_assert_msg(j != NULL, "%s: %s", path, why.text);
 	return j;

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "data_util.h"
 #include "dcp_util.h"
 #include "dir_util.h"
 #include "fault.h"
@@ -194,15 +195,13 @@ static void put_options(struct ckpt_opts *o)
 START_FEW_TEST(nothing_that_fails_gives_wrong_bytes, ARRAY_LEN(runs), 5)
 {
 	struct ckpt_opts o = { .index = runs[_i].file ? index_path : ":memory:" };
-	const char *data = getenv("TEST_DATA");
 	struct buf want = BUF_INIT(1 << 20), got = BUF_INIT(1 << 20);
 	struct ckpt_err e = { 0 };
 	unsigned failed = 0, rounds = 0;
 	char path[4500];
 
 	if (runs[_i].ckpt) {
-		(void)snprintf(path, sizeof(path), "%s/%s/ckpt",
-			       data && *data ? data : "tests/data", runs[_i].ckpt);
+		(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data_dir(), runs[_i].ckpt);
 	} else {
 		put_checkpoint(runs[_i].options ? 2 : 4); /* there is more to do for each */
 		(void)snprintf(path, sizeof(path), "%s", dir);

@@ -12,6 +12,7 @@
 #include "blob_util.h"
 #include "codec/arith.h"
 #include "codec/cast.h"
+#include "data_util.h"
 #include "dcp_util.h"
 #include "fault.h"
 #include "fixture_util.h"
@@ -54,11 +55,10 @@ static void warn(void *arg, const char *what)
 
 static int data_fd(const char *name, const char *sub)
 {
-	const char *s = getenv("TEST_DATA");
 	char path[4400];
 	int fd;
 
-	(void)snprintf(path, sizeof(path), "%s/%s/%s", s && *s ? s : "tests/data", name, sub);
+	(void)snprintf(path, sizeof(path), "%s/%s/%s", data_dir(), name, sub);
 	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	ck_assert_msg(fd >= 0, "%s is not there", path);
 	return fd;

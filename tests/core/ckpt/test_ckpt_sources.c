@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "data_util.h"
 #include "opts_util.h"
 #include "suites.h"
 #include <ckptfs/ckpt_mount.h>
@@ -26,13 +27,12 @@ struct parts {
 
 static struct ckpt *open_case(const char *name)
 {
-	const char *data = getenv("TEST_DATA");
 	struct ckpt_opts o = { .index = ":memory:" };
 	struct ckpt *c = NULL;
 	struct ckpt_err e = { 0 };
 	char path[512];
 
-	(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data && *data ? data : "tests/data", name);
+	(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data_dir(), name);
 	ck_assert_msg(!open_typed(path, &o, &c, &e), "%s", e.msg);
 	return c;
 }

@@ -17,6 +17,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "data_util.h"
 #include "dir_util.h"
 #include "disk.h"
 #include "fault.h"
@@ -77,9 +78,8 @@ static unsigned threads = 2;	  /* of an export */
 static const char *source_path(const struct job *j)
 {
 	static char path[4400];
-	const char *data = getenv("TEST_DATA");
 
-	(void)snprintf(path, sizeof(path), "%s/%s", data && *data ? data : "tests/data", j->source);
+	(void)snprintf(path, sizeof(path), "%s/%s", data_dir(), j->source);
 	return j->source ? path : j->options == BLOCKS ? gguf_path : model_path;
 }
 

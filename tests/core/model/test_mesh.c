@@ -5,6 +5,7 @@
  */
 #include "base/checked.h"
 #include "box_util.h"
+#include "golden_util.h"
 #include "model/box.h"
 #include "model/mesh.h"
 #include "rng.h"
@@ -427,23 +428,9 @@ static void check_area(const json_t *area, size_t n, const uint64_t *off, const 
 	}
 }
 
-static json_t *load_golden(void)
-{
-	const char *dir = getenv("TEST_DATA");
-	char path[4096];
-	json_error_t why;
-	json_t *j;
-
-	(void)snprintf(path, sizeof(path), "%s/hyperparallel/planner_golden.json",
-		       dir && *dir ? dir : "tests/data");
-	j = json_load_file(path, 0, &why);
-	ck_assert_msg(j != NULL, "%s: %s", path, why.text);
-	return j;
-}
-
 START_TEST(areas_are_those_of_hyperparallel)
 {
-	json_t *all = load_golden(), *row;
+	json_t *all = golden_load("hyperparallel/planner_golden.json"), *row;
 	size_t i;
 
 	json_array_foreach(json_object_get(all, "slice_area"), i, row)
@@ -509,7 +496,7 @@ static uint64_t position(const json_t *rank_list, json_int_t rank)
 
 START_TEST(sources_of_a_reshard_are_those_of_hyperparallel)
 {
-	json_t *all = load_golden(), *row;
+	json_t *all = golden_load("hyperparallel/planner_golden.json"), *row;
 	size_t i;
 
 	json_array_foreach(json_object_get(all, "reshard"), i, row)

@@ -36,15 +36,13 @@ static char path[KINDS][4300];
 static void setup(void)
 {
 	struct rng r = rng_new();
-	const char *data = getenv("TEST_DATA");
 	char config[] = "{\"model_type\":\"llama\"}";
 
 	dir_setup();
 	fault_sqlite();
 	(void)snprintf(path[ONE], sizeof(path[0]), "%s/one", dir);
 	(void)snprintf(path[RUN], sizeof(path[0]), "%s/run", dir);
-	(void)snprintf(path[FIXTURE], sizeof(path[0]), "%s/mp4_fsdp2_adamw/ckpt",
-		       data && *data ? data : "tests/data");
+	(void)snprintf(path[FIXTURE], sizeof(path[0]), "%s/mp4_fsdp2_adamw/ckpt", data_dir());
 	REQUIRE(!mkdirat(dir_fd, "one", 0700) && !mkdirat(dir_fd, "run", 0700));
 	st_put(dir_fd, "one/model.safetensors", &r, TENSORS);
 	put_file(dir_fd, "one/config.json", config, sizeof(config) - 1);

@@ -10,6 +10,7 @@
 #include "index/catalog_query.h"
 #include "opts_util.h"
 #include "parse/pickle_lex.h"
+#include "scan_util.h"
 #include "sha256_util.h"
 #include "source/place.h"
 #include "suites.h"
@@ -193,23 +194,10 @@ static void put_checkpoint(const char *where)
 
 static struct catalog *scan(void)
 {
-	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
-	struct name_list files = { 0 };
-	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;
-	const struct format *f;
 	struct ckpt_err e = { 0 };
-	int rc = format_detect(place, NULL, &f, &files, &e);
 
-	if (!rc)
-		rc = catalog_writer_new(NULL, f->name, dir, &w, &e);
-	if (!rc)
-		rc = f->scan(place, &files, &(struct scan_opts){ 0 }, w, &e);
-	if (!rc)
-		rc = catalog_writer_finish(w, &c, &e);
-	ck_assert_msg(!rc, "%s", e.msg);
-	catalog_writer_free(w);
-	name_list_release(&files);
+	ck_assert_msg(!scan_dir(dir_fd, &(struct scan_opts){ 0 }, &c, &e), "%s", e.msg);
 	return c;
 }
 
@@ -245,6 +233,14 @@ START_LOOP_TEST(it_is_a_dcp_checkpoint_and_common_pt, ARRAY_LEN(places))
 	catalog_close(c);
 	buf_release(&got);
 	buf_release(&want);
+}
+END_TEST
+
+START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
+{
+	put_files("weights/x");
+	put_checkpoint("weights/");
+	scan_failing(dir_fd);
 }
 END_TEST
 

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "data_util.h"
 #include "dir_util.h"
 #include "model/box.h"
 #include "msgpack_util.h"
@@ -22,13 +23,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static const char *data(void)
-{
-	const char *s = getenv("TEST_DATA");
-
-	return s && *s ? s : "tests/data";
-}
 
 static int open_at(const char *path, bool allow, struct ckpt **ret, struct ckpt_err *e)
 {
@@ -95,7 +89,7 @@ static json_t *expected(const char *name)
 	json_error_t why;
 	json_t *j;
 
-	(void)snprintf(path, sizeof(path), "%s/orbax/%s/expected.json", data(), name);
+	(void)snprintf(path, sizeof(path), "%s/orbax/%s/expected.json", data_dir(), name);
 	j = json_load_file(path, 0, &why);
 	ck_assert_msg(j != NULL, "%s: %s", path, why.text);
 	return j;
@@ -164,9 +158,9 @@ START_LOOP_TEST(what_jax_wrote_is_read, ARRAY_LEN(good))
 	size_t i, unsupported = 0;
 
 	/* Directories of arrays are in an archive, which is opened like one. */
-	(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt", data(), good[_i]);
+	(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt", data_dir(), good[_i]);
 	if (access(path, F_OK))
-		(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt.nemo", data(), good[_i]);
+		(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt.nemo", data_dir(), good[_i]);
 	ck_assert_msg(!open_at(path, true, &c, &e), "%s", e.msg);
 	ckpt_totals(c, &totals);
 	ck_assert_str_eq(totals.format, "orbax");
@@ -204,7 +198,7 @@ START_LOOP_TEST(what_is_damaged_is_refused_in_one_sentence, ARRAY_LEN(damaged))
 	struct ckpt *c = NULL;
 	struct ckpt_err e = { 0 };
 
-	(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt", data(), damaged[_i].name);
+	(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt", data_dir(), damaged[_i].name);
 	ck_assert_msg(open_at(path, false, &c, &e) == -damaged[_i].code, "%d: %s", e.code, e.msg);
 	for (size_t i = 0; i < 3 && damaged[_i].says[i]; i++)
 		ck_assert_msg(strstr(e.msg, damaged[_i].says[i]) != NULL, "%s", e.msg);
@@ -225,7 +219,7 @@ START_LOOP_TEST(a_damaged_chunk_is_an_error_of_its_tensor, ARRAY_LEN(unreadable)
 	struct ckpt_err e = { 0 };
 	uint64_t n;
 
-	(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt", data(), unreadable[_i].name);
+	(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt", data_dir(), unreadable[_i].name);
 	ck_assert_msg(!open_at(path, false, &c, &e), "%s", e.msg);
 	ck_assert_ptr_null(read_tensor(c, unreadable[_i].tensor, &n, &e));
 	for (size_t i = 0; i < 2 && unreadable[_i].says[i]; i++)
