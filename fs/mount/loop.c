@@ -338,10 +338,16 @@ static unsigned stop_all(struct loop *l)
 	}
 	for (struct worker *w = l->all.first, *next; w; w = next) {
 		next = w->link.next;
-		if (end_worker(w, until))
-			free_worker(w);
-		else
+		if (!end_worker(w, until)) {
 			left++;
+			continue;
+		}
+		{
+			/* One that has just received a request looks at the others. */
+			SCOPED_LOCK(&l->lock);
+			LIST_REMOVE(&l->all, w);
+		}
+		free_worker(w);
 	}
 	join_gone(l);
 	return left +
