@@ -9,6 +9,7 @@
 #include "opts_util.h"
 #include "scene_util.h"
 #include "suites.h"
+#include "tree_util.h"
 #include <ckptfs/ckpt_mount.h>
 
 #include <fcntl.h>
@@ -101,48 +102,11 @@ static int open_code(const struct ckpt_opts *o, struct ckpt_err *e)
 
 static const struct ckpt_opts plain = { 0 };
 
-/* What a file of the tree holds, or the error of opening or reading it as text. */
-static char *cat(struct ckpt *c, const char *path)
-{
-	struct ckpt_file *f = NULL;
-	struct ckpt_err e = { 0 };
-	char *out = calloc(1, 10000);
-	int64_t n;
-
-	REQUIRE(out);
-	if (ckpt_file_open_path(c, path, &f, &e)) {
-		(void)snprintf(out, 10000, "error %d: %s", e.code, e.msg);
-		return out;
-	}
-	n = ckpt_file_read(f, out, 9999, 0, &e);
-	if (n < 0)
-		(void)snprintf(out, 10000, "error %d: %s", e.code, e.msg);
-	else
-		REQUIRE((uint64_t)n == ckpt_file_size(f));
-	ckpt_file_close(f);
-	return out;
-}
-
 static void expect_file(struct ckpt *c, const char *path, const char *want)
 {
-	autofree char *got = cat(c, path);
+	autofree char *got = tree_text(c, path);
 
 	ck_assert_str_eq(got, want);
-}
-
-/* Is `got` the text with dir in place of '@'? */
-static void expect_msg(const char *got, const char *want)
-{
-	struct buf b = BUF_INIT(20000);
-
-	for (; *want; want++) {
-		if (*want == '@')
-			buf_str(&b, dir);
-		else
-			buf_add(&b, want, 1);
-	}
-	ck_assert_str_eq(got, b.data);
-	buf_release(&b);
 }
 
 /* ---- opening ---- */
@@ -155,7 +119,7 @@ START_TEST(what_cannot_be_opened_is_told)
 
 	(void)snprintf(path, sizeof(path), "%s/missing", dir);
 	ck_assert_int_eq(open_typed(path, &plain, &c, &e), -ENOENT);
-	expect_msg(e.msg, "open '@/missing': No such file or directory");
+	expect_at(dir, e.msg, "open '@/missing': No such file or directory");
 	put_file(dir_fd, "file", "", 0);
 	(void)snprintf(path, sizeof(path), "%s/file", dir);
 	ck_assert_int_eq(open_typed(path, &plain, &c, &e), -ENOENT);
@@ -517,7 +481,7 @@ START_TEST(info_json_is_json_and_tells_the_totals)
 
 	put_sample();
 	c = open_with(&plain);
-	text = cat(c, ".ckptfs/info.json");
+	text = tree_text(c, ".ckptfs/info.json");
 	j = json_loads(text, JSON_REJECT_DUPLICATES, &why);
 	ck_assert_msg(j != NULL, "%s in %s", why.text, text);
 	ck_assert_str_eq(json_string_value(json_object_get(j, "checkpoint")), dir);
@@ -589,9 +553,10 @@ START_LOOP_TEST(holes_are_refused_unless_allowed, 2)
 
 	put_holes();
 	ck_assert_int_eq(open_code(&plain, &e), -EBADMSG);
-	expect_msg(e.msg, "checkpoint '@': tensor 'half': no chunk holds the elements at [2] of "
-			  "size [2] (and 2 more "
-			  "are incomplete)");
+	expect_at(dir, e.msg,
+		  "checkpoint '@': tensor 'half': no chunk holds the elements at [2] of "
+		  "size [2] (and 2 more "
+		  "are incomplete)");
 	c = open_with(&allowed[_i]);
 	ckpt_totals(c, &t);
 	ck_assert_uint_eq(t.tensors, 3);
@@ -632,7 +597,7 @@ START_TEST(holes_in_what_is_excluded_do_not_matter)
 	put_holes();
 	ck_assert_int_eq(open_code(&(struct ckpt_opts){ .exclude = exclude }, &e), 0);
 	ck_assert_int_eq(open_code(&(struct ckpt_opts){ .exclude = most }, &e), -EBADMSG);
-	expect_msg(e.msg, "checkpoint '@': object 'nowhere': it is listed but stored nowhere");
+	expect_at(dir, e.msg, "checkpoint '@': object 'nowhere': it is listed but stored nowhere");
 }
 END_TEST
 
@@ -653,7 +618,7 @@ START_TEST(holes_can_be_listed_and_looked_at)
 	ck_assert_int_eq(ckpt_walk(c, "objects/nowhere", &n, &e), 0);
 	ck_assert_int_eq(ckpt_stat(c, n, &st, &e), 0);
 	ck_assert_uint_eq(st.size, 0);
-	text = cat(c, ".ckptfs/info.json");
+	text = tree_text(c, ".ckptfs/info.json");
 	j = json_loads(text, 0, NULL);
 	ck_assert_ptr_nonnull(j);
 	ck_assert(json_is_false(json_object_get(j, "complete")));
@@ -705,8 +670,8 @@ static const struct {
 static void check_victims(const struct ckpt_opts *o, bool packed_too)
 {
 	struct ckpt *c = open_with(o);
-	autofree char *ab = cat(c, "tensors/a.b"), *ac = cat(c, "tensors/a%2Fc"),
-		      *packed = cat(c, "objects/packed");
+	autofree char *ab = tree_text(c, "tensors/a.b"), *ac = tree_text(c, "tensors/a%2Fc"),
+		      *packed = tree_text(c, "objects/packed");
 	struct ckpt_totals t;
 
 	ckpt_totals(c, &t);
@@ -1048,7 +1013,7 @@ static void *use_everything(void *arg)
 
 	for (int k = 0; k < 200; k++) {
 		size_t i = rng_below(&r, ARRAY_LEN(files));
-		autofree char *got = cat(w->c, files[i].path);
+		autofree char *got = tree_text(w->c, files[i].path);
 		char name[CKPT_NAME_MAX + 1], value[50];
 		struct ckpt_stat st;
 		struct ckpt_err e = { 0 };

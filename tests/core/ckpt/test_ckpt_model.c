@@ -18,6 +18,7 @@
 #include "rng.h"
 #include "scene_util.h"
 #include "suites.h"
+#include "tree_util.h"
 #include <ckptfs/ckpt_mount.h>
 
 #include <fcntl.h>
@@ -136,27 +137,6 @@ static struct ckpt *open_with(const struct ckpt_opts *o)
 	return c;
 }
 
-/* A whole file; the caller frees. */
-static uint8_t *read_file(struct ckpt *c, const char *path, size_t *ret_n)
-{
-	struct ckpt_file *f = NULL;
-	struct ckpt_err e = { 0 };
-	struct ckpt_stat st;
-	ckpt_node n = 0;
-	uint8_t *p;
-
-	if (ckpt_file_open_path(c, path, &f, &e))
-		ck_abort_msg("%s", e.msg);
-	*ret_n = ckpt_file_size(f);
-	REQUIRE(!ckpt_walk(c, path, &n, &e) && !ckpt_stat(c, n, &st, &e) && st.size == *ret_n);
-	p = calloc(1, *ret_n + 1);
-	REQUIRE(p);
-	if (ckpt_file_read(f, p, *ret_n, 0, &e) != (int64_t)*ret_n)
-		ck_abort_msg("%s", e.msg);
-	ckpt_file_close(f);
-	return p;
-}
-
 /* ---- what the files should hold ---- */
 
 /* A tensor as it should be shown. */
@@ -261,7 +241,7 @@ static void check_in_safetensors(const struct st_header *h, const uint8_t *file,
 static void check_safetensors(struct ckpt *c, const char *path, const struct want *w, size_t n)
 {
 	size_t bytes;
-	autofree uint8_t *file = read_file(c, path, &bytes);
+	autofree uint8_t *file = tree_bytes(c, path, &bytes);
 	struct st_header *h = NULL;
 	struct ckpt_err e = { 0 };
 	struct blob blob;
@@ -285,7 +265,7 @@ static void check_single(struct ckpt *c, const char *in, const char *name, const
 
 	(void)snprintf(path, sizeof(path), "%stensors/%s", in, name);
 	(void)snprintf(npy, sizeof(npy), "%snpy/%s.npy", in, name);
-	autofree uint8_t *p = read_file(c, path, &n), *q = read_file(c, npy, &n_npy);
+	autofree uint8_t *p = tree_bytes(c, path, &n), *q = tree_bytes(c, npy, &n_npy);
 
 	if (n != w->bytes || memcmp(p, w->p, n) != 0)
 		ck_abort_msg("%s holds other bytes", path);
@@ -320,7 +300,7 @@ static int check_record(void *arg, const struct zip_member *m, struct ckpt_err *
 static void check_pt(struct ckpt *c, const struct want *w, size_t n)
 {
 	size_t bytes;
-	autofree uint8_t *file = read_file(c, "pt/model.pt", &bytes);
+	autofree uint8_t *file = tree_bytes(c, "pt/model.pt", &bytes);
 	struct ckpt_err e = { 0 };
 	struct mem m;
 	struct blob blob;
@@ -338,7 +318,7 @@ static void check_pt(struct ckpt *c, const struct want *w, size_t n)
 static void check_shards(struct ckpt *c, const struct want *w, size_t n)
 {
 	size_t bytes;
-	autofree uint8_t *text = read_file(c, "hf/model.safetensors.index.json", &bytes);
+	autofree uint8_t *text = tree_bytes(c, "hf/model.safetensors.index.json", &bytes);
 	json_t *j = json_loads((const char *)text, JSON_REJECT_DUPLICATES, NULL), *map;
 	size_t listed = 0;
 
@@ -469,7 +449,7 @@ START_LOOP_TEST(every_range_of_a_consolidated_file_is_right, 4)
 	(void)snprintf(layout, sizeof(layout), "%s/layout", top);
 	put_file(top_fd, "layout", mesh, sizeof(mesh) - 1);
 	c = open_with(&(struct ckpt_opts){ .layout = layout, .dtype = "bf16", .maps = 1 });
-	autofree uint8_t *whole = read_file(c, files[_i], &n), *part = malloc(n + 10);
+	autofree uint8_t *whole = tree_bytes(c, files[_i], &n), *part = malloc(n + 10);
 
 	REQUIRE(part && !ckpt_file_open_path(c, files[_i], &f, &e));
 	for (unsigned i = 0; i < rng_rounds(2000, 500); i++) {
@@ -811,7 +791,7 @@ static void list(struct ckpt *c, const char *path, char out[static 1000])
 static void expect_text(struct ckpt *c, const char *path, const char *want)
 {
 	size_t n;
-	autofree uint8_t *got = read_file(c, path, &n);
+	autofree uint8_t *got = tree_bytes(c, path, &n);
 
 	ck_assert_str_eq((const char *)got, want);
 }
@@ -1330,7 +1310,7 @@ START_TEST(what_is_missing_is_left_out_of_what_is_put_together)
 	}
 	check_pt(c, w, n);
 	check_safetensors(c, "safetensors/model.safetensors", NULL, 0);
-	autofree uint8_t *info = read_file(c, ".ckptfs/info.json", &bytes);
+	autofree uint8_t *info = tree_bytes(c, ".ckptfs/info.json", &bytes);
 	j = json_loads((const char *)info, JSON_REJECT_DUPLICATES, NULL);
 	REQUIRE(j);
 	ck_assert_uint_eq(json_array_size(json_object_get(json_object_get(j, "model"), "left_out")),
@@ -1409,7 +1389,7 @@ START_LOOP_TEST(threads_read_one_file_at_once, 2)
 
 	put_samples();
 	first = open_with(&(struct ckpt_opts){ .dtype = "bf16" });
-	w.whole = whole = read_file(first, "hf/model.safetensors", &w.n);
+	w.whole = whole = tree_bytes(first, "hf/model.safetensors", &w.n);
 	ckpt_close(first);
 	w.c = open_with(&(struct ckpt_opts){ .dtype = "bf16", .maps = 1, .cache = _i ? 0 : 1 });
 	REQUIRE(!ckpt_file_open_path(w.c, "hf/model.safetensors", &w.f, &e));

@@ -20,6 +20,7 @@
 #include "pickle_util.h"
 #include "sha256_util.h"
 #include "suites.h"
+#include "tree_util.h"
 #include <ckptfs/ckpt_diff.h>
 #include <ckptfs/ckpt_mount.h>
 
@@ -192,32 +193,11 @@ static void refused(struct ckpt_opts o, int code, const char *says)
 	ck_assert_ptr_null(c);
 }
 
-static uint8_t *read_all(struct ckpt_file *f, size_t *ret_n)
-{
-	struct ckpt_err e = { 0 };
-	uint8_t *p = malloc(ckpt_file_size(f) + 1);
-
-	REQUIRE(p);
-	*ret_n = ckpt_file_size(f);
-	ck_assert_msg(ckpt_file_read(f, p, *ret_n, 0, &e) == (int64_t)*ret_n, "%s", e.msg);
-	ckpt_file_close(f);
-	return p;
-}
-
-static uint8_t *cat(struct ckpt *c, const char *path, size_t *ret_n)
-{
-	struct ckpt_file *f;
-	struct ckpt_err e = { 0 };
-
-	ck_assert_msg(!ckpt_file_open_path(c, path, &f, &e), "%s", e.msg);
-	return read_all(f, ret_n);
-}
-
 /* The tensors of a safetensors file: all that are expected, or how many. */
 static size_t check_safetensors(struct ckpt *c, const char *path, const json_t *want)
 {
 	size_t n, head, count = 0;
-	autofree uint8_t *bytes = cat(c, path, &n);
+	autofree uint8_t *bytes = tree_bytes(c, path, &n);
 	json_t *j, *t;
 	const char *name;
 
@@ -271,7 +251,7 @@ static void check_model(struct ckpt *c, const json_t *want)
 		ck_assert_str_eq(t.dtype, json_string_value(json_object_get(w, "dtype")));
 		REQUIRE(t.n_dims == json_array_size(json_object_get(w, "shape")) && t.chunks);
 		ck_assert_int_eq(ckpt_model_open(c, i, &f, &e), 0);
-		bytes = read_all(f, &n);
+		bytes = tree_bytes_of(f, &n);
 		ck_assert_uint_eq(n, t.bytes);
 		ck_assert_str_eq(sha256_hex(bytes, n, hex),
 				 json_string_value(json_object_get(w, "sha256")));
@@ -384,12 +364,12 @@ START_TEST(ranks_hold_parts_of_what_a_recipe_makes)
 		while (ckpt_model_tensor(c, at, &t), strcmp(t.fqn, names[i]) != 0)
 			at++;
 		ck_assert_int_eq(ckpt_model_open(c, at, &f, &e), 0);
-		whole = read_all(f, &n);
+		whole = tree_bytes_of(f, &n);
 		for (size_t r = 0; r < 2; r++) {
 			autofree uint8_t *bytes = NULL;
 
 			(void)snprintf(path, sizeof(path), "ranks/%05zu/tensors/%s", r, names[i]);
-			bytes = cat(c, path, &part);
+			bytes = tree_bytes(c, path, &part);
 			ck_assert_uint_eq(part, n / 2);
 			ck_assert_mem_eq(bytes, whole + r * part, part);
 			ck_assert_int_eq(ckpt_walk(c, path, &node, &e), 0);
@@ -423,9 +403,9 @@ START_TEST(casts_see_the_model)
 	ckpt_model_tensor(b, 9, &t);
 	ck_assert_str_eq(t.dtype, "float32");
 	ck_assert_int_eq(ckpt_model_open(a, 9, &f, &e), 0);
-	whole = read_all(f, &n);
+	whole = tree_bytes_of(f, &n);
 	ck_assert_int_eq(ckpt_model_open(b, 9, &f, &e), 0);
-	cast = read_all(f, &n);
+	cast = tree_bytes_of(f, &n);
 	for (size_t i = 0; i < n; i += 4)
 		REQUIRE(!load_le16(cast + i) &&
 			load_le16(cast + i + 2) == load_le16(whole + i / 2));
@@ -524,7 +504,7 @@ START_LOOP_TEST(args_may_lie_in_an_object, 2)
 	put_text("r", "param groups = args.num_query_groups\nv = w [groups : 2 of 3, 1 of 2]\n");
 	(void)snprintf(recipe, sizeof(recipe), "%s/r", dir);
 	c = open_with((struct ckpt_opts){ .recipe = recipe });
-	got = cat(c, "pt/model.pt", &n);
+	got = tree_bytes(c, "pt/model.pt", &n);
 	ck_assert_ptr_nonnull(memmem(got, n, (const uint8_t[]){ 5, 11 }, 2));
 	ck_assert_uint_eq(ckpt_model_tensors(c), 1);
 	ckpt_close(c);
@@ -674,7 +654,7 @@ static void check_computed(struct ckpt *c, size_t k, const uint8_t *data, struct
 		REQUIRE(ckpt_file_read(f, part, len, from, &e) == (int64_t)len);
 		REQUIRE(!memcmp(part, want + from, len));
 	}
-	got = read_all(f, &n);
+	got = tree_bytes_of(f, &n);
 	REQUIRE(n == n_want && !memcmp(got, want, n));
 	check_boxes(c, k, &t, ckpt_model_box_open, want, r);
 	turned = malloc(n);
@@ -729,7 +709,7 @@ static int is_backed(const char *text, uint8_t **ret, size_t *ret_n)
 	rc = ckpt_file_backing(f, &fd, &e);
 	if (!rc)
 		(void)close(fd);
-	*ret = read_all(f, ret_n);
+	*ret = tree_bytes_of(f, ret_n);
 	ckpt_close(c);
 	return rc;
 }

@@ -20,6 +20,7 @@
 #include "st_util.h"
 #include "suites.h"
 #include "tensor/vtensor.h"
+#include "tree_util.h"
 #include <ckptfs/ckpt.h>
 
 #include <errno.h>
@@ -48,41 +49,6 @@ static void put_checkpoint(const char *config, const char *tensors)
 	if (config)
 		put_file(dir_fd, "config.json", text, (size_t)n);
 	st_put(dir_fd, "model.safetensors", &r, tensors);
-}
-
-/* "NAME dtype [shape]; ..." of all tensors. */
-static char *shown(const struct ckpt *c)
-{
-	struct buf b = BUF_INIT(1 << 16);
-	struct ckpt_tensor t;
-
-	buf_str(&b, "");
-	for (uint64_t i = 0; ckpt_tensor(c, i, &t), *t.dtype; i++) {
-		buf_printf(&b, "%s%s %s [", i ? "; " : "", t.fqn,
-			   strcmp(t.dtype, "float32") != 0 ? t.dtype : "f");
-		for (size_t d = 0; d < t.n_dims; d++)
-			buf_printf(&b, "%s%llu", d ? "," : "", (unsigned long long)t.shape[d]);
-		buf_str(&b, "]");
-	}
-	REQUIRE(!b.err);
-	return (char *)b.data;
-}
-
-static uint8_t *read_all(struct ckpt *c, const char *path, size_t *ret_n)
-{
-	struct ckpt_file *f = NULL;
-	struct ckpt_err e = { 0 };
-	uint8_t *p;
-
-	if (ckpt_file_open_path(c, path, &f, &e))
-		ck_abort_msg("%s: %s", path, e.msg);
-	*ret_n = ckpt_file_size(f);
-	p = malloc(*ret_n + 1);
-	REQUIRE(p);
-	ck_assert_msg(ckpt_file_read(f, p, *ret_n, 0, &e) == (int64_t)*ret_n, "%s", e.msg);
-	p[*ret_n] = 0;
-	ckpt_file_close(f);
-	return p;
 }
 
 /* ---- what is found ---- */
@@ -169,7 +135,7 @@ START_LOOP_TEST(flattened_codes_are_of_the_shape_that_their_state_has, ARRAY_LEN
 		ck_assert_msg(strstr(e.msg, flat[_i].want) != NULL, "%s", e.msg);
 		return;
 	}
-	autofree char *have = shown(c);
+	autofree char *have = tree_tensors(c);
 	ck_assert_str_eq(have, flat[_i].want);
 	ckpt_close(c);
 }
@@ -183,7 +149,7 @@ START_LOOP_TEST(codes_and_scales_become_weights, ARRAY_LEN(found))
 	put_checkpoint(found[_i].config, found[_i].tensors);
 	if (open_typed(dir, &as_fp32, &c, &e))
 		ck_abort_msg("%s", e.msg);
-	autofree char *have = shown(c);
+	autofree char *have = tree_tensors(c);
 	ck_assert_str_eq(have, found[_i].want);
 	ckpt_close(c);
 }
@@ -336,7 +302,7 @@ START_TEST(a_strange_configuration_is_as_none)
 		put_checkpoint(configs[i], "a.weight F8_E4M3 300x200; a.weight_scale_inv F32 3x2; "
 					   "b.weight F8_E4M3 128x2; b.weight_scale_inv F32 1x1");
 		ck_assert_msg(!open_typed(dir, &as_fp32, &c, &e), "%s: %s", configs[i], e.msg);
-		autofree char *have = shown(c);
+		autofree char *have = tree_tensors(c);
 		ck_assert_str_eq(have, "a.weight f [300,200]; b.weight f [128,2]");
 		ckpt_close(c);
 	}
@@ -447,7 +413,7 @@ static void read_inputs(uint8_t **in, const char *const *names)
 		char path[100];
 
 		(void)snprintf(path, sizeof(path), "tensors/%s", names[i]);
-		in[i] = read_all(c, path, &n);
+		in[i] = tree_bytes(c, path, &n);
 	}
 	ckpt_close(c);
 }
@@ -462,7 +428,7 @@ START_LOOP_TEST(weights_are_what_the_formula_says, ARRAY_LEN(values))
 	put_checkpoint(values[_i].config, values[_i].tensors);
 	read_inputs(in, values[_i].inputs);
 	REQUIRE(!open_typed(dir, &as_fp32, &c, &e));
-	autofree uint8_t *have = read_all(c, "tensors/a.weight", &n);
+	autofree uint8_t *have = tree_bytes(c, "tensors/a.weight", &n);
 	ck_assert_uint_eq(n, 4 * values[_i].m * values[_i].n);
 	for (uint64_t i = 0; i < values[_i].m; i++)
 		for (uint64_t j = 0; j < values[_i].n; j++) {
@@ -511,7 +477,7 @@ START_TEST(blocks_of_gpt_oss_are_there_as_ggml_has_them)
 	put_checkpoint(NULL, "p_blocks U8 5x801x9x16; p_scales U8 5x801x9; q F32 3");
 	read_inputs(in, names);
 	REQUIRE(!open_typed(dir, &as_fp32, &c, &e));
-	autofree char *have = shown(c);
+	autofree char *have = tree_tensors(c);
 	ck_assert_str_eq(have, "p f [5,288,801]; q f [3]");
 	all = catalog_tensors(c->engine->catalog, &n);
 	number = all[0].blocks;
@@ -545,7 +511,7 @@ START_TEST(hf_says_nothing_of_codes)
 
 	put_checkpoint(FP8, "a.weight F8_E4M3 3x4; a.weight_scale F32 1");
 	REQUIRE(!open_typed(dir, &as_bf16, &c, &e));
-	autofree uint8_t *config = read_all(c, "hf/config.json", &n);
+	autofree uint8_t *config = tree_bytes(c, "hf/config.json", &n);
 	ck_assert_str_eq((char *)config, "{\n  \"a\": 1\n}\n");
 	ckpt_close(c);
 }
@@ -572,7 +538,7 @@ START_TEST(a_checkpoint_without_codes_stays_as_it_is)
 	o.warn_arg = &warnings;
 	ck_assert_msg(!open_typed(dir, &o, &c, &e), "%s", e.msg);
 	ck_assert_uint_eq(warnings, 1);
-	autofree uint8_t *config = read_all(c, "hf/config.json", &n);
+	autofree uint8_t *config = tree_bytes(c, "hf/config.json", &n);
 	ck_assert(strstr((char *)config, FP8) != NULL);
 	ckpt_close(c);
 }

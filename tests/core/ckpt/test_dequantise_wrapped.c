@@ -26,6 +26,7 @@
 #include "pickle_util.h"
 #include "rng.h"
 #include "suites.h"
+#include "tree_util.h"
 #include <ckptfs/ckpt.h>
 
 #include <stdio.h>
@@ -320,24 +321,6 @@ static int open_saved(const char *text, const struct ckpt_opts *o, struct ckpt *
 	return open_typed(path, o, ret, e);
 }
 
-/* "NAME dtype [shape]; ..." of all tensors. */
-static char *shown(const struct ckpt *c)
-{
-	struct buf b = BUF_INIT(1 << 16);
-	struct ckpt_tensor t;
-
-	buf_str(&b, "");
-	for (uint64_t i = 0; ckpt_tensor(c, i, &t), *t.dtype; i++) {
-		buf_printf(&b, "%s%s %s [", i ? "; " : "", t.fqn,
-			   strcmp(t.dtype, "float32") != 0 ? t.dtype : "f");
-		for (size_t d = 0; d < t.n_dims; d++)
-			buf_printf(&b, "%s%llu", d ? "," : "", (unsigned long long)t.shape[d]);
-		buf_str(&b, "]");
-	}
-	REQUIRE(!b.err);
-	return (char *)b.data;
-}
-
 /* ---- what is found ---- */
 
 #define INT8  "torchao.quantization.Int8Tensor"
@@ -451,7 +434,7 @@ START_LOOP_TEST(a_subclass_is_the_tensor_that_it_stands_for, ARRAY_LEN(found))
 
 	if (open_saved(found[_i].saved, &as_fp32, &c, &e))
 		ck_abort_msg("%s", e.msg);
-	autofree char *have = shown(c);
+	autofree char *have = tree_tensors(c);
 	ck_assert_str_eq(have, found[_i].want);
 	ckpt_close(c);
 }

@@ -16,6 +16,7 @@
 #include "rng.h"
 #include "st_util.h"
 #include "suites.h"
+#include "tree_util.h"
 #include <ckptfs/ckpt.h>
 #include <ckptfs/ckpt_mount.h>
 
@@ -54,23 +55,6 @@ static struct ckpt *open_as(const char *quantize)
 	return c;
 }
 
-static char *read_path(struct ckpt *c, const char *path)
-{
-	struct ckpt_file *f = NULL;
-	struct ckpt_err e = { 0 };
-	size_t n;
-	char *p;
-
-	if (ckpt_file_open_path(c, path, &f, &e))
-		ck_abort_msg("%s: %s", path, e.msg);
-	n = ckpt_file_size(f);
-	p = malloc(n + 1);
-	REQUIRE(p && ckpt_file_read(f, p, n, 0, &e) == (int64_t)n);
-	p[n] = 0;
-	ckpt_file_close(f);
-	return p;
-}
-
 static struct ckpt_file *open_weight(struct ckpt *c, const char *name)
 {
 	int64_t i = ckpt_model_find(c, name, strlen(name));
@@ -85,14 +69,7 @@ static struct ckpt_file *open_weight(struct ckpt *c, const char *name)
 
 static uint8_t *read_weight(struct ckpt *c, const char *name)
 {
-	struct ckpt_file *f = open_weight(c, name);
-	size_t n = ckpt_file_size(f);
-	struct ckpt_err e = { 0 };
-	uint8_t *p = malloc(n + 1);
-
-	ck_assert_msg(p && ckpt_file_read(f, p, n, 0, &e) == (int64_t)n, "%s", e.msg);
-	ckpt_file_close(f);
-	return p;
+	return tree_bytes_of(open_weight(c, name), NULL);
 }
 
 /* "NAME dtype [shape]; ..." of the model. */
@@ -168,7 +145,7 @@ START_LOOP_TEST(linear_layers_become_codes_and_scales, ARRAY_LEN(found))
 	put_checkpoint("{\"model_type\": \"x\"}", found[_i].tensors);
 	c = open_as(found[_i].quantize);
 	autofree char *have = shown(c);
-	autofree char *config = read_path(c, "hf/config.json");
+	autofree char *config = (char *)tree_bytes(c, "hf/config.json", NULL);
 	ck_assert_str_eq(have, found[_i].want);
 	check_config(config, !strcmp(found[_i].quantize, ROWS), found[_i].left);
 	ckpt_close(c);
@@ -195,7 +172,7 @@ START_TEST(the_rest_of_the_configuration_stays)
 
 		put_checkpoint(tries[i].text, "a.weight BF16 3x5");
 		c = open_as(ROWS);
-		autofree char *have = read_path(c, "hf/config.json");
+		autofree char *have = (char *)tree_bytes(c, "hf/config.json", NULL);
 		ck_assert_msg(!strncmp(have, tries[i].begins, strlen(tries[i].begins)), "%s", have);
 		ckpt_close(c);
 	}
@@ -259,7 +236,7 @@ START_TEST(only_hf_has_codes)
 	}
 	ck_assert_uint_eq(n, 2);
 	ck_assert_uint_eq(ckpt_model_tensors(c), 4);
-	autofree char *file = read_path(c, "safetensors/model.safetensors");
+	autofree char *file = (char *)tree_bytes(c, "safetensors/model.safetensors", NULL);
 	ck_assert(!strstr(file + 8, "F8_E4M3"));
 	ckpt_close(c);
 }

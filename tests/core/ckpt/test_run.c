@@ -13,6 +13,7 @@
 #include "opts_util.h"
 #include "rng.h"
 #include "suites.h"
+#include "tree_util.h"
 #include <ckptfs/ckpt_mount.h>
 
 #include <dirent.h>
@@ -153,46 +154,11 @@ static void refresh(struct ckpt *c)
 	REQUIRE(!run_refresh(c->run, true, &e));
 }
 
-/* What a file of the tree holds, or the error as text. */
-static char *cat(struct ckpt *c, const char *path)
-{
-	struct ckpt_file *f = NULL;
-	struct ckpt_err e = { 0 };
-	char *out = calloc(1, 10000);
-	int64_t n;
-
-	REQUIRE(out);
-	if (ckpt_file_open_path(c, path, &f, &e)) {
-		(void)snprintf(out, 10000, "error %d: %s", e.code, e.msg);
-		return out;
-	}
-	n = ckpt_file_read(f, out, 9999, 0, &e);
-	if (n < 0)
-		(void)snprintf(out, 10000, "error %d: %s", e.code, e.msg);
-	ckpt_file_close(f);
-	return out;
-}
-
-/* '@' in `want` stands for the run's path. */
-static void expect_text(const char *got, const char *want)
-{
-	struct buf b = BUF_INIT(20000);
-
-	for (; *want; want++) {
-		if (*want == '@')
-			buf_str(&b, dir);
-		else
-			buf_add(&b, want, 1);
-	}
-	ck_assert_str_eq(got, b.data);
-	buf_release(&b);
-}
-
 static void expect_file(struct ckpt *c, const char *path, const char *want)
 {
-	autofree char *got = cat(c, path);
+	autofree char *got = tree_text(c, path);
 
-	expect_text(got, want);
+	expect_at(dir, got, want);
 }
 
 static void expect_save(struct ckpt *c, const char *path, const char *name, unsigned number)
@@ -210,7 +176,7 @@ static void expect_msg(int rc, const struct ckpt_err *e, int code, const char *w
 {
 	ck_assert_int_eq(rc, -code);
 	ck_assert_int_eq(e->code, code);
-	expect_text(e->msg, want);
+	expect_at(dir, e->msg, want);
 }
 
 /* The root's names in the order of a listing, with a space behind each. */
@@ -439,7 +405,7 @@ static void expect_address(const char *name, const char *want)
 
 	(void)snprintf(path, sizeof(path), "%s/%s", dir, name);
 	(void)open_typed(path, &o, &c, &e);
-	expect_text(c ? c->root : e.msg, want);
+	expect_at(dir, c ? c->root : e.msg, want);
 	ckpt_close(c);
 }
 
@@ -638,7 +604,7 @@ START_TEST(info_json_lists_the_checkpoints)
 			 ".metadata is missing although data files are there: the save was "
 			 "interrupted");
 	json_decref(j);
-	shown = cat(c, ".ckptfs/info.json");
+	shown = tree_text(c, ".ckptfs/info.json");
 	ck_assert_str_eq(shown, text);
 	REQUIRE(!ckpt_stat(c, node_of(c, ".ckptfs/info.json"), &st, &e));
 	ck_assert_uint_eq(st.size, len);
@@ -660,7 +626,7 @@ static void expect_opened(struct ckpt *run, const char *path, const char *want,
 	ckpt_totals(one, &t);
 	ck_assert_str_eq(t.format, "dcp");
 	ck_assert(!ckpt_is_run(one));
-	expect_text(one->root, want);
+	expect_at(dir, one->root, want);
 	ckpt_close(one);
 }
 
@@ -1522,7 +1488,7 @@ static void compare(struct model *m)
 		pool_name(i, name);
 		(void)snprintf(path, sizeof(path), "%s/tensors/model.w", name);
 		if (!m->v[i].complete) {
-			autofree char *why = cat(m->c, path);
+			autofree char *why = tree_text(m->c, path);
 
 			REQUIRE(!strncmp(why, "error 2: ", 9));
 			continue;
@@ -1608,7 +1574,7 @@ static void *read_all(void *arg)
 
 		(void)snprintf(path, sizeof(path), "step-%u/%s", (unsigned)rng_below(&r, POOL),
 			       rng_below(&r, 2) ? "tensors/model.w" : "objects/step");
-		got = cat(w->c, rng_below(&r, 8) ? path : "latest/tensors/model.w");
+		got = tree_text(w->c, rng_below(&r, 8) ? path : "latest/tensors/model.w");
 		if (strncmp(got, "error ", 6) != 0) {
 			w->right += is_a_save(got);
 			w->bad = w->bad || !is_a_save(got);
