@@ -7,21 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A newline or an escape sequence in a hostile name must not reach a terminal or a log. */
-static void sanitise(char *s)
-{
-	const char *end = s + strlen(s);
-
-	while (s < end) {
-		const char *next = s;
-		size_t unfit = text_unfit(s, end);
-
-		(void)text_next(&next, end);
-		memset(s, '?', unfit);
-		s += next - s;
-	}
-}
-
 int err_set(struct ckpt_err *e, int code, const char *fmt, ...)
 {
 	va_list ap;
@@ -29,7 +14,7 @@ int err_set(struct ckpt_err *e, int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	(void)vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
 	va_end(ap);
-	sanitise(e->msg);
+	text_make_fit(e->msg); /* it may quote a hostile name */
 	e->code = code;
 	return -code;
 }
@@ -45,7 +30,7 @@ int err_sys(struct ckpt_err *e, int code, const char *fmt, ...)
 	va_end(ap);
 	n = strlen(e->msg);
 	(void)snprintf(e->msg + n, sizeof(e->msg) - n, ": %s", strerror_r(code, why, sizeof(why)));
-	sanitise(e->msg);
+	text_make_fit(e->msg);
 	e->code = code;
 	return -code;
 }
@@ -67,7 +52,7 @@ int err_wrap(struct ckpt_err *e, const char *fmt, ...)
 	va_end(ap);
 	n = strlen(e->msg);
 	(void)snprintf(e->msg + n, sizeof(e->msg) - n, ": %s", inner);
-	sanitise(e->msg);
+	text_make_fit(e->msg);
 	if (!e->code) /* an error without a code must not turn into success */
 		e->code = EIO;
 	return -e->code;

@@ -175,6 +175,20 @@ size_t text_unfit(const char *s, const char *end)
 	return 0;
 }
 
+void text_make_fit(char *s)
+{
+	const char *end = s + strlen(s);
+
+	while (s < end) {
+		const char *next = s;
+		size_t unfit = text_unfit(s, end);
+
+		(void)text_next(&next, end);
+		memset(s, '?', unfit);
+		s += next - s;
+	}
+}
+
 const char *text_show(const char *s, size_t n, char *out, size_t cap)
 {
 	const char *end = s + n, *next = s; /* end of the character that s is in */

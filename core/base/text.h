@@ -64,6 +64,9 @@ const char *text_digits(uint64_t n, char out[static 32]);
  * end.
  */
 size_t text_unfit(const char *s, const char *end);
+/* Puts '?' in place of each of these bytes, for a sentence: a newline or an escape sequence in a
+ * hostile name must not reach a terminal or a log. */
+void text_make_fit(char *s);
 /* FQN for display: bytes unfit for a terminal become %XX; shortened with "..." to fit cap >= 8.
  * Returns out. */
 const char *text_show(const char *s, size_t n, char *out, size_t cap);

@@ -112,6 +112,16 @@ static const char *get_str(struct cursor *d)
 	return d->bad ? NULL : p;
 }
 
+/* The same for a text that is shown to people and says what an untrusted file says. */
+static const char *get_shown(struct catalog *c, struct cursor *d)
+{
+	const char *p = get_str(d);
+
+	if (p)
+		text_make_fit(c->directory + (p - c->directory));
+	return p;
+}
+
 /* A count of things that take at least `each` bytes, and an array for them. */
 static void *get_count(struct cursor *d, size_t each, size_t size, size_t *ret)
 {
@@ -147,7 +157,7 @@ static int get_names(struct catalog *c, struct cursor *d)
 	}
 	c->encodings = get_count(d, 2, sizeof(*c->encodings), &c->n_encodings);
 	for (size_t i = 0; c->encodings && i < c->n_encodings && !d->bad; i++) {
-		c->encodings[i] = get_str(d);
+		c->encodings[i] = get_shown(c, d);
 		d->bad |= !c->encodings[i];
 	}
 	return c->sources && c->encodings ? 0 : -ENOMEM;
@@ -209,7 +219,7 @@ static int get_tensor(struct catalog *c, struct cursor *d, struct catalog_tensor
 	t->bytes = cursor_varint(d);
 	t->chunks = (uint32_t)cursor_varint_to(d, UINT32_MAX);
 	t->state = (uint8_t)cursor_varint_to(d, TENSOR_OVERLAPPING);
-	t->fault = get_str(d);
+	t->fault = get_shown(c, d);
 	t->map = (int64_t)cursor_varint_to(d, INT64_MAX);
 	t->map_bytes = (uint32_t)cursor_varint_to(d, CATALOG_MAX_MAP);
 	t->map_xxh64 = cursor_varint(d);
@@ -234,7 +244,7 @@ static void get_object(struct catalog *c, struct cursor *d, struct catalog_objec
 	o->loc.offset = cursor_varint(d);
 	o->loc.length = cursor_varint(d);
 	o->loc.encoding = (uint32_t)cursor_varint_to(d, UINT32_MAX);
-	o->fault = get_str(d);
+	o->fault = get_shown(c, d);
 	o->text = get_text(d, &o->text_len);
 	if (o->fault || o->text) /* it is not in a file, so the numbers are ignored */
 		o->loc = (struct chunk_loc){ 0 };

@@ -30,7 +30,7 @@ enum tensor_state { TENSOR_COMPLETE, TENSOR_INCOMPLETE, TENSOR_OVERLAPPING };
 
 struct catalog_tensor {
 	const char *fqn;
-	const char *fault; /* sentence, or NULL */
+	const char *fault; /* sentence, fit for a terminal, or NULL */
 	const uint64_t *shape;
 	const uint64_t *logical; /* n_logical: the shape before flattening, see model/flat.h */
 	uint64_t bytes;

@@ -104,7 +104,7 @@ const char *cmd_style(bool color, enum cmd_style style);
 bool cmd_color(const struct options *o);
 
 struct buf;
-/* An FQN as a terminal can show it, with control bytes as %XX. */
+/* An FQN, or another name, as a terminal can show it, with control bytes as %XX. */
 void cmd_add_fqn(struct buf *b, const char *fqn, size_t len);
 /* A blank and the number, in 13 columns, or '-' if it is not known. */
 void cmd_add_number(struct buf *b, bool known, double v);

@@ -5,6 +5,7 @@
 #include "cmd/options.h"
 
 #include "base/buf.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json_out.h"
@@ -66,12 +67,15 @@ static void add_row(struct report *r, const struct ckpt_series_item *i)
 {
 	const struct ckpt_values *v = &i->values;
 	struct buf *b = r->out;
+	size_t at;
 
 	if (!r->begun)
 		buf_printf(b, "%-20s %12s %12s %12s %6s %6s %12s %12s  %s\n", "checkpoint", "rms",
 			   "norm", "max abs", "NaN", "Inf", "changed", "relative", "tensor");
 	r->begun = true;
-	buf_printf(b, "%-20s", i->checkpoint);
+	at = b->len;
+	cmd_add_fqn(b, i->checkpoint, strlen(i->checkpoint));
+	buf_printf(b, "%*s", (int)(max_u64(at + 20, b->len) - b->len), "");
 	if (i->fault) {
 		buf_printf(b, " %s%s", i->dtype ? "unreadable: " : "", i->fault);
 	} else {

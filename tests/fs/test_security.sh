@@ -208,6 +208,27 @@ test_warnings_do_nothing_to_a_terminal() {
   harmless out
 }
 
+# The names of encodings come from the metadata, those of checkpoints from the disk.
+test_encodings_and_checkpoints_do_nothing_to_a_terminal() {
+  local name
+  copy_of zstd c
+  LC_ALL=C sed -i $'s/zstd/z\e[m/g' c/.metadata
+  for name in str bf; do
+    ckptfs info c "$name" >out 2>err || true
+    harmless out err
+  done
+  grep -q 'dcp+stream.z' out
+  mkdir run
+  copy_of mp4_fsdp2_adamw run/a
+  copy_of mp4_fsdp2_adamw run/b$'\e[31m'
+  for name in ls 'ls -l' info stat; do
+    # shellcheck disable=SC2086 # words
+    ckptfs $name run >out
+    harmless out
+  done
+  grep -q '^b%1B' out
+}
+
 test_names_are_the_same_in_json() {
   hostile escapes 0 c
   ckptfs ls --json c >ls.json

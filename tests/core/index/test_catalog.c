@@ -464,6 +464,26 @@ START_LOOP_TEST(chunks_may_be_in_the_index, 2)
 }
 END_TEST
 
+/* Either may be anyone's: they come from a checkpoint, or from an index that lies beside one. */
+START_TEST(faults_and_encodings_do_nothing_to_a_terminal)
+{
+	const struct object_item o = { .fqn = "o", .fqn_len = 1, .fault = "a\033[31m\xc2\x9b b" };
+	struct catalog_writer *w = NULL;
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	uint32_t id;
+
+	ck_assert_int_eq(catalog_writer_new(path, "dcp", "/", &w, &e), 0);
+	ck_assert_int_eq(catalog_add_encoding(w, "z\033[m", &id, &e), 0);
+	ck_assert_int_eq(catalog_add_object(w, &o, &e), 0);
+	ck_assert_int_eq(catalog_writer_finish(w, &c, &e), 0);
+	catalog_writer_free(w);
+	ck_assert_str_eq(catalog_objects(c, NULL)->fault, "a?[31m?? b");
+	ck_assert_str_eq(*catalog_encodings(c, NULL), "z?[m");
+	catalog_close(c);
+}
+END_TEST
+
 START_TEST(every_name_is_found_and_no_other)
 {
 	struct catalog *c = NULL;
