@@ -29,8 +29,8 @@ int err_set(struct ckpt_err *e, int code, const char *fmt, ...)
 int err_sys(struct ckpt_err *e, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 int err_nomem(struct ckpt_err *e); /* "out of memory" */
-/* Does -code say that the machine lacks memory or descriptors? That the storage failed? Neither says
- * anything about what was looked at. */
+/* Does the code say that the machine lacks memory or descriptors? That the storage failed? One of
+ * both? Then it says nothing about what was looked at. */
 static inline bool err_is_shortage(int rc)
 {
 	return rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE;
@@ -38,6 +38,10 @@ static inline bool err_is_shortage(int rc)
 static inline bool err_is_io(int rc)
 {
 	return rc == -EIO || rc == -ETIMEDOUT;
+}
+static inline bool err_is_external(int rc)
+{
+	return err_is_shortage(rc) || err_is_io(rc);
 }
 /* Put "context: " in front of the message that *e holds; returns -e->code. */
 int err_wrap(struct ckpt_err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

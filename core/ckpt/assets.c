@@ -348,14 +348,17 @@ static int find_inner(struct finder *f, const struct assets_ask *ask, bool *sett
 	static const char inner[] = "huggingface";
 	autofree char *dir = join(f, inner);
 	const char *outer = f->dir;
-	struct ckpt_err ignored;
+	struct ckpt_err why;
 	struct place *place;
-	int rc = 0;
+	int rc;
 
 	if (!dir)
 		return err_nomem(e);
-	if (place_sub(ask->place, inner, &place, &ignored))
-		return ignored.code == ENOMEM ? err_nomem(e) : 0;
+	rc = place_sub(ask->place, inner, &place, &why);
+	if (err_is_external(rc))
+		*e = why;
+	if (rc)
+		return err_is_external(rc) ? rc : 0;
 	f->dir = dir;
 	f->inner = "huggingface/";
 	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++) {

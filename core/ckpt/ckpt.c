@@ -189,19 +189,24 @@ static int enter_versions(struct ckpt *c, struct ckpt_err *e)
 /* Returns 1 if a known subdirectory is a checkpoint; runs treat their directories the same way. */
 static int enter_inner(struct ckpt *c, struct ckpt_err *e)
 {
-	struct ckpt_err ignored;
+	struct ckpt_err why;
 	const char *name;
 
 	for (size_t i = 0; (name = run_inner_dir(i)); i++) {
-		struct place *place;
+		struct place *place = NULL;
+		int rc = place_sub(c->place, name, &place, &why);
 
-		if (place_sub(c->place, name, &place, &ignored))
-			continue;
-		if (format_probe(place, NULL, &c->engine->format, &c->engine->metadata, &ignored) >
-		    0)
+		if (!rc)
+			rc = format_probe(place, NULL, &c->engine->format, &c->engine->metadata,
+					  &why);
+		if (rc > 0)
 			return go_into(c, name, place, e) ? -e->code : 1;
 		name_list_release(&c->engine->metadata);
 		place_free(place);
+		if (err_is_external(rc)) {
+			*e = why;
+			return rc;
+		}
 	}
 	return 0;
 }

@@ -124,7 +124,7 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 	if (rc > 0)
 		rc = sign(place, &files, l, &why) ? -why.code : 1;
 	place_free(place);
-	if (err_is_shortage(rc) || err_is_io(rc)) {
+	if (err_is_external(rc)) {
 		*e = why;
 		return rc;
 	}

@@ -87,7 +87,7 @@ int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn
 	if (rc) {
 		torchsave_release(&t);
 		/* Reading reports damage. But what is listed must not depend on when it was. */
-		return err_is_shortage(rc) || err_is_io(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
+		return err_is_external(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
 	}
 	rc = look(arg, q, &t, file, e);
 	torchsave_release(&t);
@@ -112,7 +112,7 @@ static int report_quantiser(void *arg, const struct dcp_inside *q, struct torchs
 
 	(void)file;
 	/* A damaged item is reported when it is read. */
-	return err_is_shortage(rc) || err_is_io(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
+	return err_is_external(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
 }
 
 int dcp_report_quantiser(struct dcp_looks *l, const struct dcp_records *r,

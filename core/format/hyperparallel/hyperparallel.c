@@ -94,7 +94,7 @@ static int is_our_metadata(struct place *place, struct ckpt_err *e)
 	size_t len;
 	int rc = place_file(place, global_name, &file, &why);
 
-	if (err_is_shortage(rc) || err_is_io(rc)) /* which says nothing about the format */
+	if (err_is_external(rc))
 		return err_set(e, -rc, "%s", why.msg);
 	if (rc)
 		return 0;

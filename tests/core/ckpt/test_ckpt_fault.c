@@ -239,4 +239,44 @@ START_FEW_TEST(nothing_that_fails_gives_wrong_bytes, ARRAY_LEN(runs), 5)
 }
 END_TEST
 
+/* Directories inside a checkpoint's: what cannot be looked at is not taken as absent. */
+START_TEST(an_inner_directory_that_cannot_be_opened_is_not_absent)
+{
+	static const char config[] = "{\"model_type\": \"x\"}";
+	static const char *const files[] = { ".metadata", "__0_0.distcp", "__0_1.distcp" };
+	const struct ckpt_opts o = { .index = ":memory:" };
+	struct buf want = BUF_INIT(1 << 20), got = BUF_INIT(1 << 20);
+	struct ckpt_err e = { 0 };
+	unsigned failed = 0;
+
+	put_checkpoint(1);
+	REQUIRE(!mkdirat(dir_fd, "weights", 0700) && !mkdirat(dir_fd, "weights/huggingface", 0700));
+	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+		char inner[40];
+
+		(void)snprintf(inner, sizeof(inner), "weights/%s", files[i]);
+		(void)renameat(dir_fd, files[i], dir_fd, inner);
+	}
+	put_file(dir_fd, "weights/huggingface/config.json", config, sizeof(config) - 1);
+	REQUIRE(buf_room(&want, OUT_MAX) && buf_room(&got, OUT_MAX));
+	ck_assert_msg(!use(dir, &o, &want, &e), "%s", e.msg);
+	FAULT_LOOP(FAULT_ALLOC | FAULT_OPEN | FAULT_READ)
+	{
+		int rc;
+
+		e = (struct ckpt_err){ 0 };
+		rc = use(dir, &o, &got, &e);
+		(void)fault_off();
+		failed += rc != 0;
+		ck_assert_msg(!rc || rc == -ENOMEM || rc == -EMFILE || rc == -EIO, "%s: %s",
+			      fault_name(), e.msg);
+		ck_assert_msg(rc || (got.len == want.len && !memcmp(got.data, want.data, want.len)),
+			      "%s: other bytes", fault_name());
+	}
+	ck_assert_uint_ge(failed, 10);
+	buf_release(&want);
+	buf_release(&got);
+}
+END_TEST
+
 SUITE(ckpt_fault, .setup = setup, .teardown = dir_teardown, .seconds = 240)
