@@ -74,7 +74,7 @@ static bool is_kept(const char *path, uint64_t size)
 		size > SMALL ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
 	char byte;
 
-	return fd < 0 || pread(fd, &byte, 1, 0) != 1 || warm_has(fd) != 0;
+	return fd < 0 || pread(fd, &byte, 1, 0) != 1 || io_is_cached(fd, 0, 1) != 0;
 }
 
 static int add_found(struct job *j, const FTSENT *f, struct ckpt_err *e)

@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -25,10 +24,6 @@ enum {
 	GAP = 128 *
 	      1024, /* read rather than skipped: the kernel's read-ahead would bring it anyway */
 };
-
-#ifndef __NR_cachestat
-#define __NR_cachestat 451 /* on all architectures */
-#endif
 
 /* ---- the list ---- */
 
@@ -114,31 +109,6 @@ void warm_release(struct warm *w)
 	*w = (struct warm){ 0 };
 }
 
-/* ---- the page cache ---- */
-
-/* The number of bytes of [off, off+len) in the cache, or -errno. */
-static int64_t cached_bytes(int fd, uint64_t off, uint64_t len)
-{
-	/* As in linux/mman.h, which may be older than the running kernel. */
-	struct {
-		uint64_t off, len;
-	} range = { off, len };
-	struct {
-		uint64_t cached, dirty, writeback, evicted, recently_evicted;
-	} found;
-
-	if (syscall(__NR_cachestat, fd, &range, &found, 0))
-		return -errno;
-	return (int64_t)(found.cached * (uint64_t)sysconf(_SC_PAGESIZE));
-}
-
-int warm_has(int fd)
-{
-	int64_t n = cached_bytes(fd, 0, 1);
-
-	return n < 0 ? (int)n : n > 0;
-}
-
 uint64_t warm_memory(void)
 {
 	FILE *f = fopen("/proc/meminfo", "re");
@@ -202,10 +172,9 @@ static void advance(struct pool *p, uint64_t n)
 static int read_unit(struct pool *p, int fd, const struct warm_part *u, char *buf,
 		     struct ckpt_err *e)
 {
-	uint64_t whole = (u->off % (uint64_t)sysconf(_SC_PAGESIZE)) + u->len;
-	int64_t n = cached_bytes(fd, u->off, u->len);
+	int64_t n;
 
-	if (n >= 0 && (uint64_t)n >= whole) {
+	if (io_is_cached(fd, u->off, u->len) > 0) {
 		p->there += u->len;
 		advance(p, u->len);
 		return 0;

@@ -61,9 +61,6 @@ void warm_sort(struct warm *w);
 int warm_run(struct warm *w, const struct warm_how *how, struct ckpt_err *e);
 void warm_release(struct warm *w);
 
-/* Is the beginning of fd's file in the page cache? 1, 0, or -errno if that cannot be determined. */
-int warm_has(int fd);
-
 /* Bytes that may be used without swapping; 0: unknown. */
 uint64_t warm_memory(void);
 
