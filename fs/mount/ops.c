@@ -331,8 +331,8 @@ static void reply_node_failure(fuse_req_t req, const char *doing, ckpt_node node
 
 	if (!e->code)
 		(void)err_sys(&none, -rc, "%s", doing);
-	reply_name_failure(req, fs_of(req)->failures, &(struct failure){ doing, node, 0, 0, false },
-			   e->code ? e : &none);
+	reply_name_failure(req, fs_of(req)->failures,
+			   &(struct failure){ .doing = doing, .node = node }, e->code ? e : &none);
 }
 
 /* The same for a directory: the cause may be that it cannot be entered, and then that is
@@ -344,7 +344,7 @@ static void reply_dir_failure(fuse_req_t req, ckpt_node dir, int rc, const struc
 
 	if (rc != -ESTALE && rc != -ENAMETOOLONG && ckpt_enter(fs->config.ckpt, dir, &why) &&
 	    why.code != ESTALE)
-		reply_failure(req, fs->failures, &(struct failure){ "open", dir, 0, 0, false },
+		reply_failure(req, fs->failures, &(struct failure){ .doing = "open", .node = dir },
 			      &why);
 	else
 		reply_node_failure(req, "look into", dir, rc, e);
@@ -426,8 +426,8 @@ static void close_handle(struct fs *fs, struct handle *h, ckpt_node node)
 
 	if (first) {
 		if (ckpt_file_written(first->file, &why))
-			reply_log(fs->failures, &(struct failure){ "reads of", node, 0, 0, false },
-				  &why);
+			reply_log(fs->failures,
+				  &(struct failure){ .doing = "reads of", .node = node }, &why);
 		handle_put(&fs->handles, first);
 	}
 	stats_open_files(fs->config.stats, -1);
@@ -446,7 +446,7 @@ static int reply_open(fuse_req_t req, struct handle *h, ckpt_node node, struct f
 	if (fs->negotiation.passthrough && !changes && ckpt_file_size(h->file) >= DIRECT_SIZE)
 		backing = passthrough_begin(&fs->passthrough, &fs->handles, h, node, &e);
 	if (backing < 0) {
-		reply_failure(req, fs->failures, &(struct failure){ "open", node, 0, 0, false },
+		reply_failure(req, fs->failures, &(struct failure){ .doing = "open", .node = node },
 			      &e);
 		return -ENOENT;
 	}
@@ -477,7 +477,7 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 			reply_name_error(req, -ESTALE); /* the kernel looks the name up again */
 		else
 			reply_failure(req, fs->failures,
-				      &(struct failure){ "open", node, 0, 0, false }, &e);
+				      &(struct failure){ .doing = "open", .node = node }, &e);
 		return;
 	}
 	stats_open_files(fs->config.stats, 1);
@@ -510,8 +510,10 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 		got = err_sys(&e, ENOMEM, "read");
 	if (got < 0) {
 		handle_failed(h, off);
-		reply_failure(req, fs->failures, &(struct failure){ "read", node, off, len, false },
-			      &e);
+		reply_failure(
+			req, fs->failures,
+			&(struct failure){ .doing = "read", .node = node, .off = off, .len = len },
+			&e);
 	} else {
 		stats_served(fs->config.stats, len);
 		if (payload)
