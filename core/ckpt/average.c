@@ -184,7 +184,7 @@ static int add_last(struct ckpt_run *r, const char *root, uint32_t n, double dec
 		return err_set(e, EINVAL,
 			       "option 'average': the last %u are asked for, and the run '%.300s' "
 			       "has %zu complete checkpoint%s whose name ends in a number",
-			       n, root, names.n, names.n == 1 ? "" : "s");
+			       n, root, names.n, text_s(names.n));
 	qsort(names.v, names.n, sizeof(*names.v), by_name);
 	for (size_t i = names.n - n; !rc && i < names.n; i++) {
 		double weight = 1.0 / n;

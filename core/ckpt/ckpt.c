@@ -251,7 +251,7 @@ static int refuse_run(struct ckpt_run *r, struct ckpt_err *e)
 	if (run_next(r, &slot, &one))
 		return err_set(e, ENOENT, "it is a run without a complete checkpoint");
 	return err_set(e, EISDIR, "it is a run with %zu checkpoint%s; name one, as in '%s/%s'",
-		       r->n_complete, r->n_complete == 1 ? "" : "s", r->root, one.name);
+		       r->n_complete, text_s(r->n_complete), r->root, one.name);
 }
 
 /* 1: it is not a run. */

@@ -44,7 +44,7 @@ static void add_name(struct buf *b, const char *name, size_t len)
 
 static void add_count(struct buf *b, uint64_t n)
 {
-	buf_printf(b, "%" PRIu64 " tensor%s", n, n == 1 ? "" : "s");
+	buf_printf(b, "%" PRIu64 " tensor%s", n, text_s(n));
 }
 
 /* ---- tensor lists for arch_check ---- */

@@ -70,9 +70,9 @@ static void add_count(const struct report *r, const char *before, const char *wh
 {
 	size_t causes = faults_causes(&r->faults, before);
 
-	buf_printf(r->text, ", %" PRIu64 " %s%s", n, what, n == 1 ? "" : "s");
+	buf_printf(r->text, ", %" PRIu64 " %s%s", n, what, text_s(n));
 	if (causes && causes < n)
-		buf_printf(r->text, " of %zu kind%s", causes, causes == 1 ? "" : "s");
+		buf_printf(r->text, " of %zu kind%s", causes, text_s(causes));
 }
 
 static void add_summary(struct report *r, const struct ckpt *c, const struct ckpt_check *k,

@@ -138,7 +138,7 @@ static int print_checkpoint(struct ckpt *c, const char *path, bool color, struct
 		   t.objects, t.chunks, t.files);
 	add_bytes(b, t.stored_bytes);
 	if (t.ranks)
-		buf_printf(b, ", written by %" PRIu64 " rank%s", t.ranks, t.ranks == 1 ? "" : "s");
+		buf_printf(b, ", written by %" PRIu64 " rank%s", t.ranks, text_s(t.ranks));
 	add_assets(b, c);
 	if (ckpt_verdicts(c, false, add_verdict, &verdicts, &e))
 		return cmd_fail(&e);
@@ -222,7 +222,7 @@ static void add_tensor(struct buf *b, const struct ckpt_tensor *t, bool color)
 		buf_printf(b, "\nchunks    %" PRIu64 " in the index\n", t->chunks);
 	else
 		buf_printf(b, "\nchunks    %" PRIu64 " in %" PRIu64 " file%s\n", t->chunks,
-			   t->files, t->files == 1 ? "" : "s");
+			   t->files, text_s(t->files));
 }
 
 static void add_tensor_json(struct json_out *j, const struct ckpt_tensor *t)

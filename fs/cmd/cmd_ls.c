@@ -88,7 +88,7 @@ static void add_sums(struct buf *b, const struct ckpt *c, const struct sums *s, 
 {
 	char text[16];
 
-	buf_printf(b, "%s tensor%s", text_count(s->tensors, text), s->tensors == 1 ? "" : "s");
+	buf_printf(b, "%s tensor%s", text_count(s->tensors, text), text_s(s->tensors));
 	if (s->tensors)
 		add_elements(b, c, s, whole);
 	for (size_t k = 0; k < s->n_of; k++) {
@@ -99,8 +99,7 @@ static void add_sums(struct buf *b, const struct ckpt *c, const struct sums *s, 
 	if (s->tensors)
 		buf_printf(b, "), %s", text_size(s->tensor_bytes, text));
 	if (s->objects)
-		buf_printf(b, "; %s object%s", text_count(s->objects, text),
-			   s->objects == 1 ? "" : "s");
+		buf_printf(b, "; %s object%s", text_count(s->objects, text), text_s(s->objects));
 	if (s->objects)
 		buf_printf(b, ", %s", text_size(s->object_bytes, text));
 	buf_str(b, "\n");

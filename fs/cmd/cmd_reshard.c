@@ -198,10 +198,9 @@ static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_
 		return err_wrap(e, "reshard");
 	if (!open.quiet)
 		(void)printf("%s: %ju tensor%s, %ju object%s, %s for %ju rank%s\n", o->args[1],
-			     (uintmax_t)r->tensors, r->tensors == 1 ? "" : "s",
-			     (uintmax_t)r->objects, r->objects == 1 ? "" : "s",
-			     text_size(r->bytes, size), (uintmax_t)r->ranks,
-			     r->ranks == 1 ? "" : "s");
+			     (uintmax_t)r->tensors, text_s(r->tensors), (uintmax_t)r->objects,
+			     text_s(r->objects), text_size(r->bytes, size), (uintmax_t)r->ranks,
+			     text_s(r->ranks));
 	return 0;
 }
 

@@ -353,8 +353,7 @@ static void print_part(const struct warm *w, const char *what)
 {
 	char size[16];
 
-	(void)printf("%s of %zu %s%s", text_size(w->bytes, size), w->files, what,
-		     w->files == 1 ? "" : "s");
+	(void)printf("%s of %zu %s%s", text_size(w->bytes, size), w->files, what, text_s(w->files));
 }
 
 static void print_speed(uint64_t read, uint64_t ns, const char *how)
