@@ -162,8 +162,9 @@ static bool is_array(int dir, const char *name, bool whole)
 	struct ckpt_err ignored;
 	bool metadata = false, others = !d;
 	struct stat st;
+	int rc = 0;
 
-	while (!others && io_next_entry(d, &entry, &ignored) > 0) {
+	while (!others && (rc = io_next_entry(d, &entry, &ignored)) > 0) {
 		const char *s = entry->d_name;
 
 		if (!strcmp(s, "zarr.json"))
@@ -173,7 +174,7 @@ static bool is_array(int dir, const char *name, bool whole)
 				 fstatat(dirfd(d), s, &st, AT_SYMLINK_NOFOLLOW) ||
 				 S_ISDIR(st.st_mode);
 	}
-	return !others && (metadata || !whole);
+	return !others && !rc && (metadata || !whole); /* what was not listed may be anything */
 }
 
 /* Does it say, as Megatron-core's does, how tensors are stored? Others give files this name, too. */

@@ -250,6 +250,30 @@ START_TEST(an_array_as_it_is_written_here_is_part_of_a_checkpoint)
 }
 END_TEST
 
+/* Whatever the order of the directory, some of these come after zarr.json. */
+START_LOOP_TEST(an_array_that_cannot_be_listed_may_hold_more, 8)
+{
+	char other[16];
+	int fd;
+
+	must_save('a', false);
+	(void)snprintf(other, sizeof(other), "w/%c", 'd' + _i);
+	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	REQUIRE(!mkdirat(fd, "w", 0755));
+	put_file(fd, other, "x", 1);
+	put_file(fd, "w/zarr.json", "x", 1);
+	FAULT_LOOP(FAULT_STAT | FAULT_OPEN)
+	{
+		struct ckpt_err why = { 0 };
+		int rc = staging_check(dest, staging_alone, NULL, &why);
+
+		(void)fault_off();
+		ck_assert_msg(rc < 0, "%s failed", fault_name());
+	}
+	(void)close(fd);
+}
+END_TEST
+
 START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 {
 	static const char *const fine[] = {
