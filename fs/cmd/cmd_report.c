@@ -89,7 +89,7 @@ static int report_run(const struct options *o)
 const struct command command_report = {
 	.name = "report",
 	.usage = "CKPT",
-	.complete = "",
+	.complete = "f",
 	.summary = "Write an HTML page that shows what is in a checkpoint",
 	.examples = "  $ ckptfs report run/step-1000\n"
 		    "  $ ckptfs report --stat --output=run.html run\n",

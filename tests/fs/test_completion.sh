@@ -88,6 +88,18 @@ test_options_with_choices_offer_them() {
   expect_offered ":files " mount --rename ""
 }
 
+# The first argument of every command is a path, or a mount.
+cases_the_first_argument() { commands; }
+test_the_first_argument() {
+  local status=0
+  ckptfs __complete "$1" /nowhere/x >out || status=$?
+  is 0 $status
+  case $1 in
+    umount | stats) is "" "$(<out)" ;;
+    *) is ":files " "$(<out)" ;;
+  esac
+}
+
 test_arguments() {
   expect_offered ":files " ls ""
   expect_offered ":files " ls -l --dtype bf16 x
