@@ -3,6 +3,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/options.h"
+#include "mount/mounts.h"
 
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -141,14 +142,26 @@ static void be_silent(void *arg, const char *what)
 	(void)what;
 }
 
+/* Shells pass "~/..." on as it was typed. */
+static char *expand_home(const char *path)
+{
+	const char *home = getenv("HOME");
+	char *ret = NULL;
+
+	if (strncmp(path, "~/", 2) != 0 || !home)
+		return strdup(path);
+	return asprintf(&ret, "%s%s", home, path + 1) < 0 ? NULL : ret;
+}
+
 static struct ckpt *open_quietly(const char *path, bool runs)
 {
 	const char *const words[] = { "allow_missing", runs ? "runs" : NULL, NULL };
 	const struct ckpt_hooks hooks = { .warn = be_silent };
+	autofree char *expanded = expand_home(path);
 	struct ckpt_err ignored;
 	struct ckpt *c;
 
-	return ckpt_open(path, words, &hooks, &c, &ignored) ? NULL : c;
+	return !expanded || ckpt_open(expanded, words, &hooks, &c, &ignored) ? NULL : c;
 }
 
 static void offer_fqns(struct line *l, const char *path)
@@ -207,8 +220,10 @@ static void offer_mounts(struct line *l)
 
 		(void)strtok_r(text, " ", &save);
 		path = strtok_r(NULL, " ", &save);
-		if (path && !strncmp(save, "fuse.ckptfs ", strlen("fuse.ckptfs ")))
-			offer_word(l, 0, path, "");
+		if (!path || strncmp(save, MOUNTS_TYPE " ", strlen(MOUNTS_TYPE " ")) != 0)
+			continue;
+		mounts_decode(path);
+		offer_word(l, 0, path, "");
 	}
 	if (f)
 		(void)fclose(f);

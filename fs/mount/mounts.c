@@ -24,8 +24,7 @@ enum { MAX_LINE = 1 << 16 };
 
 CLEANUP_POINTER(cleanup_fclose, FILE, fclose)
 
-/* Decodes the kernel's "\040", in place. */
-static void decode(char *s)
+void mounts_decode(char *s)
 {
 	char *to = s;
 
@@ -57,10 +56,10 @@ static bool parse(char *line, struct entry *ret)
 	if (!rest || sscanf(line, "%u %*d %u:%u %*s %ms", &ret->m.id, &ret->m.major, &ret->m.minor,
 			    &path) != 4)
 		return false;
-	decode(path);
+	mounts_decode(path);
 	if (sscanf(rest, " - %63s %ms", ret->m.type, &ret->source) != 2)
 		return false;
-	decode(ret->source);
+	mounts_decode(ret->source);
 	ret->path = steal_ptr(&path);
 	return true;
 }

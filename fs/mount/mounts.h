@@ -21,6 +21,9 @@ struct mount_found {
 	char type[64];	       /* ours: MOUNTS_TYPE */
 };
 
+/* Decodes the "\040" that the kernel writes for a space in its lists of mounts, in place. */
+void mounts_decode(char *s);
+
 /* Finds the topmost mount at this absolute path: 0, 1 if there is none, or a negative errno. */
 int mounts_find(const char *path, struct mount_found *ret, struct ckpt_err *e);
 

@@ -124,6 +124,19 @@ test_arguments() {
   mount_at m "$(big)/ckpt"
   expect_offered "$PWD/m" umount "$PWD/"
   expect_offered "$PWD/m" stats "$PWD/"
+  mount_at 'm n' "$(big)/ckpt"
+  expect_offered "$PWD/m n" umount "$PWD/m "
+}
+
+# Shells pass it on as it is.
+test_a_tilde_is_the_home_directory() {
+  mkdir home '~'
+  ln -s "$(big)/ckpt" home/c
+  HOME=$PWD/home expect_offered w info '~/c' w
+  HOME=$PWD/home expect_offered tensors/w cat '~/c' tensors/w
+  ln -s "$(big)/ckpt" '~/d'
+  HOME=$PWD/home expect_offered w info './~/d' w
+  HOME='' expect_offered '' info '~/c' w
 }
 
 test_hostile_names_are_no_commands() {
