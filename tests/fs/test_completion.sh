@@ -188,6 +188,25 @@ test_bash() {
   is w "$(in_bash ckptfs info "$b" w)"
 }
 
+# What the shell has not unquoted yet.
+test_bash_words_with_quotes() {
+  mkdir 'a "b' "it's"
+  ln -s "$(big)/ckpt" 'a "b/c'
+  ln -s "$(big)/ckpt" "it's/c d"
+  make_dcp n 'x y' 2 1 'x$y' 2 1
+  is w "$(in_bash ckptfs info 'a\ \"b/c' w)"
+  is w "$(in_bash ckptfs info '"a \"b/c"' w)"
+  is w "$(in_bash ckptfs info "'a \"b/c'" w)"
+  is w "$(in_bash ckptfs info "it\\'s/c\\ d" w)"
+  is w "$(in_bash ckptfs info "\"it's/c d\"" w)"
+  is 'a "b' "$(in_bash ckptfs ls 'a\ ')"
+  is "it's/c d" "$(in_bash ckptfs ls "it\\'s/")"
+  is "it's/c d" "$(in_bash ckptfs mount -o assets = "it\\'s/")"
+  is 'x\ y' "$(in_bash ckptfs info n 'x\ ')"
+  is 'x y' "$(in_bash ckptfs info n '"x')"
+  is 'x y' "$(in_bash ckptfs info n "'x")"
+}
+
 # in_zsh LINE: the line after Tab.
 in_zsh() {
   cp "$HERE/../../fs/ckptfs.zsh" _ckptfs
