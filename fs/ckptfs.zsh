@@ -3,10 +3,11 @@
 
 local line
 local -a offered unfinished
-for line in ${(f)"$(_call_program offers ${(q)words[1]} __complete ${(q)${(Q)words[2,CURRENT]}} 2>/dev/null)"}; do
+# With (qq) and in quotes, or zsh drops the last word if it is empty.
+for line in ${(f)"$(_call_program offers ${(q)words[1]} __complete "${(@qq)${(@Q)words[2,CURRENT]}}" 2>/dev/null)"}; do
   case $line in
     (:files\ *|:dirs\ *)
-      compset -P ${(b)line#* } # the option in front of the file
+      [[ -z ${line#* } ]] || compset -P ${(b)line#* } # the option in front of the file
       if [[ $line == :dirs* ]]; then _files -/; else _files; fi
       ;;
     (*[=/]) unfinished+=($line) ;;

@@ -238,6 +238,14 @@ test_zsh() {
   is "ckptfs cat $b tensors/w " "$(in_zsh "ckptfs cat $b tensors/w")"
   is "ckptfs cat $b tensors/" "$(in_zsh "ckptfs cat $b te")"
   is "ckptfs info $b w " "$(in_zsh "ckptfs info $b w")"
+  # a last word that is empty, and a file with no option in front of it
+  rm -r assets here.layout
+  ln -s "$b" ck
+  is "ckptfs cat ck hf/model.safetensors " "$(in_zsh "ckptfs cat ck hf/")"
+  is "ckptfs reshard ck d --format zarr " "$(in_zsh "ckptfs reshard ck d --format z")"
+  make_dcp one w 2 1
+  is "ckptfs info one w " "$(in_zsh "ckptfs info one ")"
+  is "ckptfs ls ck/" "$(in_zsh "ckptfs ls ck" 2>&1)"
 }
 
 # in_fish LINE: what fish offers for its last word.
