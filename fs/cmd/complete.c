@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -229,14 +230,53 @@ static void offer_mounts(struct line *l)
 		(void)fclose(f);
 }
 
-/* Finds words that are neither options nor their values: the first one, and how many come before
+static int offer_entry(void *arg, const struct ckpt_run_entry *x)
+{
+	offer_word(arg, 0, x->name, "");
+	if (x->latest)
+		offer_word(arg, 0, "latest", "");
+	return 0;
+}
+
+/* The checkpoints of a run; false if the path is not one. */
+static bool offer_checkpoints(struct line *l, const char *path)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = open_quietly(path, true);
+	struct ckpt_err ignored;
+
+	if (!c || !ckpt_is_run(c))
+		return false;
+	(void)ckpt_run_each(c, offer_entry, l, &ignored);
+	return true;
+}
+
+/* The path of the checkpoint that "RUN NAME" stands for (cmd_join_runs), or NULL. */
+static char *join_run(const char *run, const char *name)
+{
+	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	char *path = NULL;
+	struct stat st;
+
+	if (asprintf(&path, "%s/%s", run, name) < 0)
+		return NULL;
+	autofree char *expanded = expand_home(path);
+	if (*name && !strchr(name, '/') && expanded &&
+	    (!strcmp(name, "latest") || (!stat(expanded, &st) && S_ISDIR(st.st_mode))))
+		c = open_quietly(run, true);
+	if (c && ckpt_is_run(c))
+		return path;
+	free(path);
+	return NULL;
+}
+
+/* Finds words that are neither options nor their values: the first two, and how many come before
  * the last word. */
-static size_t count_arguments(const struct line *l, const char **ret_first, bool *ret_fqn)
+static size_t count_arguments(const struct line *l, const char *ret_args[2], bool *ret_fqn)
 {
 	size_t n = 0;
 	bool ended = false;
 
-	*ret_first = NULL;
+	ret_args[0] = ret_args[1] = NULL;
 	for (size_t i = 1; i + 1 < l->n; i++) {
 		const char *s = l->words[i];
 		struct option_word w;
@@ -250,19 +290,31 @@ static size_t count_arguments(const struct line *l, const char **ret_first, bool
 				i++;
 			continue;
 		}
-		if (!n++)
-			*ret_first = s;
+		if (n < 2)
+			ret_args[n] = s;
+		n++;
 	}
 	return n;
 }
 
 static void offer_argument(struct line *l)
 {
-	const char *first, *kinds = l->command->complete;
+	const char *args[2], *first, *kinds = l->command->complete;
+	autofree char *joined = NULL;
 	bool fqn = false;
-	size_t n = count_arguments(l, &first, &fqn);
-	char kind = kinds[min_u64(n, strlen(kinds) - 1)];
+	size_t n = count_arguments(l, args, &fqn);
+	char kind;
 
+	if (l->command->checkpoints && n >= 2)
+		joined = join_run(args[0], args[1]);
+	if (joined)
+		n--;
+	first = joined ? joined : args[0];
+	kind = kinds[min_u64(n, strlen(kinds) - 1)];
+	/* A path in the tree of a run begins with the name of a checkpoint, too. */
+	if (l->command->checkpoints && n == 1 && !joined && kind != 'p' &&
+	    offer_checkpoints(l, first) && l->command->checkpoints == 1)
+		return;
 	if (n >= l->command->max_args)
 		return;
 	if (kind == 'f')

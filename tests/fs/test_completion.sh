@@ -128,6 +128,24 @@ test_arguments() {
   expect_offered "$PWD/m n" umount "$PWD/m "
 }
 
+# "RUN NAME" in place of a path.
+test_the_checkpoints_of_a_run() {
+  make_dcp run/step-1 v 2 1
+  make_dcp run/step-2 w 2 1
+  expect_offered "latest step-1 step-2" info run ""
+  expect_offered "step-1 step-2" check run st
+  expect_offered ":files  step-1 step-2" diff run st
+  expect_offered v head run step-1 ""
+  expect_offered w ls run latest ""
+  expect_offered tensors/v cat run step-1 tensors/
+  expect_offered ":files " export run step-1 hf ""
+  expect_offered "" check run step-1 ""
+  expect_offered w ls run/step-2 step-1 "" # a glob
+  mkdir home
+  mv run home/
+  HOME=$PWD/home expect_offered v head '~/run' step-1 ""
+}
+
 # Shells pass it on as it is.
 test_a_tilde_is_the_home_directory() {
   mkdir home '~'
