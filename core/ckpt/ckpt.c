@@ -388,7 +388,15 @@ static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *
 	}
 	if (!rc) /* detect reports what was looked for, unless it has appeared meanwhile */
 		rc = detect(c, e);
-	return rc < 0 ? rc : engine_open(c->engine, o, e);
+	if (rc >= 0)
+		rc = engine_open(c->engine, o, e);
+	if (rc && c->engine->refused_parts && !o->allow_missing) {
+		struct ckpt_err why = *e;
+
+		rc = err_set(e, why.code, "%s; with the option allow_missing, the rest can be read",
+			     why.msg);
+	}
+	return rc;
 }
 
 const char *ckpt_beyond(const struct ckpt *c)

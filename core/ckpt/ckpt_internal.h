@@ -71,7 +71,8 @@ struct engine {
 	struct catalog *catalog;
 	char *index;
 	bool index_built;
-	bool index_asked; /* opts.index was given */
+	bool index_asked;   /* opts.index was given */
+	bool refused_parts; /* opening has failed because data are missing */
 	struct files *files;
 	struct rename *rename;
 	struct digest renaming; /* digest of the renaming rules' text */

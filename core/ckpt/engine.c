@@ -216,6 +216,12 @@ static int compute_gguf(void *arg, uint32_t number, void *buf, size_t len, uint6
 	return rc;
 }
 
+static int refused(struct engine *eng, int rc)
+{
+	eng->refused_parts = rc == -ERR_CORRUPT;
+	return rc;
+}
+
 int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct index_request rq = { .place = eng->c->place,
@@ -257,7 +263,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 	if (!rc)
 		rc = engine_derive(eng, o, e);
 	if (!rc)
-		rc = engine_find_faults(eng, o->allow_missing, e);
+		rc = refused(eng, engine_find_faults(eng, o->allow_missing, e));
 	if (index_may_grow(&rq, eng->index))
 		fetch.index = eng->index;
 	fetch.derived = eng->computed.v;
@@ -283,7 +289,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 	identify(eng);
 	rc = count(eng, e);
 	if (!rc && !o->allow_missing && !o->allow_holes)
-		rc = engine_refuse_holes(eng, e);
+		rc = refused(eng, engine_refuse_holes(eng, e));
 	if (!rc && o->strict)
 		rc = verdict_refuse(eng, e);
 	return rc;
