@@ -170,9 +170,16 @@ static int head_run(const struct options *o)
 		(void)err_set(&e, EINVAL, "options 'bits' and 'json' cannot be combined");
 		return cmd_fail(&e);
 	}
-	if (cmd_open(o->args[0], o, &(struct cmd_how){ NULL, NULL }, &c, &e))
+	if (cmd_open(o->args[0], o, &(struct cmd_how){ CMD_WORDS("allow_missing"), NULL }, &c, &e))
 		return cmd_fail(&e);
 	i = cmd_find_tensor(c, name);
+	if (i < 0 && ckpt_object_find(c, name, strlen(name)) >= 0) {
+		(void)err_set(
+			&e, EINVAL,
+			"head: '%s' is an object, not a tensor; 'ckptfs info' prints its value",
+			name);
+		return cmd_fail(&e);
+	}
 	if (i < 0) {
 		(void)err_set(&e, ENOENT, "head: there is no tensor '%s'%s", name,
 			      cmd_meant(c, name, meant));
