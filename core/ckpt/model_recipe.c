@@ -160,11 +160,29 @@ static int choose(const struct model_recipe *r, const struct recipe_builtin **b,
 		       choice);
 }
 
+/* The name is neither that of a file nor a built-in one. */
+static int no_recipe(const char *name, struct ckpt_err *e)
+{
+	enum { MAX_NAMES = 64 };
+	const char *names[MAX_NAMES], *summary, *text;
+	size_t n = 0, at;
+
+	while (n < MAX_NAMES && (names[n] = ckpt_recipe(n, &summary, &text)))
+		n++;
+	at = ckpt_nearest(name, strlen(name), names, n);
+	return err_set(e, ENOENT,
+		       "'%s' is neither a file nor a recipe that 'ckptfs help recipes' lists%s%s%s",
+		       name, at < n ? "; did you mean '" : "", at < n ? names[at] : "",
+		       at < n ? "'?" : "");
+}
+
 static int parse_file(const char *path, struct model_recipe *r, struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(RECIPE_MAX_FILE);
 	int rc = io_read_file(path, &b, e);
 
+	if (rc == -ENOENT)
+		rc = no_recipe(path, e);
 	digest_add(&r->digest, b.data, b.len);
 	if (!rc)
 		rc = recipe_parse(b.data ? b.data : "", b.len, path, &r->recipe, e);

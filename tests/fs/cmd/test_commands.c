@@ -539,6 +539,11 @@ static const struct row others[] = {
 	  "reach up to 14318; with the option allow_missing, the rest can be read\n" },
 	{ "export -q @hole tensors %/t3", 2, NULL,
 	  "are incomplete); with the option allow_missing, the rest can be read\n" },
+	{ "export -q @plain hf %/t3 --recipe=nosuch", 2, NULL,
+	  "option 'recipe': 'nosuch' is neither a file nor a recipe that 'ckptfs help recipes' "
+	  "lists\n" },
+	{ "export -q @plain hf %/t3 --recipe=megatron-lama", 2, NULL,
+	  " lists; did you mean 'megatron-llama'?\n" },
 	{ "export -q --jobs=1 @plain npy %/npy", 0, NULL, NULL },
 	{ "export -q @plain '' %/all", 0, NULL, NULL },
 	{ "export -q %/run step-1/tensors %/from-run", 0, NULL, NULL },
