@@ -34,9 +34,11 @@ static bool is_repository(const char *path)
 {
 	static const char fit[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 				  "-.";
+	static const char files[] = "*.{safetensors,bin,pt,pth,gguf,json,nemo,msgpack}";
 	size_t org = strspn(path, fit), name = path[org] == '/' ? strspn(path + org + 1, fit) : 0;
 
-	return org && name && !path[org + 1 + name] && *path != '.' && path[org + 1] != '.';
+	return org && name && !path[org + 1 + name] && *path != '.' && path[org + 1] != '.' &&
+	       !text_glob(files, path, org + 1 + name);
 }
 
 /* Where the Hub's own programs cache repositories: huggingface_hub/constants.py. */

@@ -194,6 +194,8 @@ test_neighbours_are_named() {
   refused "read 'model.gguf': GGUF header: it goes beyond the end of the file" ckptfs mount model.gguf m
   refused 'the addresses that ckptfs knows begin with s3://' ckptfs info ftp://bucket/step-10
   refused "a repository of the Hugging Face Hub is 'hf://Qwen/Qwen3-0.6B'" ckptfs info Qwen/Qwen3-0.6B
+  refused "'Qwen/model.gguf': No such file or directory$" ckptfs info Qwen/model.gguf
+  refused "'nix/adapter_model.safetensors': No such file or directory$" ckptfs info "$(big)/ckpt" --lora=nix
   HF_HUB_CACHE=$PWD/hub refused "in the Hugging Face cache: open '$PWD/hub/models--a--b'" ckptfs mount a/b m
   refused 'it is a cache of the Hugging Face Hub' ckptfs info hub
 }
