@@ -3,10 +3,21 @@
 #include "cmd/options.h"
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+
+static bool asked_for_memory(const struct options *o)
+{
+	for (const char **word = o->open; word && *word; word++)
+		if (!strcmp(*word, "index=:memory:"))
+			return true;
+	return false;
+}
 
 static int index_run(const struct options *o)
 {
@@ -20,6 +31,12 @@ static int index_run(const struct options *o)
 	if (cmd_open(o->args[0], o, &how, &c, &e))
 		return cmd_fail(&e);
 	ckpt_totals(c, &t);
+	if (!strcmp(t.index, ":memory:") && !asked_for_memory(o)) {
+		(void)err_set(&e, EACCES,
+			      "index: it cannot be kept: $XDG_CACHE_HOME/ckptfs (by default "
+			      "~/.cache/ckptfs) cannot be used; name a file with --index=PATH");
+		return cmd_fail(&e);
+	}
 	if (o->print)
 		(void)printf("%s\n", t.index);
 	else

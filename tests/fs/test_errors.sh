@@ -200,6 +200,14 @@ test_neighbours_are_named() {
   refused 'it is a cache of the Hugging Face Hub' ckptfs info hub
 }
 
+test_an_index_that_cannot_be_kept_is_an_error() {
+  local ckpt
+  ckpt=$(big)/ckpt
+  XDG_CACHE_HOME=/dev/null refused 'index: it cannot be kept: .*name a file with --index=PATH$' ckptfs index "$ckpt"
+  XDG_CACHE_HOME=/dev/null refused 'index: it cannot be kept' ckptfs index --print "$ckpt"
+  is :memory: "$(XDG_CACHE_HOME=/dev/null ckptfs index --print "$ckpt" --index=:memory:)"
+  is "$PWD/i" "$(XDG_CACHE_HOME=/dev/null ckptfs index --print "$ckpt" --index=i)"
+}
 
 test_swapped_arguments_are_noticed() {
   need_fixture plain
