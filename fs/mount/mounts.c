@@ -266,6 +266,14 @@ static unsigned mount_of(const char *name)
 	return fd < 0 ? 0 : fdinfo(fd, "mnt_id");
 }
 
+static int in_use(const char *path, struct ckpt_err *e)
+{
+	return err_set(e, EBUSY,
+		       "umount '%s': in use; 'umount -l' detaches it now and ends the daemon when "
+		       "the last file is closed",
+		       path);
+}
+
 static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)
 {
 	char name[] = "fusermount3", flag[] = "-u", detach[] = "-z", end[] = "--";
@@ -286,6 +294,8 @@ static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)
 	capture_stop(&c, line, sizeof(line));
 	if (rc)
 		return err_sys(e, rc, "run 'fusermount3'");
+	if (status && strstr(line, ": Device or resource busy"))
+		return in_use(path, e);
 	if (status)
 		return err_set(e, EIO, "umount '%s': %s", path,
 			       *line ? line : "fusermount3 failed");
@@ -315,10 +325,7 @@ static int remove_at(const struct mount_found *m, const char *path, int flags, s
 	if (errno == EPERM)
 		return run_fusermount(path, flags & MNT_DETACH, e);
 	if (errno == EBUSY)
-		return err_set(e, EBUSY,
-			       "umount '%s': in use; 'umount -l' detaches it now and ends the "
-			       "daemon when the last file is closed",
-			       path);
+		return in_use(path, e);
 	return err_sys(e, errno, "umount '%s'", path);
 }
 
