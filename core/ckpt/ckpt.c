@@ -315,7 +315,8 @@ static int open_average(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_e
 		return err_wrap(e, "option 'average'");
 	len = strlen(run);
 	c->elsewhere = strncmp(c->root, run, len) != 0 || c->root[len] != '/';
-	return open_any(c, &one, e);
+	rc = open_any(c, &one, e);
+	return rc && c->engine->refused_parts ? err_wrap(e, "'%s'", c->root) : rc;
 }
 
 static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)

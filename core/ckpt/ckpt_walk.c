@@ -9,6 +9,7 @@
 #include "source/place.h"
 #include "tree/tree.h"
 
+#include <stdio.h>
 #include <string.h>
 
 int ckpt_lookup(struct ckpt *c, ckpt_node dir, const char *name, ckpt_node *ret)
@@ -135,11 +136,17 @@ int ckpt_info_json(struct ckpt *c, char **ret, size_t *ret_len, struct ckpt_err 
 static int no_such_file(struct ckpt *c, ckpt_node dir, const char *name, const char *path,
 			size_t n_dir, struct ckpt_err *e)
 {
+	size_t n;
+
 	if (c->tree->ops->absent && c->tree->ops->absent(c->tree, dir, name, path, e))
 		return -e->code;
 	(void)err_set(e, ENOENT, "'%s': there is no such file in the tree", path);
+	n = strlen(e->msg);
 	if (n_dir != SIZE_MAX)
 		ckpt_propose_path(c, dir, path, n_dir, name, e);
+	if (dir == CKPT_ROOT && c->run && !e->msg[n])
+		(void)snprintf(e->msg + n, sizeof(e->msg) - n,
+			       "; it is a run: the path has to begin with one of its checkpoints");
 	return -ENOENT;
 }
 

@@ -182,4 +182,20 @@ test_15_binary_on_a_terminal() {
   grep -q terminal said
 }
 
+# 16. One checkpoint of a run lacks a file: which, and what now?
+test_16_an_incomplete_checkpoint_of_a_run() {
+  make_dcp run/step-1 v 4 2
+  make_dcp run/step-2 v 4 2
+  rm run/step-2/*.distcp
+  mkdir m
+  for average in last:2 step-2,step-1; do
+    refused "/run/step-2': data file .* is missing .*; with the option allow_missing, the rest" \
+      ckptfs mount run m -o average=$average
+  done
+  refused "is missing .*; with the option allow_missing, the rest can be read" ckptfs mount run/step-2 m
+  refused "'tensors/v': there is no such file in the tree; it is a run: the path has to begin with one" \
+    ckptfs cat run tensors/v
+  refused "did you mean 'step-1' or 'step-2'" ckptfs cat run step-3/tensors/v
+}
+
 run_suite "$@"
