@@ -291,7 +291,16 @@ def test_options(path):
         assert t.shape == (6, 24) and (t.bits(np.s_[::-2, 3:5]) == whole[7:][::-2, 3:5]).all()
         assert ck.rank(1)["ids"].shape == (11,)
         assert t[...].tobytes() == ck.read("ranks/00001/tensors/layers.0.q.weight")
-        assert list(ck.rank(0)) == list(ck.model) and not list(ck.rank(2))
+        assert list(ck.rank(0)) == list(ck.model)
+        assert repr(ck.rank(1)) == f"<ckptfs.Tensors {str(path)!r}: {len(ck.model)} tensors of rank 1>"
+        fails(ckptfs.NotFoundError, "the layout has 2 ranks", ck.rank, 2)
+        fails(ckptfs.NotFoundError, "the layout has 2 ranks", ck.rank, -1)
+    with ckptfs.open(path, include="model.n") as ck:
+        fails(ckptfs.NotFoundError, "there is no layout=", ck.rank, 0)
+        assert repr(ck) == f"<ckptfs.Checkpoint {str(path)!r}: 1 tensor>"
+        assert repr(ck.objects) == f"<ckptfs.Objects {str(path)!r}: 0 objects>"
+        objects = ck.objects
+    assert repr(objects) == f"<ckptfs.Objects {str(path)!r}: closed>"
     fails(ckptfs.Error, "option 'dtype'", ckptfs.open, path, dtype="int4")
     fails(ckptfs.Error, "unknown option 'frob'", ckptfs.open, path, frob=1)
     fails(ckptfs.Error, "option 'cache': 'much' is not a size", ckptfs.open, path, cache="much")

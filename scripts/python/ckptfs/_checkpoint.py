@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 NAME_MAX = 255
 
 
+def _counted(things: Mapping, what: str) -> str:
+    try:
+        n = len(things)
+    except (OSError, ValueError):
+        return "closed"
+    return f"{n} {what}{'s'[:n != 1]}"
+
+
 class Tensors(Mapping):
     """Maps names, in natural order, to whole tensors as NumPy arrays, read on access. tensor(name)
     returns a Tensor without reading it."""
@@ -163,7 +171,8 @@ class Tensors(Mapping):
         return True
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self)} in {self._checkpoint.path!r}>"
+        of = "" if self._rank is None else f" of rank {self._rank}"
+        return f"<ckptfs.{type(self).__name__} {self._checkpoint.path!r}: {_counted(self, 'tensor')}{of}>"
 
 
 def _decoded(found: dict) -> Any:
@@ -244,6 +253,9 @@ class Objects(Mapping):
         with self._checkpoint._using() as handle:
             self._checkpoint._lib.ckpt_totals_sized(handle, *_lent(totals))
         return totals.objects
+
+    def __repr__(self) -> str:
+        return f"<ckptfs.Objects {self._checkpoint.path!r}: {_counted(self, 'object')}>"
 
 
 # ---- files ----
@@ -360,7 +372,11 @@ class Checkpoint(Tensors):
             return Checkpoint, (self.path, self._options)
 
     def rank(self, number: int) -> Tensors:
-        """The part of the model that a rank holds; requires open(..., layout=...)."""
+        """The part of the model that a rank holds; requires open(..., layout=...). NotFoundError if the layout has no
+        such rank."""
+        path, node, e = f"ranks/{number:05d}", c_uint64(), _Err()
+        with self._using() as handle:
+            _check(self._lib.ckpt_walk(handle, os.fsencode(path), byref(node), byref(e)), e, path)
         return Tensors(self, True, number)
 
     def paths(self) -> dict[str, tuple[Union[str, int], ...]]:
