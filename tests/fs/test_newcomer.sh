@@ -198,4 +198,15 @@ test_16_an_incomplete_checkpoint_of_a_run() {
   refused "did you mean 'step-1' or 'step-2'" ckptfs cat run step-3/tensors/v
 }
 
+# 17. A misspelt name leaves an empty checkpoint, in place of the old one.
+test_17_reshard_of_nothing() {
+  llama ck
+  ckptfs reshard ck copy -q
+  status_of 2 ckptfs reshard ck copy --overwrite --include='modle.*'
+  grep -q '^ckptfs: reshard: include and exclude leave nothing to write$' err || fail "$(cat err)"
+  ckptfs diff ck copy
+  printf '\2\0\0\0\0\0\0\0{}' >none.safetensors
+  ckptfs reshard none.safetensors none # was empty before
+}
+
 run_suite "$@"
