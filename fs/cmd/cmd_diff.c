@@ -345,6 +345,21 @@ static int open_both(const struct options *o, struct ckpt **a, struct ckpt **b, 
 	return rc ? rc : open_second(o, &holes_are_fine, b, e);
 }
 
+/* A training checkpoint has other names than the model that was made of it. */
+static void suggest_model(const struct ckpt *a, const struct ckpt *b, const struct options *o,
+			  const struct ckpt_diff *d)
+{
+	uint64_t only_a = d->counts[CKPT_DIFF_ONLY_A], only_b = d->counts[CKPT_DIFF_ONLY_B];
+	struct ckpt_totals ta, tb;
+
+	ckpt_totals(a, &ta);
+	ckpt_totals(b, &tb);
+	if (!o->model && only_a && only_b && only_a + only_b == d->names && ta.has_model &&
+	    tb.has_model)
+		cmd_warn("no name is in both checkpoints; --model compares their models, under "
+			 "the names in hf/");
+}
+
 /* The exit status of the comparison. */
 static int verdict(const struct ckpt *a, const struct report *r, const struct ckpt_diff *d)
 {
@@ -443,7 +458,10 @@ static int diff_run(const struct options *o)
 		add_json_summary(&r.json, &d);
 	else if (!to_stdout(o))
 		add_summary(&out, &d);
-	return cmd_print(&out) ? STATUS_TROUBLE : cmd_finish(verdict(a, &r, &d));
+	if (cmd_print(&out))
+		return STATUS_TROUBLE;
+	suggest_model(a, b, o, &d);
+	return cmd_finish(verdict(a, &r, &d));
 }
 
 const struct command command_diff = {

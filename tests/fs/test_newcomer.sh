@@ -209,4 +209,16 @@ test_17_reshard_of_nothing() {
   ckptfs reshard none.safetensors none # was empty before
 }
 
+# 18. The model of a training checkpoint has other names.
+test_18_diff_of_a_model() {
+  llama train model.
+  ckptfs reshard train model --format=safetensors --model -q
+  status_of 1 ckptfs diff train model
+  grep -q '^ckptfs: warning: no name is in both checkpoints; --model compares' err || fail "$(cat err)"
+  status_of 0 ckptfs diff train model --model
+  [[ ! -s err ]] || fail "$(cat err)"
+  status_of 1 ckptfs diff train model 'lm_head*'
+  [[ ! -s err ]] || fail "$(cat err)" # only one of them has it
+}
+
 run_suite "$@"
