@@ -79,7 +79,13 @@ static void explain(const char *path, struct ckpt_err *e)
 
 	if (e->code != ENOENT)
 		return;
-	if (strstr(path, "://")) {
+	if (text_glob("{s3,gs,hf,http,https}:*", path, strlen(path)) && !strstr(path, "://")) {
+		/* pathlib.Path makes "s3:/bucket" of "s3://bucket" */
+		const char *colon = strchr(path, ':');
+
+		append(e, "; an address has two slashes: '%.*s//%s'", (int)(colon + 1 - path), path,
+		       colon + 1 + strspn(colon + 1, "/"));
+	} else if (strstr(path, "://")) {
 		append(e, "; the addresses that ckptfs knows begin with s3://, gs://, https://, "
 			  "http://, hf:// or file://");
 	} else if (is_repository(path) && !is_there(path, strcspn(path, "/"))) {

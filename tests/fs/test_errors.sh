@@ -193,6 +193,7 @@ test_neighbours_are_named() {
   refused 'its name is that of a save or export of ckptfs that has not finished' ckptfs info x.partial
   refused "read 'model.gguf': GGUF header: it goes beyond the end of the file" ckptfs mount model.gguf m
   refused 'the addresses that ckptfs knows begin with s3://' ckptfs info ftp://bucket/step-10
+  refused "an address has two slashes: 's3://bucket/step-10'$" ckptfs info s3:/bucket/step-10
   refused "a repository of the Hugging Face Hub is 'hf://Qwen/Qwen3-0.6B'" ckptfs info Qwen/Qwen3-0.6B
   refused "'Qwen/model.gguf': No such file or directory$" ckptfs info Qwen/model.gguf
   refused "'nix/adapter_model.safetensors': No such file or directory$" ckptfs info "$(big)/ckpt" --lora=nix
