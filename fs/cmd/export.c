@@ -41,7 +41,8 @@ enum {
 };
 
 struct names {
-	char *base, *partial, *state; /* in the parent directory */
+	char *dir; /* the parent directory; in it: */
+	char *base, *partial, *state;
 };
 
 struct run {
@@ -100,6 +101,9 @@ static int split_dest(struct run *x, struct ckpt_err *e)
 		slash[slash == dest] = 0;
 		parent = dest;
 	}
+	x->names.dir = strdup(parent);
+	if (!x->names.dir)
+		return err_sys(e, ENOMEM, "'%s'", x->job->dest);
 	x->parent = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	return x->parent < 0 ? err_sys(e, errno, "directory '%s'", parent) : 0;
 }
@@ -677,8 +681,9 @@ static int lock_dest(struct run *x, struct ckpt_err *e)
 {
 	int rc = export_state_open(x->parent, x->names.state, &x->state, e);
 
-	return rc == -EBUSY ? err_set(e, EBUSY, "another export to '%s' is running", x->job->dest)
-			    : rc;
+	if (rc == -EBUSY)
+		return err_set(e, EBUSY, "another export to '%s' is running", x->job->dest);
+	return rc ? err_wrap(e, "directory '%s'", x->names.dir) : 0;
 }
 
 /* Removes a state that describes no copy; keeps any other. */
@@ -719,6 +724,7 @@ static void release(struct run *x)
 	export_state_close(&x->state);
 	if (x->parent >= 0)
 		(void)close(x->parent);
+	free(x->names.dir);
 	free(x->names.base);
 	free(x->names.partial);
 	free(x->names.state);

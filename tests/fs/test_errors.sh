@@ -201,6 +201,10 @@ test_neighbours_are_named() {
   refused 'it is a cache of the Hugging Face Hub' ckptfs info hub
 }
 
+test_an_export_that_cannot_begin_names_the_directory() {
+  refused "export: directory '/proc': create 'x.partial.state': " ckptfs export "$(big)/ckpt" tensors /proc/x
+}
+
 test_an_index_that_cannot_be_kept_is_an_error() {
   local ckpt
   ckpt=$(big)/ckpt
