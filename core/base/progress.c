@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BAR = 24 };
+enum { BAR = 24, MIN_BAR = 4 };
 
 void progress_start(struct progress *p, const char *what, uint64_t total, bool enabled)
 {
@@ -23,12 +23,34 @@ void progress_start(struct progress *p, const char *what, uint64_t total, bool e
 	p->next_ns = p->start_ns + CLOCK_SECOND;
 }
 
+/* A line that wraps could not be wiped: on a narrow terminal the bar is shorter, then absent, then the
+ * end of the text is. */
+static void draw(const struct progress *p, uint64_t done, uint64_t total, const char *text)
+{
+	unsigned columns = term_columns(STDERR_FILENO);
+	size_t used = strlen(p->what) + strlen(" [] ") + strlen(text), n = BAR, full;
+	char bar[BAR + 1];
+
+	if (columns && used + BAR >= columns)
+		n = used + MIN_BAR < columns ? columns - 1 - used : 0;
+	full = total ? (size_t)(min_u64(done, total) * n / total) : 0;
+	memset(bar, '#', full);
+	memset(bar + full, '-', n - full);
+	bar[n] = 0;
+	if (n)
+		(void)fprintf(stderr, "\r\033[K%s %s[%s]%s %s", p->what, p->color ? "\033[32m" : "",
+			      bar, p->color ? "\033[0m" : "", text);
+	else
+		(void)fprintf(stderr, "\r\033[K%.*s", (int)columns - 1, text);
+	(void)fflush(stderr);
+}
+
 void progress_set(struct progress *p, uint64_t done)
 {
-	char bar[BAR + 1], size[16], rate[16], of[64], eta[32] = "";
+	char size[16], rate[16], text[96];
 	uint64_t now, next, elapsed, total = p->total;
 	double speed;
-	size_t full;
+	int n;
 
 	if (!p->enabled)
 		return;
@@ -40,25 +62,19 @@ void progress_set(struct progress *p, uint64_t done)
 		return;
 	elapsed = now - p->start_ns;
 	speed = (double)(done - min_u64(done, p->from)) / ((double)elapsed / (double)CLOCK_SECOND);
-	full = total ? (size_t)(min_u64(done, total) * BAR / total) : 0;
-	memset(bar, '#', full);
-	memset(bar + full, '-', BAR - full);
-	bar[BAR] = 0;
+	if (p->unit)
+		n = snprintf(text, sizeof(text), "%ju of %ju %s", (uintmax_t)done, (uintmax_t)total,
+			     p->unit);
+	else
+		n = snprintf(text, sizeof(text), "%s  %s/s", text_size(done, size),
+			     text_size((uint64_t)speed, rate));
 	if (total && speed > 0) {
 		uint64_t left = (uint64_t)((double)(total - min_u64(done, total)) / speed);
 
-		(void)snprintf(eta, sizeof(eta), "  ETA %u:%02u", (unsigned)(left / 60),
-			       (unsigned)(left % 60));
+		(void)snprintf(text + n, sizeof(text) - (size_t)n, "  ETA %u:%02u",
+			       (unsigned)(left / 60), (unsigned)(left % 60));
 	}
-	if (p->unit)
-		(void)snprintf(of, sizeof(of), "%ju of %ju %s", (uintmax_t)done, (uintmax_t)total,
-			       p->unit);
-	else
-		(void)snprintf(of, sizeof(of), "%s  %s/s", text_size(done, size),
-			       text_size((uint64_t)speed, rate));
-	(void)fprintf(stderr, "\r\033[K%s %s[%s]%s %s%s", p->what, p->color ? "\033[32m" : "", bar,
-		      p->color ? "\033[0m" : "", of, eta);
-	(void)fflush(stderr);
+	draw(p, done, total, text);
 	p->drawn = true;
 }
 

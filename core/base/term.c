@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 bool term_has_color(int fd)
@@ -11,4 +12,11 @@ bool term_has_color(int fd)
 
 	return isatty(fd) && (!no_color || !*no_color) && kind && *kind &&
 	       strcmp(kind, "dumb") != 0;
+}
+
+unsigned term_columns(int fd)
+{
+	struct winsize size;
+
+	return ioctl(fd, TIOCGWINSZ, &size) ? 0 : size.ws_col;
 }
