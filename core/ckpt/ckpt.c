@@ -367,6 +367,18 @@ static int open_beside(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_er
 	return -two.code;
 }
 
+/* A mount would be a run whose checkpoints are hf and safetensors. */
+static int refuse_tree(const struct ckpt *c, struct ckpt_err *e)
+{
+	struct place_seen seen;
+
+	if (place_fd(c->place) < 0 || place_look(c->place, ".ckptfs/info.json", &seen, e) <= 0)
+		return 0;
+	return err_set(e, EISDIR,
+		       "it is a mount of ckptfs, or a copy of one: name the checkpoint itself, or "
+		       "a directory in it such as hf/");
+}
+
 static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	int rc = format_probe(c->place, c->file, &c->engine->format, &c->engine->metadata, e);
@@ -379,6 +391,8 @@ static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *
 		if (rc <= 0)
 			return rc;
 	}
+	if (!rc && !c->file)
+		rc = refuse_tree(c, e);
 	if (!rc && !c->file)
 		rc = enter_inner(c, e);
 	if (!rc && !c->file) {

@@ -221,4 +221,18 @@ test_18_diff_of_a_model() {
   [[ ! -s err ]] || fail "$(cat err)" # only one of them has it
 }
 
+# 19. The path of a mount in place of that of the checkpoint.
+test_19_a_mount_is_not_a_checkpoint() {
+  local what
+  llama run/step-1
+  mount_at m run/step-1 -q
+  mount_at r run -q
+  for what in m r r/step-1; do
+    refused "'$what': it is a mount of ckptfs, or a copy of one: name the checkpoint itself" ckptfs info $what
+    refused "it is a mount of ckptfs" ckptfs export $what hf copy
+  done
+  ckptfs info m/hf >/dev/null
+  ckptfs warm m
+}
+
 run_suite "$@"
