@@ -345,8 +345,8 @@ int neighbour_checkpoint(struct place *place, const char *file, struct ckpt_err 
 	if (format_probe(place, NULL, &format, &files, &ignored) <= 0)
 		return 0;
 	return err_set(e, ENOENT,
-		       "'%s' is a file of a checkpoint (%s); name the checkpoint, which is the "
-		       "directory that it is in",
+		       "'%s' is not a checkpoint, but the directory that it is in is one (%s): "
+		       "name that",
 		       FQN_TEXT(file, strlen(file)), format->name);
 }
 

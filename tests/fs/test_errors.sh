@@ -219,8 +219,8 @@ test_swapped_arguments_are_noticed() {
   cp -r "$(fixture plain)/ckpt" c
   mkdir m
   refused "'c' is a checkpoint and 'm' is not: the checkpoint comes first, as in 'ckptfs mount c m'" ckptfs mount m c
-  refused 'is a file of a checkpoint' ckptfs info c/.metadata
-  refused 'is a file of a checkpoint' ckptfs info c/__0_0.distcp
+  refused 'the directory that it is in is one .dcp.: name that' ckptfs info c/.metadata
+  refused 'the directory that it is in is one .dcp.: name that' ckptfs info c/__0_0.distcp
 }
 
 cases_info_of_holes_says_so() { cases_checkpoint_with_holes_is_refused; }

@@ -160,12 +160,14 @@ START_TEST(a_file_of_a_checkpoint_leads_to_the_checkpoint)
 	dcp_end(&d, ".metadata");
 	put_files("__0_0.distcp config.json");
 	expect_refused(".metadata", ENOENT,
-		       "'.metadata' is a file of a checkpoint (dcp); name the checkpoint, which is "
-		       "the directory that it is in");
-	expect_refused("config.json", ENOENT, "'config.json' is a file of a checkpoint (dcp)");
+		       "'.metadata' is not a checkpoint, but the directory that it is in is one "
+		       "(dcp): name that");
+	expect_refused("config.json", ENOENT,
+		       "'config.json' is not a checkpoint, but the directory that it is in ");
 	/* It consists of items that torch.save writes, and is no such file itself. */
 	put_file(dir_fd, "__0_0.distcp", "PK\3\4", 4);
-	expect_refused("__0_0.distcp", ENOENT, "'__0_0.distcp' is a file of a checkpoint (dcp); ");
+	expect_refused("__0_0.distcp", ENOENT,
+		       "'__0_0.distcp' is not a checkpoint, but the directory ");
 }
 END_TEST
 
