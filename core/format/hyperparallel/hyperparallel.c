@@ -221,7 +221,7 @@ static int note_data_files(struct place *place, const struct name_list *files, b
 static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
 		struct catalog_writer *w, struct ckpt_err *e)
 {
-	struct hp_directory d = { place, files };
+	struct hp_directory d = { .place = place, .files = files };
 	struct dcp_join_opts join = { .same_object = hp_same_object,
 				      .sample = hp_sample,
 				      .arg = &d };

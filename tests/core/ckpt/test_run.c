@@ -887,7 +887,7 @@ START_TEST(one_whose_files_have_changed_is_opened_again)
 	ckpt_file_close(f);
 	/* It cannot be opened again, but the other files can be read. */
 	for (int i = 0; i < 2; i++) {
-		autofree char *error = cat(c, path);
+		autofree char *error = tree_text(c, path);
 
 		ck_assert_mem_eq(error, "error 5: ", strlen("error 5: "));
 		text_of("step-1", 1, text);

@@ -490,13 +490,13 @@ static const struct {
 	const char *how, *why; /* why: of what is left; NULL: nothing is */
 	bool visible, is_slow;
 } points[] = {
-	{ "aa.", NULL, false },				/* it was there, and is removed */
-	{ "bb.", NULL, false },				/* it was not */
-	{ "a", "it may have become visible", true },	/* never known */
-	{ "aab.", "it may have become visible", true }, /* although a removal would work */
-	{ "aa.b.", "a call fails", true },		/* there, and cannot be removed */
-	{ "b", "it may have become visible", false },	/* not there, which nobody knows */
-	{ "b.", NULL, false },				/* refused */
+	{ "aa.", NULL, false, false },			       /* it was there, and is removed */
+	{ "bb.", NULL, false, false },			       /* it was not */
+	{ "a", "it may have become visible", true, false },    /* never known */
+	{ "aab.", "it may have become visible", true, false }, /* although a removal would work */
+	{ "aa.b.", "a call fails", true, false },	       /* there, and cannot be removed */
+	{ "b", "it may have become visible", false, false },   /* not there, which nobody knows */
+	{ "b.", NULL, false, false },			       /* refused */
 	{ "b.", "the store may still make it visible", false, true }, /* not there yet */
 	{ "bb.", "the store may still make it visible", false, true },
 };
