@@ -3,11 +3,11 @@
  * Matching chunks with storage entries: the key is (rank file, FQN, offset).
  *
  * With one metadata file per rank, each lists its own chunks of the global tensor. An FQN whose
- * dtype and shape agree in all of them is one tensor, the union of their chunks. Tensors that do
- * not agree, and objects that several ranks have, stay apart as FQN@rankN; objects known to be
- * equal are merged. So do tensors that are not sharded, if their values differ: with
- * use_collectives=False each rank saves, and loads, those of its own. The path is the one shared by all ranks that record one, or that of the rank
- * itself.
+ * dtype and shape agree in all of them is one tensor, the union of their chunks. Three kinds stay
+ * apart as FQN@rankN: tensors that do not agree, objects that several ranks have and that are not
+ * known to be equal, and tensors that each rank has saved whole with other values, since with
+ * use_collectives=False each rank saves, and loads, its own. The path is the one shared by all ranks
+ * that record one, or that of the rank itself.
  *
  * If the items' own dtypes and sizes are known already (`sized`), they must equal those of the
  * chunks.
