@@ -65,6 +65,7 @@ struct tensor_chunks {
 	const uint64_t *boxes; /* count rows of offsets and lengths, in listing order */
 	const struct chunk_loc *locs;
 	const char *fault; /* why it cannot be read whatever chunks it has; or NULL */
+	bool apart; /* chunks do not overlap, unless they are copies; or files are of two saves */
 };
 /* Fails if a number is impossible: a box outside the shape, sizes beyond 2^63-1. */
 int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct ckpt_err *e);

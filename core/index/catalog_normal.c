@@ -154,11 +154,12 @@ static void judge(struct normal *r, const struct tensor_chunks *t, uint32_t lost
 		r->state = TENSOR_COMPLETE;
 		return;
 	case BOXES_OVERLAP:
-		r->state = TENSOR_OVERLAPPING;
-		(void)snprintf(r->fault, sizeof(r->fault),
-			       "chunks at %s and %s overlap; the one listed later is read",
+		r->state = t->apart ? TENSOR_INCOMPLETE : TENSOR_OVERLAPPING;
+		(void)snprintf(r->fault, sizeof(r->fault), "chunks at %s and %s overlap%s",
 			       show(r->boxes + pair[0] * 2 * n, n, a),
-			       show(r->boxes + pair[1] * 2 * n, n, b));
+			       show(r->boxes + pair[1] * 2 * n, n, b),
+			       t->apart ? ": are the ranks' files from one save?"
+					: "; the one listed later is read");
 		return;
 	case BOXES_UNKNOWN:
 		r->state = TENSOR_INCOMPLETE;

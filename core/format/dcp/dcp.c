@@ -12,6 +12,7 @@
  */
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "format/dcp/dcp_records.h"
 #include "format/format.h"
 #include "format/metafile.h"
@@ -40,7 +41,26 @@ static long rank_of(const char *name)
 struct listing {
 	struct name_list *files;
 	bool interrupted; /* data files exist */
+	/* Of ranks; filesystem.py names data files after the rank that has written them. */
+	struct name_list data;
 };
+
+static void listing_release(struct listing *l)
+{
+	name_list_release(&l->data);
+}
+
+/* The rank in "__R_N.distcp", or -1. */
+static long data_rank_of(const char *name)
+{
+	const char *s = name;
+	uint32_t rank, n;
+
+	return text_take(&s, "__") && text_take_number(&s, 9, &rank) && text_take(&s, "_") &&
+			       text_take_number(&s, 9, &n) && !strcmp(s, ".distcp")
+		       ? (long)rank
+		       : -1;
+}
 
 static int add_rank(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
 {
@@ -50,12 +70,43 @@ static int add_rank(void *arg, const char *name, enum place_kind kind, struct ck
 	(void)kind;
 	l->interrupted |=
 		!strcmp(name, ".metadata.tmp") || (n > 7 && !strcmp(name + n - 7, ".distcp"));
+	if (data_rank_of(name) >= 0)
+		return name_list_add(&l->data, name, e);
 	return rank_of(name) >= 0 ? name_list_add(l->files, name, e) : 0;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	const long *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+/* Has each rank that has written data its metadata? */
+static int check_ranks(const struct listing *l, struct ckpt_err *e)
+{
+	autofree long *ranks = calloc(l->files->n + 1, sizeof(*ranks));
+
+	if (!ranks)
+		return err_nomem(e);
+	for (size_t i = 0; i < l->files->n; i++)
+		ranks[i] = rank_of(l->files->v[i]);
+	qsort(ranks, l->files->n, sizeof(*ranks), by_number);
+	for (size_t i = 0; i < l->data.n; i++) {
+		long rank = data_rank_of(l->data.v[i]);
+
+		if (!bsearch(&rank, ranks, l->files->n, sizeof(*ranks), by_number))
+			return err_set(e, ENOENT,
+				       "'__%ld.metadata' is missing, though '%.100s' is there: the "
+				       "save was interrupted, or that file is of an older one",
+				       rank, l->data.v[i]);
+	}
+	return 0;
 }
 
 static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
 {
-	struct listing l = { .files = files };
+	struct listing l CLEANUP(listing_release) = { .files = files };
 	struct place_seen seen;
 	int rc;
 
@@ -70,8 +121,12 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 	if (rc)
 		return rc;
 	name_list_sort(files);
-	if (files->n)
-		return 1;
+	if (files->n) {
+		rc = check_ranks(&l, e);
+		if (rc)
+			name_list_release(files);
+		return rc ? rc : 1;
+	}
 	if (l.interrupted)
 		return err_set(e, ENOENT,
 			       ".metadata is missing although data files are there: the save was "

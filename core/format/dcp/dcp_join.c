@@ -318,6 +318,7 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 	t.count = (uint32_t)count;
 	t.boxes = j->boxes;
 	t.locs = j->locs;
+	t.apart = to - from > 1;
 	if (j->o->wrapped)
 		rc = join_wrapped(j, &t, ranks, e);
 	if (rc)

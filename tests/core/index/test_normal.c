@@ -168,6 +168,12 @@ START_TEST(overlaps_are_told_and_kept_in_listing_order)
 	ck_assert_uint_eq(r.locs[0].file, 0);
 	ck_assert_uint_eq(r.locs[1].file, 1);
 	normal_release(&r);
+	l.t.apart = true;
+	ck_assert_int_eq(normal_make(&r, &l.t, &bytes, &e), 0);
+	ck_assert_int_eq(r.state, TENSOR_INCOMPLETE);
+	ck_assert_str_eq(r.fault,
+			 "chunks at [3] and [0] overlap: are the ranks' files from one save?");
+	normal_release(&r);
 }
 END_TEST
 

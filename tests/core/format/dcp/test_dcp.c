@@ -31,8 +31,12 @@ static const struct {
 	{ ".metadata", ".metadata ", NULL },
 	{ ".metadata __0.metadata .metadata.tmp x.distcp", ".metadata ", NULL },
 	{ "__0.metadata", "__0.metadata ", NULL },
-	{ "__10.metadata __9.metadata __0_0.distcp __2.metadata.tmp", "__9.metadata __10.metadata ",
-	  NULL },
+	{ "__10.metadata __9.metadata __9_0.distcp __10_17.distcp __2.metadata.tmp __x_0.distcp "
+	  "__7_0.distcp2 __7_x.distcp __7.distcp",
+	  "__9.metadata __10.metadata ", NULL },
+	{ "__10.metadata __9.metadata __9_0.distcp __0_0.distcp", NULL,
+	  "'__0.metadata' is missing, though '__0_0.distcp' is there: the save was interrupted, or "
+	  "that file is of an older one" },
 	{ "__0.metadata __-1.metadata __x.metadata __1.metadata2 _2.metadata __3metadata "
 	  "__99999999999.metadata",
 	  "__0.metadata ", NULL },
@@ -275,6 +279,18 @@ START_TEST(rank_files_that_agree_are_one_tensor)
 	       "mine object: f2:30+10,dcp; "
 	       "o@rank0 object: f0:10+10,dcp; o@rank2 object: f2:10+10,dcp; o@rank10 object: "
 	       "f10:10+10,dcp; ");
+}
+END_TEST
+
+/* Files of a save by more ranks may be left; their parts are smaller, and there are no holes. */
+START_TEST(rank_files_of_two_saves_are_told)
+{
+	put_rank(0, "uint8", 6, 0, 3);
+	put_rank(1, "uint8", 6, 3, 3);
+	put_rank(3, "uint8", 6, 4, 1);
+	expect("w uint8 [6] incomplete: [0]+[3]@f0:0+10,dcp [3]+[3]@f1:0+10,dcp "
+	       "[4]+[1]@f3:0+10,dcp; o@rank0 object: f0:10+10,dcp; o@rank1 object: f1:10+10,dcp; "
+	       "o@rank3 object: f3:10+10,dcp; ");
 }
 END_TEST
 
