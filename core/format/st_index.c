@@ -107,7 +107,7 @@ int st_index_read(struct place *place, const char *name, struct st_index *ret,
 	rc = st_index_parse(file.bytes, file.len, ret, e);
 	if (rc)
 		return err_wrap(e, "read '%s'", name);
-	(void)steal_ptr(&file.bytes); /* the index owns them now */
+	file.bytes = NULL; /* the index owns them now */
 	return 0;
 }
 
