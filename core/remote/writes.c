@@ -84,7 +84,7 @@ static int begin(struct writes *w, const struct write_call *c, struct wire_head 
 		return err_nomem(e);
 	s->writes = w;
 	s->place = c->place;
-	s->left = (struct buf)BUF_INIT(1024);
+	s->left = (struct buf)BUF_INIT(4096);
 	rc = uploads_new(ops, c->store, &o, &s->u, e);
 	if (!rc) {
 		SCOPED_LOCK(&w->lock);
