@@ -505,6 +505,34 @@ static int miss(struct mount *m, const struct ckpt_err *missing, struct ckpt_err
 	return 0;
 }
 
+/* What ckptfs-fetch has from the environment. It has been started with that, and whoever takes this
+ * process over is not to find it here. */
+static void forget_secrets(void)
+{
+	static const char *const names[] = {
+		"AWS_SECRET_ACCESS_KEY",
+		"AWS_SESSION_TOKEN",
+		"AWS_CONTAINER_AUTHORIZATION_TOKEN",
+		"HF_TOKEN",
+		"HUGGING_FACE_HUB_TOKEN",
+		/* These may have passwords. */
+		"http_proxy",
+		"https_proxy",
+		"HTTPS_PROXY",
+		"all_proxy",
+		"ALL_PROXY",
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		char *value = getenv(names[i]);
+
+		if (!value)
+			continue;
+		explicit_bzero(value, strlen(value));
+		(void)unsetenv(names[i]);
+	}
+}
+
 static int confine(struct mount *m, struct ckpt_err *e)
 {
 	bool backing = m->io == FS_IO_AUTO && !ckpt_is_run(m->ckpt) && passthrough_allowed();
@@ -512,6 +540,7 @@ static int confine(struct mount *m, struct ckpt_err *e)
 	int rc = 0;
 
 	ckpt_rest();
+	forget_secrets();
 	if (sandbox_enter(&m->rules, backing, &missing))
 		rc = miss(m, &missing, e);
 	if (!rc)

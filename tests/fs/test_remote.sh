@@ -506,6 +506,38 @@ test_a_daemon_that_is_taken_over_sends_the_token_nowhere() {
   kill $trapper
 }
 
+# Nor does the daemon have what its ckptfs-fetch has from the environment: it could be asked for as a name in a store.
+cases_a_daemon_forgets_secrets() {
+  printf '%s\n' '' -f
+}
+test_a_daemon_forgets_secrets() {
+  local d
+  reach
+  put s3 "$(zoo)" zoo
+  mkdir m
+  https_proxy=http://me:proxy-secret@127.0.0.1:1 ckptfs mount "$address" m -o sandbox=on ${1:+"$1"} &
+  wait_until is_mounted m
+  d=$(daemon_of m)
+  cat m/tensors/* >/dev/null
+  python3 - "$d" hf_test proxy-secret "AWS_SECRET_ACCESS_KEY=$AWS_SECRET_ACCESS_KEY" <<'X'
+import sys
+pid, *secrets = sys.argv[1:]
+with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as mem:
+    for line in maps:
+        place, mode = line.split()[:2]
+        if not mode.startswith("rw"):
+            continue
+        first, end = (int(x, 16) for x in place.split("-"))
+        mem.seek(first)
+        text = mem.read(end - first)
+        for s in secrets:
+            if s.encode() in text:
+                sys.exit(f"{s} is in {line}")
+X
+  ckptfs umount m
+  wait
+}
+
 test_a_signal_ends_a_wait() {
   reach proxy
   put s3 "$(big)/ckpt" stalled
