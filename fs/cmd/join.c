@@ -26,17 +26,19 @@ static int compare_entry(void *arg, const struct ckpt_run_entry *x)
 	return 0;
 }
 
-/* Is it a run that has a checkpoint of that name? Anything it lacks is reported when it is opened.
- * */
+/* Is it a run that has a checkpoint of that name, or any name if that is NULL? Anything it lacks is
+ * reported when it is opened. */
 static bool has_checkpoint(const char *run, const char *name)
 {
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct sought s = { name, false };
 	struct ckpt_err ignored;
 
-	return !ckpt_open(run, CMD_WORDS("runs", "allow_missing", "index=:memory:"), NULL, &c,
-			  &ignored) &&
-	       ckpt_is_run(c) && !ckpt_run_each(c, compare_entry, &s, &ignored) && s.found;
+	if (ckpt_open(run, CMD_WORDS("runs", "allow_missing", "index=:memory:"), NULL, &c,
+		      &ignored) ||
+	    !ckpt_is_run(c))
+		return false;
+	return !name || (!ckpt_run_each(c, compare_entry, &s, &ignored) && s.found);
 }
 
 /* Only the name of a directory entry is worth looking for in a run. */
@@ -49,10 +51,13 @@ static bool may_join(const char *run, const char *name, const char *path)
 	return !strcmp(name, "latest") || (!stat(path, &st) && S_ISDIR(st.st_mode));
 }
 
-/* Puts the joined path in place of argument i and the next or, if the run is from an earlier
- * argument, of the name alone. */
+/*
+ * Puts the joined path in place of argument i and the next or, if the run is from an earlier
+ * argument, of the name alone. With `only`, the name can be nothing but that of a checkpoint, and
+ * opening the path will say that the run has none of that name.
+ */
 static int join(struct options *o, size_t i, const char *run, const char *name, bool both,
-		struct ckpt_err *e)
+		bool only, struct ckpt_err *e)
 {
 	autofree char *path = NULL;
 
@@ -60,7 +65,8 @@ static int join(struct options *o, size_t i, const char *run, const char *name, 
 		path = NULL;
 		return err_nomem(e);
 	}
-	if (!may_join(run, name, path) || !has_checkpoint(run, name))
+	if (!(may_join(run, name, path) && has_checkpoint(run, name)) &&
+	    !(only && *name && !strchr(name, '/') && has_checkpoint(run, NULL)))
 		return 0;
 	return options_set_arg(o, i, path, both, e) ? -ENOMEM : 1;
 }
@@ -75,9 +81,9 @@ int cmd_join_runs(const struct command *c, struct options *o, struct ckpt_err *e
 		int rc = 0;
 
 		if (before && stat(here, &st)) /* "diff RUN step-1 step-2" */
-			rc = join(o, i, before, here, false, e);
+			rc = join(o, i, before, here, false, false, e);
 		else if (o->n_args > c->min_args && o->args[i + 1])
-			rc = join(o, i, here, o->args[i + 1], true, e);
+			rc = join(o, i, here, o->args[i + 1], true, o->n_args > c->max_args, e);
 		if (rc < 0)
 			return rc;
 		before = rc ? here : NULL;

@@ -235,4 +235,16 @@ test_19_a_mount_is_not_a_checkpoint() {
   ckptfs warm m
 }
 
+# 20. A run has no checkpoint of that name.
+test_20_a_misspelt_checkpoint_of_a_run() {
+  llama run/step-100
+  llama run/step-200
+  refused "no such checkpoint in the run; did you mean 'step-100' or 'step-200'" ckptfs check run step-300
+  refused "no such checkpoint in the run" ckptfs reshard run step-300 out
+  refused "no such checkpoint in the run" ckptfs export run step-300 hf out
+  refused "unexpected argument 'step-300'" ckptfs check run/step-100 step-300
+  refused "unexpected argument 'step-300'" ckptfs check run step-100 step-300
+  refused "it is a run with 2 checkpoints; name one" ckptfs head run step-300 lm_head.weight
+}
+
 run_suite "$@"
