@@ -156,7 +156,8 @@ static int meant(struct ckpt *run, const char *path, const char *name, char **re
 		if (run_latest(run->run, &slot) || run_about(run->run, slot, &about))
 			return err_set(
 				e, ENOENT,
-				"open '%s': the run's latest checkpoint cannot be determined",
+				"open '%s': the run's latest checkpoint cannot be determined: no "
+				"file names it, and no name ends in a number",
 				path);
 		return asprintf(ret, "%s/%s", run->root, about.name) < 0 ? err_nomem(e) : 0;
 	}
