@@ -88,8 +88,8 @@ static int set(struct ckpt_opts *o, const struct ckpt_option *x, const char *val
 		return 0;
 	case CKPT_OPTION_SIZE:
 		if (!text_parse_size(value, at))
-			return err_set(e, EINVAL, "option '%s': '%s' is not a size", x->name,
-				       value);
+			return err_set(e, EINVAL, "option '%s': '%s' is not a %s", x->name, value,
+				       strcmp(x->value, "SIZE") ? "number of seconds" : "size");
 		if (!*(const uint64_t *)at) /* 0 would mean "not set" */
 			return err_set(e, EINVAL, "option '%s': must be at least 1", x->name);
 		return 0;

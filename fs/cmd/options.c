@@ -352,12 +352,14 @@ int options_put(struct options *o, const char *name, const char *value, struct c
 
 static int check_size(const struct word *w, const char *value, struct ckpt_err *e)
 {
+	const struct ckpt_option *x = ckpt_option(w->at);
 	uint64_t size;
 
-	if (ckpt_option(w->at)->form != CKPT_OPTION_SIZE)
+	if (x->form != CKPT_OPTION_SIZE)
 		return 0;
 	if (!text_parse_size(value, &size))
-		return err_set(e, EINVAL, "option '%s': '%s' is not a size", w->name, value);
+		return err_set(e, EINVAL, "option '%s': '%s' is not a %s", w->name, value,
+			       strcmp(x->value, "SIZE") ? "number of seconds" : "size");
 	return size ? 0 : err_set(e, EINVAL, "option '%s': must be at least 1", w->name);
 }
 

@@ -374,7 +374,7 @@ static int do_mount(struct mount *m, struct ckpt_err *e)
 	if (!m->given && find_mount(m, &before, e))
 		return -e->code;
 	if (m->opts->io_uring && negotiate_no_uring())
-		log_msg(LOG_LEVEL_WARN, "warning: no io_uring, but /dev/fuse: %s",
+		log_msg(LOG_LEVEL_WARN, "warning: using /dev/fuse instead of io_uring: %s",
 			negotiate_no_uring());
 	rc = fs_start(m->fs, m->session);
 	if (rc)

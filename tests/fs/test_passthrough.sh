@@ -324,7 +324,7 @@ test_io_uring_or_one_line_why_not() {
   if [[ -s err ]]; then
     is False "$(stat_of m '["negotiated"]["io_uring"]')"
     is 1 "$(wc -l <err)"
-    grep -q '^ckptfs: warning: no io_uring, but /dev/fuse: ' err
+    grep -q '^ckptfs: warning: using /dev/fuse instead of io_uring: ' err
   else # then it was built for it; see scripts/libfuse.sh
     is Y "$(cat /sys/module/fuse/parameters/enable_uring)"
     is True "$(stat_of m '["negotiated"]["io_uring"]')"

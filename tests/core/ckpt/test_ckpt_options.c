@@ -132,6 +132,7 @@ static const struct {
 	{ "runs=", "option 'runs' takes no value" },
 	{ "runs=1", "option 'runs' takes no value" },
 	{ "cache=", "option 'cache': '' is not a size" },
+	{ "retry=x", "option 'retry': 'x' is not a number of seconds" },
 	{ "cache=1Q", "option 'cache': '1Q' is not a size" },
 	{ "cache=-1", "option 'cache': '-1' is not a size" },
 	{ "cache=99999999999G", "option 'cache': '99999999999G' is not a size" },

@@ -77,6 +77,7 @@ static const struct row options[] = {
 	{ "ls -o '' @plain step", 0, "step\n", NULL },
 	{ "ls -o , @plain step", 0, "step\n", NULL },
 	{ "ls -oinclude=step @plain", 0, "step\n", NULL },
+	{ "ls --retry=x @plain", 2, NULL, "option 'retry': 'x' is not a number of seconds" },
 	{ "ls -o index @plain", 2, NULL, "option 'index' needs a value" },
 	{ "ls -o index= @plain", 2, NULL, "option 'index' needs a value" },
 	{ "ls -o include=a\\,b,c @plain", 2, NULL, "unknown option 'c'" },
