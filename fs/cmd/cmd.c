@@ -95,6 +95,16 @@ int cmd_open(const char *path, const struct options *o, const struct cmd_how *ho
 	return open_it(NULL, path, o, how, ret, NULL, e);
 }
 
+int cmd_refuse_nothing(const struct ckpt *c, const struct options *o, struct ckpt_err *e)
+{
+	struct ckpt_totals t;
+
+	ckpt_totals(c, &t);
+	if (t.tensors || t.objects || (!options_get(o, "include") && !options_get(o, "exclude")))
+		return 0;
+	return err_set(e, ENOENT, "include and exclude leave nothing of the checkpoint");
+}
+
 int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e)
 {
 	struct progress p;

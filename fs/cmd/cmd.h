@@ -62,6 +62,9 @@ struct cmd_how {
 int cmd_open(const char *path, const struct options *o, const struct cmd_how *how,
 	     struct ckpt **ret, struct ckpt_err *e);
 
+/* -ENOENT if include and exclude, one of which may be misspelt, leave nothing. */
+int cmd_refuse_nothing(const struct ckpt *c, const struct options *o, struct ckpt_err *e);
+
 /* Calls ckpt_run_look, with a progress bar. */
 int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e);
 

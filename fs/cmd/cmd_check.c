@@ -171,6 +171,10 @@ static int check_run(const struct options *o)
 	}
 	if (cmd_open(o->args[0], o, &(struct cmd_how){ CMD_WORDS("allow_missing"), NULL }, &c, &e))
 		return cmd_fail(&e);
+	if (cmd_refuse_nothing(c, o, &e)) {
+		(void)err_wrap(&e, "check");
+		return cmd_fail(&e);
+	}
 	if (o->json) {
 		json_open(&r.json, NULL, '{');
 		json_open(&r.json, "faults", '[');

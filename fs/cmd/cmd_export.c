@@ -104,7 +104,7 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 
 	if (o->jobs > EXPORT_MAX_JOBS)
 		return err_set(e, EINVAL, "option 'jobs': at most %d", EXPORT_MAX_JOBS);
-	if (cmd_find(c, path, o->fqn, &job.what, e))
+	if (cmd_refuse_nothing(c, o, e) || cmd_find(c, path, o->fqn, &job.what, e))
 		return -e->code;
 	if (o->fqn)
 		buf_str(&request, path);

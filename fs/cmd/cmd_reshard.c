@@ -162,17 +162,6 @@ static void die_of(int number)
 
 /* ---- the command ---- */
 
-/* With a misspelt include=, --overwrite would replace a checkpoint by an empty one. */
-static int refuse_nothing(const struct ckpt *c, const struct options *o, struct ckpt_err *e)
-{
-	struct ckpt_totals t;
-
-	ckpt_totals(c, &t);
-	if (t.tensors || t.objects || (!options_get(o, "include") && !options_get(o, "exclude")))
-		return 0;
-	return err_set(e, ENOENT, "reshard: include and exclude leave nothing to write");
-}
-
 /* Only rank 0 shows the bar, the warnings and the final message. */
 static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_err *e)
 {
@@ -191,8 +180,8 @@ static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_
 	open.open = words;
 	open.quiet = o->quiet || !speaks;
 	rc = cmd_open(o->args[0], &open, &(struct cmd_how){ 0 }, &c, e);
-	if (!rc)
-		rc = refuse_nothing(c, o, e);
+	if (!rc && cmd_refuse_nothing(c, o, e))
+		rc = err_wrap(e, "reshard");
 	if (r->comm)
 		rc = ckpt_comm_agree(r->comm, rc, e);
 	if (rc)

@@ -198,15 +198,21 @@ test_16_an_incomplete_checkpoint_of_a_run() {
   refused "did you mean 'step-1' or 'step-2'" ckptfs cat run step-3/tensors/v
 }
 
-# 17. A misspelt name leaves an empty checkpoint, in place of the old one.
-test_17_reshard_of_nothing() {
+# 17. A misspelt name leaves an empty checkpoint, in place of the old one, and nothing to check.
+test_17_nothing_is_left() {
   llama ck
   ckptfs reshard ck copy -q
   status_of 2 ckptfs reshard ck copy --overwrite --include='modle.*'
-  grep -q '^ckptfs: reshard: include and exclude leave nothing to write$' err || fail "$(cat err)"
+  grep -q '^ckptfs: reshard: include and exclude leave nothing of the checkpoint$' err || fail "$(cat err)"
   ckptfs diff ck copy
+  status_of 2 ckptfs check -q --values ck --include='modle.*'
+  grep -q '^ckptfs: check: include and exclude leave nothing of the checkpoint$' err || fail "$(cat err)"
+  [[ ! -s out ]] || fail "$(cat out)"
+  refused 'export: include and exclude leave nothing of the checkpoint' ckptfs export ck tensors out2 --exclude='*'
+  [[ ! -e out2 ]]
   printf '\2\0\0\0\0\0\0\0{}' >none.safetensors
   ckptfs reshard none.safetensors none # was empty before
+  ckptfs check none
 }
 
 # 18. The model of a training checkpoint has other names.
