@@ -129,6 +129,7 @@ test_arguments() {
 }
 
 # "RUN NAME" in place of a path.
+# shellcheck disable=SC2088 # a shell passes it on
 test_the_checkpoints_of_a_run() {
   make_dcp run/step-1 v 2 1
   make_dcp run/step-2 w 2 1
@@ -147,6 +148,7 @@ test_the_checkpoints_of_a_run() {
 }
 
 # Shells pass it on as it is.
+# shellcheck disable=SC2088
 test_a_tilde_is_the_home_directory() {
   mkdir home '~'
   ln -s "$(big)/ckpt" home/c
