@@ -213,7 +213,7 @@ test_bash_words_with_quotes() {
   mkdir 'a "b' "it's"
   ln -s "$(big)/ckpt" 'a "b/c'
   ln -s "$(big)/ckpt" "it's/c d"
-  make_dcp n 'x y' 2 1 'x$y' 2 1
+  make_dcp n 'x y' 2 1 x\$y 2 1
   is w "$(in_bash ckptfs info 'a\ \"b/c' w)"
   is w "$(in_bash ckptfs info '"a \"b/c"' w)"
   is w "$(in_bash ckptfs info "'a \"b/c'" w)"
