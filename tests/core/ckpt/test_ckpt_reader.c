@@ -486,6 +486,26 @@ START_TEST(what_is_renamed_is_at_the_top)
 }
 END_TEST
 
+START_TEST(what_an_item_is_made_of_lies_beside_it)
+{
+	const struct ckpt_opts opts = { .index = ":memory:" };
+	struct ckpt_step s[8];
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	char path[4400];
+	int64_t i;
+
+	(void)snprintf(path, sizeof(path), "%s/dcp_wrapped/ckpt", data_dir());
+	ck_assert_msg(!open_typed(path, &opts, &c, &e), "%s", e.msg);
+	i = ckpt_tensor_find(c, "model.int8.qdata", 16);
+	REQUIRE(i >= 0);
+	ck_assert_uint_eq(ckpt_tensor_path(c, (uint64_t)i, s, 8), 2);
+	ck_assert(s[0].len == 5 && !memcmp(s[0].text, "model", 5));
+	ck_assert(s[1].len == 10 && !memcmp(s[1].text, "int8.qdata", 10));
+	ckpt_close(c);
+}
+END_TEST
+
 /* ---- what goes wrong ---- */
 
 static const uint64_t three = 3, four = 4, two[] = { 1, 3 }, no_off[2];

@@ -1473,4 +1473,4 @@ START_TEST(without_memory_there_is_a_clean_error_for_experts_and_layers)
 }
 END_TEST
 
-SUITE(deepspeed, .setup = dir_setup, .teardown = dir_teardown)
+SUITE(deepspeed, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)

@@ -3,9 +3,12 @@
  * compared in ckpt_data, test_fsdp.sh and tests/torch/fsdp.sh. */
 #include "base/checked.h"
 #include "dir_util.h"
+#include "opts_util.h"
 #include "saved_util.h"
 #include "scan_util.h"
 #include "suites.h"
+
+#include <ckptfs/ckpt.h>
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -1154,4 +1157,27 @@ START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
 }
 END_TEST
 
-SUITE(fsdp, .setup = dir_setup, .teardown = dir_teardown)
+START_TEST(elements_of_a_list_have_their_positions)
+{
+	struct ckpt_step steps[4];
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	int64_t i;
+
+	for (unsigned rank = 0; rank < 2; rank++)
+		put("model", 2, rank,
+		    "{'l': [" DTENSOR("t0+0(1)", "(2,)", SHARD_0) ", " DTENSOR("t0+1(1)", "(2,)",
+									       SHARD_0) "]}",
+		    1000 * rank);
+	ck_assert_msg(!open_typed(dir, &(struct ckpt_opts){ .index = ":memory:" }, &c, &e), "%s",
+		      e.msg);
+	i = ckpt_tensor_find(c, "l.1", 3);
+	REQUIRE(i >= 0);
+	ck_assert_uint_eq(ckpt_tensor_path(c, (uint64_t)i, steps, 4), 2);
+	ck_assert(!steps[0].is_position && steps[0].len == 1 && *steps[0].text == 'l');
+	ck_assert(steps[1].is_position && steps[1].position == 1);
+	ckpt_close(c);
+}
+END_TEST
+
+SUITE(fsdp, .setup = dir_setup, .teardown = dir_teardown, .seconds = 120)

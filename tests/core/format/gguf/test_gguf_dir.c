@@ -285,4 +285,4 @@ START_TEST(failures_are_errors)
 }
 END_TEST
 
-SUITE(gguf_dir, .setup = dir_setup, .teardown = dir_teardown)
+SUITE(gguf_dir, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)

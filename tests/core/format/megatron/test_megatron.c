@@ -371,4 +371,4 @@ START_LOOP_TEST(a_list_that_says_nothing_is_a_fault, ARRAY_LEN(lists))
 }
 END_TEST
 
-SUITE(megatron, .setup = dir_setup, .teardown = dir_teardown)
+SUITE(megatron, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)

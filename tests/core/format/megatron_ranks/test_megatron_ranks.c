@@ -805,4 +805,4 @@ START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
 }
 END_TEST
 
-SUITE(megatron_ranks, .setup = dir_setup, .teardown = dir_teardown)
+SUITE(megatron_ranks, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)

@@ -818,4 +818,4 @@ START_TEST(failing_reads_and_allocations_come_through)
 }
 END_TEST
 
-SUITE(safetensors_dir, .setup = setup, .teardown = dir_teardown)
+SUITE(safetensors_dir, .setup = setup, .teardown = dir_teardown, .seconds = 60)
