@@ -562,6 +562,29 @@ START_TEST(experts_of_grouped_mlps_are_of_all_ranks)
 }
 END_TEST
 
+/* The last of four has other sizes. */
+START_TEST(experts_of_grouped_mlps_have_one_size_on_all_ranks)
+{
+	static const char args[] =
+		"'pipeline_model_parallel_size': 1, 'expert_model_parallel_size': 4";
+	static const char model[] = "'m.router.weight': t1+0(4,1), 'm.experts.weight1': t0+0(1,2),"
+				    " 'm.experts.weight2': t0+8(2,1)";
+	static const char *const paths[] = { "00_000", "00_001", "00_002", "00_003" };
+
+	for (size_t i = 0; i < ARRAY_LEN(paths); i++)
+		put_model(paths[i], model, args, 3, 0);
+	saved_expect_begin(dir, "megatron-legacy",
+			   "m.experts.weight1[4,1,2] 0 1 0 1 0 1 0 1\nm.experts.weight2[4,2,1] ");
+	put_model(paths[3],
+		  "'m.router.weight': t1+0(4,1), 'm.experts.weight1': t0+0(1,4), "
+		  "'m.experts.weight2': t0+8(4,1)",
+		  args, 3, 0);
+	saved_expect_begin(
+		dir, "megatron-legacy",
+		"m.router.weight[4,1] 100 101 102 103\nmp_rank_00_000/m.experts.weight1[");
+}
+END_TEST
+
 /* Experts that are split between fewer ranks than other tensors. */
 START_TEST(experts_may_have_a_tensor_parallelism_of_their_own)
 {
