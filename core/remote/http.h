@@ -102,7 +102,8 @@ struct http_how {
 	 * error: who knows what the server has made of them, or will. NULL: not counted. */
 	unsigned *lost;
 	const _Atomic bool
-		*cancel; /* set by anybody: ends the call, within a second; may be NULL */
+		*cancel; /* set by anybody: ends the call, within a second, or three for the answer
+			  * to a body that has been sent; may be NULL */
 };
 
 int http_start(struct net *n, const struct http_ops *ops, void *arg, const struct http_how *how,

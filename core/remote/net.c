@@ -18,6 +18,7 @@ enum {
 	SLOW_S = 30,	   /* a transfer slower than SLOW_BPS for this long is ended */
 	SLOW_BPS = 1024,
 	LEAST_BPS = 16 << 10, /* a call may take so long as this, besides retry_ms */
+	LINGER_S = 2, /* for the answer to a body that has been sent, once it is cancelled */
 };
 
 static uint64_t random_below(struct net *n, uint64_t below)
@@ -237,6 +238,24 @@ static uint64_t look_at_clock(struct net *n, uint64_t now)
 	return next;
 }
 
+/*
+ * Is there a request that has been sent with its whole body? The server may carry it out whether or
+ * not anybody waits; if it does so after the upload has been aborted, the part stays for ever.
+ */
+static bool is_sent(const struct call *c, uint64_t now)
+{
+	const struct transfer *t = c->t[0];
+
+	return t && t->m.upload && t->sent == t->m.upload &&
+	       now - t->sent_ns < LINGER_S * CLOCK_SECOND;
+}
+
+static bool is_cancelled(const struct call *c, uint64_t now)
+{
+	return atomic_load(&c->cancelled) ||
+	       (c->how.cancel && atomic_load(c->how.cancel) && !is_sent(c, now));
+}
+
 /* Starts what may start, urgent calls first. Returns when the next is due. */
 static uint64_t start_calls(struct net *n, uint64_t now)
 {
@@ -246,8 +265,7 @@ static uint64_t start_calls(struct net *n, uint64_t now)
 	for (int urgent = 1; urgent >= 0; urgent--)
 		for (struct call *c = n->calls.last; c; c = before) {
 			before = c->link.prev; /* newer ones are in front */
-			if (atomic_load(&c->cancelled) ||
-			    (c->how.cancel && atomic_load(c->how.cancel))) {
+			if (is_cancelled(c, now)) {
 				end_call(n, c, -ECANCELED, NULL);
 				continue;
 			}
