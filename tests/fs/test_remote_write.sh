@@ -34,12 +34,12 @@ ckptfs_get() { rm -rf "$2" && python3 "$NET/publish.py" get "$S3" "bucket/$1" "$
 six_requests() { (($(counted S3_PROXY requests) >= 6)); }
 # ended SIGNAL COMMAND...: a command that writes to an address, put behind it, is ended while parts are on their way
 ended() {
-  local signal=$1 pid began
+  local signal=$1 to=ended/$2-$1 pid began
   shift
   reach proxy
   publish_s3 bucket
   ask S3_PROXY latency_ms=300 fault=stall from=6 times=100000 after=0 >/dev/null
-  env --default-signal=INT "$CKPTFS" "$@" s3://bucket/ended >out 2>err & # a shell's own ignore it
+  env --default-signal=INT "$CKPTFS" "$@" "s3://bucket/$to" >out 2>err & # a shell's own ignore it
   pid=$!
   wait_until six_requests
   ask S3_PROXY fault= latency_ms=0 from=0 >/dev/null
@@ -49,7 +49,7 @@ ended() {
   # It does not wait for the server, which would take 30 s; a busy machine may.
   (($(date +%s%N) - began < 10000000000)) || fail "it took $((($(date +%s%N) - began) / 1000000)) ms"
   wait_until no_fetchers
-  nothing_is_at ended || fail "left: $(objects ended) $(uploads ended)"
+  nothing_is_at "$to" || fail "left: $(objects "$to") $(uploads "$to")"
 }
 
 # ---- bytes ----
