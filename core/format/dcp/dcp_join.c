@@ -468,12 +468,7 @@ static int same_values(struct join *j, const struct named *name, struct ckpt_err
 		if (memcmp(&d, &first, sizeof(d)) != 0)
 			return 0;
 	}
-	if (!rc)
-		(void)format_note(j->not_shown,
-				  "whether all ranks have the same values of '%.120s' and others: "
-				  "those of one rank are shown",
-				  name->fqn);
-	return rc < 0 ? rc : 1;
+	return rc < 0 ? rc : 1; /* 0: they cannot be compared, and most such tensors are copies */
 }
 
 /* All entries of one FQN. */

@@ -199,4 +199,30 @@ START_TEST(long_names_fit)
 }
 END_TEST
 
+static bool is_below(const char *const *names, size_t n)
+{
+	struct name_list l = { 0 };
+	struct ckpt_err e = { 0 };
+	bool below;
+
+	for (size_t i = 0; i < n; i++)
+		REQUIRE(!name_list_add(&l, names[i], &e));
+	below = format_is_below(&l);
+	name_list_release(&l);
+	return below;
+}
+
+START_TEST(one_file_may_say_in_which_directory_a_checkpoint_is)
+{
+	static const char *const names[] = { "a/x", "latest", "a/y", "b" };
+
+	ck_assert(is_below(names, 1));
+	ck_assert(is_below(names, 2));
+	ck_assert(is_below(names, 3));
+	ck_assert(!is_below(names, 4)); /* two files are here */
+	ck_assert(!is_below(names + 1, 1));
+	ck_assert(!is_below(names, 0));
+}
+END_TEST
+
 SUITE(neighbours, .setup = dir_setup, .teardown = dir_teardown)

@@ -565,6 +565,8 @@ END_TEST
 /* ---- ranks ---- */
 
 /* Half of w, and an object, by one rank. */
+static uint64_t object_bytes = 3; /* of put_rank's next */
+
 static void put_rank(const char *name, uint64_t from, const char *dtype, const char *bytes,
 		     const char *content)
 {
@@ -576,7 +578,8 @@ static void put_rank(const char *name, uint64_t from, const char *dtype, const c
 	hp_tensor(&h, "w", dtype, 1, U(4), 1, U(from, 2));
 	hp_stored(&h, "w", 1, U(from), file, 0, -1, NULL);
 	hp_object(&h, "o");
-	hp_stored(&h, "o", 0, U(0), bytes, 1, 3, NULL);
+	hp_stored(&h, "o", 0, U(0), bytes, 1, object_bytes, NULL);
+	object_bytes = 3;
 	hp_end(&h, name);
 	(void)snprintf(header, sizeof(header),
 		       "{\"w\":{\"dtype\":\"%s\",\"shape\":[2],\"data_offsets\":[0,2]}}",
@@ -600,21 +603,26 @@ START_LOOP_TEST(ranks_metadata_of_any_name_is_joined, 4)
 }
 END_TEST
 
-START_LOOP_TEST(objects_of_ranks_are_one_only_if_they_are_the_same, 4)
+START_LOOP_TEST(objects_of_ranks_are_one_only_if_they_are_the_same, 5)
 {
-	/* Other bytes; a file that ends early; that is not there; that the index does not follow. */
-	static const char *const second[][2] = {
-		{ "b.bytes", "ysum" }, { "b.bytes", "ysa" }, { "b.bytes", NULL }, { "b", "ysame" }
-	};
+	/* Other bytes; a file that ends early; that is not there; that the index does not follow;
+	 * fewer bytes. */
+	static const char *const second[][2] = { { "b.bytes", "ysum" },
+						 { "b.bytes", "ysa" },
+						 { "b.bytes", NULL },
+						 { "b", "ysame" },
+						 { "b.bytes", "ysame" } };
+	uint64_t second_bytes = _i == 4 ? 2 : 3;
 	char want[300];
 
 	put_rank("0.metadata", 0, "torch.uint8", "a.bytes", "xsame");
+	object_bytes = second_bytes;
 	put_rank("1.metadata", 2, "torch.uint8", second[_i][0], second[_i][1]);
 	(void)snprintf(want, sizeof(want),
 		       "w uint8 [4] complete: [0]+[2]@_rank0_.safetensors:61+2,raw "
 		       "[2]+[2]@_rank1_.safetensors:61+2,raw; o@rank0 object: a.bytes:1+3,raw; "
-		       "o@rank1 object: %s:1+3,raw; ",
-		       second[_i][0]);
+		       "o@rank1 object: %s:1+%d,raw; ",
+		       second[_i][0], (int)second_bytes);
 	expect(want);
 }
 END_TEST

@@ -1140,6 +1140,10 @@ static const struct {
 	  "m.b/1 float32 [1] 4 raw 00004040\n"
 	  "m.w/1 float32 [2] 8 raw 00000000\n" },
 	{ "{'m': m.Net()!{'_parameters': {'w': t0+0(2)}, '_buffers': {'b': t0+3(1)}, '_modules': "
+	  "{}, '_non_persistent_buffers_set': builtins.set(('b', 'c', 'd'))}}",
+	  "m.b/1 float32 [1] 4 raw 00004040\n"
+	  "m.w/1 float32 [2] 8 raw 00000000\n" },
+	{ "{'m': m.Net()!{'_parameters': {'w': t0+0(2)}, '_buffers': {'b': t0+3(1)}, '_modules': "
 	  "{}, '_non_persistent_buffers_set': builtins.set()}}",
 	  "m.b/1 float32 [1] 4 raw 00004040\n"
 	  "m.w/1 float32 [2] 8 raw 00000000\n" },
