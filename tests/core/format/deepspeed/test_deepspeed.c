@@ -265,7 +265,8 @@ START_TEST(zero_3_without_optimizer_states_has_no_weights)
 	put_model3(SHARD(0), "'frozen_param_fragments': N", 0);
 	expect("", "n[2] 200 201\n! not everything is shown: parts of frozen parameter 'f' are "
 		   "missing");
-	put(SHARD(0), "{'module': {'n': t0+0(1)}, 'buffer_names': [5, 'n'], 'param_shapes': []}", 0);
+	put(SHARD(0), "{'module': {'n': t0+0(1)}, 'buffer_names': [5, 'n'], 'param_shapes': []}",
+	    0);
 	expect("", "n[1] 0\n! not everything is shown: the weights: ZeRO 3 has them in the "
 		   "optimizer states' files, but there are none");
 	put(SHARD(0), "{'module': {}, 'param_shapes': []}", 0);
