@@ -317,16 +317,27 @@ static void start_tidying(struct depot *d)
 	}
 }
 
+static bool is_due(const struct depot *d)
+{
+	return d->written >= min_u64(d->size / SCAN_PART, MAX_SCAN);
+}
+
 void evict_note_written(struct depot *d, uint64_t n)
 {
 	if (d->written != UINT64_MAX)
 		d->written += n;
-	if (d->written >= min_u64(d->size / SCAN_PART, MAX_SCAN) && !d->tidying)
+	if (is_due(d) && !d->tidying)
 		start_tidying(d);
 }
 
 void evict_end(struct depot *d)
 {
+	if (d->has_tidier)
+		(void)pthread_join(d->tidier, NULL);
+	d->has_tidier = false;
+	/* What was written while it went through the directory would stay until the next time. */
+	if (d->written != UINT64_MAX && is_due(d))
+		start_tidying(d);
 	if (d->has_tidier)
 		(void)pthread_join(d->tidier, NULL);
 }
