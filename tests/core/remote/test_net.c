@@ -23,7 +23,7 @@ static struct place_seen seen;
 #define ANOTHER "ETag: \"v2\"\r\n"
 
 /* Set by each test: what happens to GET number n, from 1. */
-static serve_fn *on_get;
+static serve_fn *_Atomic on_get; /* read by the server's threads */
 static _Atomic unsigned gets;
 
 static bool serve(struct served *r)
