@@ -161,24 +161,28 @@ static size_t shape_before(const struct join *j, size_t from, size_t to, uint64_
 	return 0;
 }
 
-/* Calls `each` for the item of chunk k, which the rank has saved. */
+/* Calls `each` for the item whose chunk is at `off`, if the rank has saved it. q->loc: NULL, or the
+ * chunk's own. */
+static int at_item(struct join *j, struct dcp_inside *q, size_t n_dims, const uint64_t *off,
+		   uint32_t rank, dcp_inside_fn *each, void *arg, struct ckpt_err *e)
+{
+	struct dcp_stored key = { .rank = rank, .n_dims = (uint8_t)n_dims, .off = off };
+	const struct dcp_stored *s = dcp_storage_find(&j->stored, &key);
+	autofree char *path = s ? dcp_storage_path(&j->stored, s->path) : NULL;
+
+	if (!path)
+		return s ? err_nomem(e) : 0;
+	q->path = path;
+	q->loc = q->loc ? q->loc : &s->loc;
+	return each(arg, q, e);
+}
+
 static int at_chunk(struct join *j, const struct tensor_chunks *t, uint32_t k, uint32_t rank,
 		    dcp_inside_fn *each, void *arg, struct ckpt_err *e)
 {
-	struct dcp_stored key = { .rank = rank,
-				  .n_dims = (uint8_t)t->n_dims,
-				  .off = t->boxes + (size_t)k * 2 * t->n_dims };
-	const struct dcp_stored *s = dcp_storage_find(&j->stored, &key);
-	autofree char *path = NULL;
 	struct dcp_inside q = { t->fqn, t->fqn_len, t->path, NULL, t->locs + k };
 
-	if (!s)
-		return 0;
-	path = dcp_storage_path(&j->stored, s->path);
-	if (!path)
-		return err_nomem(e);
-	q.path = path;
-	return each(arg, &q, e);
+	return at_item(j, &q, t->n_dims, t->boxes + (size_t)k * 2 * t->n_dims, rank, each, arg, e);
 }
 
 static int look_at_quantised(void *arg, const struct dcp_inside *q, struct ckpt_err *e)
@@ -426,49 +430,49 @@ static bool is_whole(const struct join *j, const struct dcp_entry *entry)
 	return whole && box_volume(entry->n_dims, shape, &volume) && volume;
 }
 
-/* See dcp_join_opts.sample. */
-static int sample_entry(struct join *j, const struct named *name, size_t at, struct digest *ret,
-			struct ckpt_err *e)
-{
-	const struct dcp_entry *entry = &j->r->entries[j->entries[at]];
-	const uint64_t zero[CKPT_MAX_DIMS] = { 0 };
-	struct dcp_stored key = { .rank = entry->rank, .n_dims = entry->n_dims, .off = zero };
-	const struct dcp_stored *s = dcp_storage_find(&j->stored, &key);
-	struct dcp_inside q = { .fqn = name->fqn, .fqn_len = name->len, .fqn_path = name->path };
-	autofree char *path = NULL;
+struct sampling {
+	const struct dcp_join_opts *o;
+	struct digest digest; /* zero: unknown */
+};
 
-	if (!s)
-		return 1;
-	path = dcp_storage_path(&j->stored, s->path);
-	if (!path)
-		return err_nomem(e);
-	q.path = path;
-	q.loc = &s->loc;
-	return j->o->sample(j->o->arg, &q, ret, e);
+static int sample(void *arg, const struct dcp_inside *q, struct ckpt_err *e)
+{
+	struct sampling *x = arg;
+
+	return x->o->sample(x->o->arg, q, &x->digest, e);
 }
 
-/* 1: the ranks have copies, or parts, of one tensor, or are not known to have different ones. */
+/*
+ * 1: the ranks have copies, or parts, of one tensor, or are not known to have different ones: items
+ * that cannot be compared are copies nearly always.
+ */
 static int same_values(struct join *j, const struct named *name, struct ckpt_err *e)
 {
+	const uint64_t zero[CKPT_MAX_DIMS] = { 0 };
 	const struct digest unknown = { 0 };
 	struct digest first = unknown;
-	int rc = 1;
 
 	for (size_t i = 0; i < j->n_entries; i++)
 		if (!is_whole(j, &j->r->entries[j->entries[i]]))
 			return 1;
-	for (size_t i = 0; rc > 0 && i < j->n_entries; i++) {
-		struct digest d = unknown;
+	for (size_t i = 0; i < j->n_entries; i++) {
+		const struct dcp_entry *entry = &j->r->entries[j->entries[i]];
+		struct dcp_inside q = { .fqn = name->fqn,
+					.fqn_len = name->len,
+					.fqn_path = name->path };
+		struct sampling x = { j->o, unknown };
+		int rc = at_item(j, &q, entry->n_dims, zero, entry->rank, sample, &x, e);
 
-		rc = sample_entry(j, name, i, &d, e);
-		if (rc <= 0 || !memcmp(&d, &unknown, sizeof(d)))
+		if (rc)
+			return rc;
+		if (!memcmp(&x.digest, &unknown, sizeof(unknown)))
 			continue;
-		if (!memcmp(&first, &unknown, sizeof(first)))
-			first = d;
-		if (memcmp(&d, &first, sizeof(d)) != 0)
+		if (!memcmp(&first, &unknown, sizeof(unknown)))
+			first = x.digest;
+		if (memcmp(&x.digest, &first, sizeof(first)) != 0)
 			return 0;
 	}
-	return rc < 0 ? rc : 1; /* 0: they cannot be compared, and most such tensors are copies */
+	return 1;
 }
 
 /* All entries of one FQN. */

@@ -159,42 +159,26 @@ int dcp_report_wrapped(struct dcp_looks *l, const struct dcp_records *r, const s
 	return dcp_look_inside(l, q, report_wrapped, &x, w, e);
 }
 
-struct sampling {
-	struct digest *ret;
-	bool possible;
-};
-
 static int sample(void *arg, const struct dcp_inside *q, struct torchsave *t, struct source *file,
 		  struct ckpt_err *e)
 {
 	const struct pk_value root = pickle_root(t->pickle);
 	struct torch_file f = { .path = q->path, .source = file, .t = *t };
-	struct sampling *x = arg;
 	struct torch_view v;
 	struct ckpt_err why;
 	int rc = torch_file_view(&f, &root, &v, &why);
 
-	x->possible = rc != -ERR_UNSUPPORTED; /* it is made of others; reading reports damage */
-	if (rc)
-		return err_is_shortage(rc) || err_is_io(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
+	if (rc) /* it is made of others, or damaged, which reading reports */
+		return err_is_external(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
 	/* Elements may be equal and bytes not. */
-	if (v.layout.strided || v.layout.swap || v.layout.neg || v.layout.conj) {
-		x->possible = false;
+	if (v.layout.strided || v.layout.swap || v.layout.neg || v.layout.conj)
 		return 0;
-	}
 	v.at += q->loc->offset;
-	return torch_file_sample(&f, &v, x->ret, e);
+	return torch_file_sample(&f, &v, arg, e);
 }
 
 int dcp_sample(struct dcp_looks *l, const struct dcp_inside *q, struct catalog_writer *w,
 	       struct digest *ret, struct ckpt_err *e)
 {
-	struct sampling x = { ret, true };
-	uint32_t plain;
-	int rc = catalog_add_encoding(w, "dcp", &plain, e);
-
-	if (rc || q->loc->encoding != plain || !l->left)
-		return rc;
-	rc = dcp_look_inside(l, q, sample, &x, w, e);
-	return rc ? rc : x.possible;
+	return dcp_look_inside(l, q, sample, ret, w, e);
 }

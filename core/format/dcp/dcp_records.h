@@ -153,8 +153,8 @@ struct dcp_join_opts {
 	 * apart. */
 	int (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 			   uint64_t length, struct ckpt_err *e);
-	/* 1: the ends of the tensor in the item were hashed, or it is missing or damaged, and *ret is
-	 * as it was. 0: that is not possible. NULL: tensors that several ranks have are not
+	/* Hashes the ends of the tensor in the item into *ret, which remains as it was if the item is
+	 * missing, damaged, compressed or strided. NULL: tensors that several ranks have are not
 	 * compared. */
 	int (*sample)(void *arg, const struct dcp_inside *q, struct digest *ret,
 		      struct ckpt_err *e);

@@ -345,20 +345,19 @@ int hp_sample(void *arg, const struct dcp_inside *q, struct digest *ret, struct 
 	struct digest digest = { 0 };
 	int rc;
 
-	/* A file that is missing is not listed. */
-	if (!is_listed(d, q->path))
-		return 1;
-	if (q->loc->encoding != d->plain) /* elements may be equal and bytes not */
+	/* A file that is missing is not listed. Where an encoding is undone, elements may be equal and
+	 * bytes not. */
+	if (!is_listed(d, q->path) || q->loc->encoding != d->plain)
 		return 0;
 	rc = open_listed(d, q->path, &file, e);
 	if (rc || !file)
-		return rc ? rc : 1;
+		return rc;
 	for (size_t i = 0; i < ARRAY_LEN(at); i++) {
 		rc = read_part(file, q->path, bytes, (size_t)len, at[i], e);
 		if (rc <= 0)
-			return rc ? rc : 1;
+			return rc;
 		digest_add(&digest, bytes, (size_t)len);
 	}
 	*ret = digest;
-	return 1;
+	return 0;
 }

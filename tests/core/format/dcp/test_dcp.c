@@ -383,6 +383,11 @@ START_TEST(whole_tensors_of_other_values_stay_apart)
 	expect_shown("w ");
 	put_own(1, "abd", 0); /* the others tell enough */
 	expect_shown("w@rank0 w@rank1 w@rank2 ");
+	put_own_by(0, "a.b.c", 0, 2); /* whichever rank that is */
+	put_own(2, "abc", 0);
+	expect_shown("w@rank0 w@rank1 w@rank2 ");
+	put_own(0, "abc", 0);
+	put_own_by(2, "a.b.c", 0, 2);
 	put_own(1, "abc", 0);
 	REQUIRE(!unlinkat(dir_fd, "__2_0.distcp", 0));
 	put_file(dir_fd, "__1_0.distcp", "damaged", 7);
