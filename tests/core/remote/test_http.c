@@ -985,4 +985,60 @@ START_TEST(what_nobody_can_repair_is_not_tried_again)
 }
 END_TEST
 
+/* The server has all of the body when the upload is given up: what it does with it is waited for. */
+static atomic_bool given_up;
+
+static int some_bytes(void *arg, uint64_t off, void *buf, size_t n)
+{
+	(void)arg;
+	(void)off;
+	memset(buf, 'x', n);
+	return 0;
+}
+
+static int upload_some(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	m->method = "PUT";
+	m->read = some_bytes;
+	m->upload = 1000;
+	return 0;
+}
+
+static bool give_up_then_answer(struct served *r)
+{
+	struct asked other = { 0 };
+	struct buf body = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+
+	if (!strcmp(r->method, "PUT")) {
+		REQUIRE(request_body(r, got_body, sizeof(got_body)) == 1000);
+		given_up = true;
+		REQUIRE(!ask(&other, &body, &e)); /* so the loop has looked at all calls since */
+		buf_release(&body);
+	}
+	return answer(r, 200, "", "yes", 3);
+}
+
+START_TEST(the_answer_to_a_body_that_was_sent_is_waited_for)
+{
+	static const struct http_ops ops = { .make = make, .judge = judge };
+	struct asked a = { .make = upload_some };
+	struct buf body = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+	const struct http_how how = {
+		.what = "it", .len = UINT64_MAX, .upload = 1000, .cancel = &given_up
+	};
+
+	on_request = give_up_then_answer;
+	ck_assert_msg(!http_exchange(net, &ops, &a, &how, &body, &e), "%s", e.msg);
+	ck_assert_str_eq(body.data, "yes");
+	/* Nothing is sent any more. */
+	ck_assert_int_eq(http_exchange(net, &ops, &a, &how, &body, &e), -ECANCELED);
+	ck_assert_uint_eq(a.makes, 1);
+	buf_release(&body);
+}
+END_TEST
+
 SUITE(http, .setup = setup, .teardown = teardown, .seconds = 30)
