@@ -84,7 +84,8 @@ enum wire_kind {
 	WIRE_PART,   /* n: session, file, part, bytes, is it the last; text: path; with a descriptor
 			that they are read from. Answer when they are stored */
 	WIRE_NAME,   /* n: session, enum uploads_names; text: paths */
-	WIRE_COMMIT, /* n: session. It is finished even if the other side goes meanwhile */
+	WIRE_COMMIT, /* n: session, all of whose messages have been answered. It is finished even
+			if the other side goes meanwhile */
 	WIRE_END, /* n: session, may it be answered before all is undone. Answer text: what is left */
 	/* From the fetcher. */
 	WIRE_ANSWER, /* n[0]: errno, or 0; then see above, from n[1]. text of an error: its sentence */

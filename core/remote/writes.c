@@ -104,7 +104,7 @@ static int begin(struct writes *w, const struct write_call *c, struct wire_head 
 	return rc;
 }
 
-/* The session, for the time of a call. */
+/* The session, for the time of a call. A commit uses what other calls change, so it is alone. */
 static int enter(struct writes *w, uint64_t number, bool commits, struct session **ret,
 		 struct ckpt_err *e)
 {
@@ -113,8 +113,12 @@ static int enter(struct writes *w, uint64_t number, bool commits, struct session
 
 	if (!s || s->ending)
 		return err_set(e, s ? ECANCELED : EINVAL, "the session is over");
+	if (s->committing)
+		return err_set(e, EBUSY, "the session is being committed");
+	if (commits && s->calls)
+		return err_set(e, EBUSY, "a part is still being sent");
 	s->calls++;
-	s->committing |= commits;
+	s->committing = commits;
 	*ret = s;
 	return 0;
 }
@@ -124,6 +128,7 @@ static void leave(struct session *s)
 	SCOPED_LOCK(&s->writes->lock);
 
 	s->calls--;
+	s->committing = false; /* if it was, this was the only call */
 	(void)pthread_cond_broadcast(&s->writes->change);
 }
 
@@ -287,7 +292,7 @@ uint32_t writes_wait(struct session *late)
 static bool is_busy(const struct writes *w, bool late)
 {
 	for (size_t i = 0; i < w->n; i++)
-		if (w->v[i] && (!late || (w->v[i]->committing && w->v[i]->calls)))
+		if (w->v[i] && (!late || w->v[i]->committing))
 			return true;
 	return false;
 }

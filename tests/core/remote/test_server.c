@@ -193,18 +193,33 @@ END_TEST
 
 /* ---- a session that ends late ---- */
 
+/* Session 0 begins in a store that answers so; a file of 10 bytes, to be sent. */
+static int start_writing(serve_fn *serve_one)
+{
+	char endpoint[64];
+
+	(void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u", server_start(serve_one));
+	REQUIRE(!setenv("AWS_ENDPOINT_URL", endpoint, 1) && !setenv("AWS_ACCESS_KEY_ID", "a", 1) &&
+		!setenv("AWS_SECRET_ACCESS_KEY", "b", 1));
+	start_server(0);
+	put_file(dir, "part", "0123456789", 10);
+	ck_assert_uint_eq(open_place("s3://b/k"), 0);
+	ck_assert_uint_eq(ask_for(WIRE_BEGIN, 0).n[0], 0);
+	return openat(dir, "part", O_RDONLY | O_CLOEXEC);
+}
+
 static _Atomic bool may_end;
+static const char upload_id[] = "<InitiateMultipartUploadResult><UploadId>u</UploadId></"
+				"InitiateMultipartUploadResult>";
 
 /* A store whose uploads cannot be aborted until that is allowed. */
 static bool slow_to_abort(struct served *r)
 {
-	static const char id[] = "<InitiateMultipartUploadResult><UploadId>u</UploadId></"
-				 "InitiateMultipartUploadResult>";
 	char body[64];
 
 	(void)request_body(r, body, sizeof(body));
 	if (!strcmp(r->method, "POST"))
-		return answer(r, 200, "", id, strlen(id));
+		return answer(r, 200, "", upload_id, strlen(upload_id));
 	if (!strcmp(r->method, "PUT"))
 		return answer(r, 200, "ETag: \"x\"\r\n", "", 0);
 	while (!strcmp(r->method, "DELETE") && !atomic_load(&may_end))
@@ -217,18 +232,9 @@ START_TEST(a_session_that_ends_late_leaves_its_place)
 {
 	const struct wire_head haste = { .kind = WIRE_END, .n = { 0, 1 } },
 			       part = { .kind = WIRE_PART, .n = { 0, 0, 1, 10, 0 } };
-	char endpoint[64];
 	int fd;
 
-	(void)snprintf(endpoint, sizeof(endpoint), "http://127.0.0.1:%u",
-		       server_start(slow_to_abort));
-	REQUIRE(!setenv("AWS_ENDPOINT_URL", endpoint, 1) && !setenv("AWS_ACCESS_KEY_ID", "a", 1) &&
-		!setenv("AWS_SECRET_ACCESS_KEY", "b", 1));
-	start_server(0);
-	put_file(dir, "part", "0123456789", 10);
-	fd = openat(dir, "part", O_RDONLY | O_CLOEXEC);
-	ck_assert_uint_eq(open_place("s3://b/k"), 0);
-	ck_assert_uint_eq(ask_for(WIRE_BEGIN, 0).n[0], 0);
+	fd = start_writing(slow_to_abort);
 	ck_assert_msg(!ask(&part, "a", fd).n[0], "%s", text);
 	ck_assert_uint_eq(ask(&haste, "", -1).n[0], 0);
 	ck_assert_str_eq(text, "ckptfs-fetch is still aborting uploads");
@@ -239,6 +245,67 @@ START_TEST(a_session_that_ends_late_leaves_its_place)
 		tell(WIRE_CLOSE, place);
 		(void)usleep(10000);
 	}
+}
+END_TEST
+
+static _Atomic bool is_asked;
+
+/* A store that keeps an upload waiting until that is allowed. */
+static bool slow_to_put(struct served *r)
+{
+	char body[64];
+
+	(void)request_body(r, body, sizeof(body));
+	if (!strcmp(r->method, "POST"))
+		return answer(r, 200, "", upload_id, strlen(upload_id));
+	if (strcmp(r->method, "PUT") != 0)
+		return answer(r, 404, "", "", 0);
+	atomic_store(&is_asked, true);
+	while (!atomic_load(&may_end))
+		(void)usleep(1000);
+	return answer(r, 200, "ETag: \"x\"\r\n", "", 0);
+}
+
+/* A commit uses what parts and names change: it is alone in its session. */
+START_TEST(nothing_changes_a_session_during_its_commit)
+{
+	const struct wire_head part = { .kind = WIRE_PART, .n = { 0, 0, 1, 10, 1 } },
+			       other = { .kind = WIRE_PART, .n = { 0, 1, 1, 10, 1 } };
+	struct wire_head commit = { .kind = WIRE_COMMIT };
+	int fd;
+
+	fd = start_writing(slow_to_put);
+	ck_assert_msg(!ask(&part, "a", fd).n[0], "%s", text);
+	REQUIRE(!wire_send(sock, &commit, NULL, 0, -1));
+	while (!atomic_load(&is_asked))
+		(void)usleep(1000);
+	ck_assert_uint_eq(ask(&other, "b", fd).n[0], EBUSY);
+	ck_assert_str_eq(text, "the session is being committed");
+	ck_assert_uint_eq(ask_for(WIRE_NAME, 0).n[0], EBUSY);
+	ck_assert_uint_eq(ask_for(WIRE_COMMIT, 0).n[0], EBUSY);
+	atomic_store(&may_end, true);
+	while (ask_for(WIRE_COMMIT, 0).n[0] == EBUSY)
+		(void)usleep(1000);
+	ck_assert_str_eq(text, "stopped"); /* it has been committed */
+}
+END_TEST
+
+/* Nor does it begin before all parts have been stored. */
+START_TEST(a_session_whose_part_is_being_sent_is_not_committed)
+{
+	struct wire_head part = { .kind = WIRE_PART, .n = { 0, 0, 1, 10, 0 } };
+	int fd;
+
+	fd = start_writing(slow_to_put);
+	REQUIRE(!wire_send(sock, &part, "a", 2, fd));
+	while (!atomic_load(&is_asked))
+		(void)usleep(1000);
+	ck_assert_uint_eq(ask_for(WIRE_COMMIT, 0).n[0], EBUSY);
+	ck_assert_str_eq(text, "a part is still being sent");
+	atomic_store(&may_end, true);
+	while (ask_for(WIRE_COMMIT, 0).n[0] == EBUSY)
+		(void)usleep(1000);
+	ck_assert_str_eq(text, "'a' is not complete");
 }
 END_TEST
 
