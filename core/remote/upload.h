@@ -122,7 +122,8 @@ int uploads_part(struct uploads *u, uint64_t file, const char *path, unsigned nu
 enum uploads_names { UPLOADS_COMES_LAST, UPLOADS_REMOVED_FIRST, UPLOADS_REMOVED, UPLOADS_NAMES };
 int uploads_name(struct uploads *u, enum uploads_names which, const char *path, struct ckpt_err *e);
 
-/* Errors: EINVAL: an object is not whole; nothing has changed then. */
+/* Not before all other calls have returned; until this one has, only uploads_stop may be called.
+ * Errors: EINVAL: an object is not whole; nothing has changed then. */
 int uploads_commit(struct uploads *u, struct ckpt_err *e);
 
 /* Ends the requests that are on their way: what waits for them fails with ECANCELED. */

@@ -116,7 +116,7 @@ static int enter(struct writes *w, uint64_t number, bool commits, struct session
 	if (s->committing)
 		return err_set(e, EBUSY, "the session is being committed");
 	if (commits && s->calls)
-		return err_set(e, EBUSY, "a part is still being sent");
+		return err_set(e, EBUSY, "the session is still in use: wait for its answers");
 	s->calls++;
 	s->committing = commits;
 	*ret = s;

@@ -191,7 +191,7 @@ START_TEST(requests_for_what_is_forgotten_end)
 }
 END_TEST
 
-/* ---- a session that ends late ---- */
+/* ---- sessions ---- */
 
 /* Session 0 begins in a store that answers so; a file of 10 bytes, to be sent. */
 static int start_writing(serve_fn *serve_one)
@@ -208,9 +208,11 @@ static int start_writing(serve_fn *serve_one)
 	return openat(dir, "part", O_RDONLY | O_CLOEXEC);
 }
 
-static _Atomic bool may_end;
+static _Atomic bool may_end; /* as the test allows */
 static const char upload_id[] = "<InitiateMultipartUploadResult><UploadId>u</UploadId></"
 				"InitiateMultipartUploadResult>";
+
+/* ---- one that ends late ---- */
 
 /* A store whose uploads cannot be aborted until that is allowed. */
 static bool slow_to_abort(struct served *r)
@@ -232,9 +234,8 @@ START_TEST(a_session_that_ends_late_leaves_its_place)
 {
 	const struct wire_head haste = { .kind = WIRE_END, .n = { 0, 1 } },
 			       part = { .kind = WIRE_PART, .n = { 0, 0, 1, 10, 0 } };
-	int fd;
+	int fd = start_writing(slow_to_abort);
 
-	fd = start_writing(slow_to_abort);
 	ck_assert_msg(!ask(&part, "a", fd).n[0], "%s", text);
 	ck_assert_uint_eq(ask(&haste, "", -1).n[0], 0);
 	ck_assert_str_eq(text, "ckptfs-fetch is still aborting uploads");
@@ -247,6 +248,8 @@ START_TEST(a_session_that_ends_late_leaves_its_place)
 	}
 }
 END_TEST
+
+/* ---- one that is being committed ---- */
 
 static _Atomic bool is_asked;
 
@@ -272,9 +275,8 @@ START_TEST(nothing_changes_a_session_during_its_commit)
 	const struct wire_head part = { .kind = WIRE_PART, .n = { 0, 0, 1, 10, 1 } },
 			       other = { .kind = WIRE_PART, .n = { 0, 1, 1, 10, 1 } };
 	struct wire_head commit = { .kind = WIRE_COMMIT };
-	int fd;
+	int fd = start_writing(slow_to_put);
 
-	fd = start_writing(slow_to_put);
 	ck_assert_msg(!ask(&part, "a", fd).n[0], "%s", text);
 	REQUIRE(!wire_send(sock, &commit, NULL, 0, -1));
 	while (!atomic_load(&is_asked))
@@ -294,14 +296,13 @@ END_TEST
 START_TEST(a_session_whose_part_is_being_sent_is_not_committed)
 {
 	struct wire_head part = { .kind = WIRE_PART, .n = { 0, 0, 1, 10, 0 } };
-	int fd;
+	int fd = start_writing(slow_to_put);
 
-	fd = start_writing(slow_to_put);
 	REQUIRE(!wire_send(sock, &part, "a", 2, fd));
 	while (!atomic_load(&is_asked))
 		(void)usleep(1000);
 	ck_assert_uint_eq(ask_for(WIRE_COMMIT, 0).n[0], EBUSY);
-	ck_assert_str_eq(text, "a part is still being sent");
+	ck_assert_str_eq(text, "the session is still in use: wait for its answers");
 	atomic_store(&may_end, true);
 	while (ask_for(WIRE_COMMIT, 0).n[0] == EBUSY)
 		(void)usleep(1000);
