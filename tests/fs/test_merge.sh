@@ -187,7 +187,7 @@ test_a_patch_changes_each_checkpoint_of_a_run() {
   mv base run/step-1
   aged patch run
   [[ $1 != file:// ]] || patch=file://$PWD/patch/trl.safetensors
-  mount_at m run -o "sandbox=on,overlay=$patch,cache_dir=$PWD/cache"
+  mount_at m run -o "overlay=$patch,cache_dir=$PWD/cache"
   mount_at want-m want
   same_tree m/step-1 want-m || fail "$(cat m/.ckptfs/log)"
 }

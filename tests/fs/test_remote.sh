@@ -414,7 +414,7 @@ test_a_killed_fetcher_is_started_again() {
   local p i n=0 pid
   reach proxy
   put s3 "$(big)/ckpt" killed
-  mount_at m "$address" -o cache_dir=none,sandbox=on
+  mount_at m "$address" -o cache_dir=none
   ask S3_PROXY latency_ms=5 all_bps=100000000 >/dev/null
   (cmp m/tensors/w "$(big)/w.bin" && cmp m/tensors/v "$(big)/v.bin") &
   pid=$!
@@ -515,7 +515,7 @@ test_a_daemon_forgets_secrets() {
   reach
   put s3 "$(zoo)" zoo
   mkdir m
-  https_proxy=http://me:proxy-secret@127.0.0.1:1 ckptfs mount "$address" m -o sandbox=on ${1:+"$1"} &
+  https_proxy=http://me:proxy-secret@127.0.0.1:1 ckptfs mount "$address" m ${1:+"$1"} &
   wait_until is_mounted m
   d=$(daemon_of m)
   cat m/tensors/* >/dev/null
@@ -588,7 +588,7 @@ test_what_options_name_for_a_run_may_be_elsewhere() {
   reach
   publish_s3 bucket/steps/step-1 base
   publish_s3 other/patch patch
-  mount_at m s3://bucket/steps -o cache_dir=none,sandbox=on,overlay=s3://other/patch/trl.safetensors
+  mount_at m s3://bucket/steps -o cache_dir=none,overlay=s3://other/patch/trl.safetensors
   ckptfs export -q next hf want
   diff -r m/step-1/hf want || fail "$(cat m/.ckptfs/log)"
 }
