@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "dir_util.h"
 #include "format/format.h"
+#include "format/torch/torchsave.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
 #include "parse/zip.h"
@@ -1925,6 +1926,71 @@ START_TEST(a_pointer_of_git_lfs_is_said_to_be_one)
 			       names[i]);
 		expect_error(i ? NULL : names[i], EREMOTE, want);
 	}
+}
+END_TEST
+
+/* ---- values beside a name that the checkpoint has already ---- */
+
+static void put_steps(struct buf *fqn, uint8_t *path, size_t n)
+{
+	size_t at = catalog_path_put_head(path, n, false);
+
+	for (size_t i = 0; i < n; i++)
+		buf_str(fqn, i ? ".k" : "k");
+	for (size_t i = 0; i + 1 < n; i++)
+		at += catalog_path_put_step(path + at, 1, false);
+}
+
+static uint32_t steps_beside(const struct blob *file, const char *fqn, const uint8_t *path)
+{
+	struct torchsave t = { 0 };
+	struct ckpt_err e = { 0 };
+	struct catalog_writer *w;
+	struct catalog *c = NULL;
+	const struct catalog_object *o;
+	uint32_t steps;
+	size_t n;
+
+	ck_assert_msg(!torchsave_open(&t, file, &e), "%s", e.msg);
+	REQUIRE(!catalog_writer_new(NULL, "dcp", "/", &w, &e));
+	ck_assert_msg(!torchsave_report_quantiser(&t, "f", 0, fqn, strlen(fqn), path, w, &e), "%s",
+		      e.msg);
+	ck_assert_msg(!catalog_writer_finish(w, &c, &e), "%s", e.msg);
+	o = catalog_objects(c, &n);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_int_eq(strncmp(o[0].fqn, fqn, strlen(fqn)), 0);
+	ck_assert_str_eq(o[0].fqn + strlen(fqn), ".scale");
+	steps = catalog_path_steps(o[0].path);
+	catalog_writer_free(w);
+	catalog_close(c);
+	torchsave_release(&t);
+	return steps;
+}
+
+/* Its path is the tensor's, with a longer last key. One that is unknown, or too deep to be kept, stays
+ * unknown. */
+START_TEST(a_value_beside_a_name_has_its_place)
+{
+	struct mem file;
+	struct blob blob;
+	uint8_t path[200];
+	size_t size;
+	autofree uint8_t *bytes = NULL;
+
+	put_zip("f", QUANTISED "(ctorch\nper_tensor_affine\nG?\xe0      <#10>t\x89NtR", NULL);
+	bytes = get_file(dir_fd, "f", &size);
+	mem_init(&file, bytes, size);
+	blob = mem_blob(&file, true);
+	ck_assert_uint_eq(steps_beside(&blob, "a.b", catalog_path_unknown), 0);
+	ck_assert_uint_eq(steps_beside(&blob, "a.b", catalog_path_flat), 1);
+	for (size_t n = 1; n <= 102; n++) {
+		struct buf fqn = BUF_INIT(1000);
+
+		put_steps(&fqn, path, n);
+		ck_assert_uint_eq(steps_beside(&blob, fqn.data, path), n <= 100 ? n : 0);
+		buf_release(&fqn);
+	}
+	mem_release(&file);
 }
 END_TEST
 
