@@ -62,7 +62,7 @@ static int print_overview(void)
 		(void)printf("  %-28s %s\n", call, c->summary);
 	}
 	(void)printf("  %-28s %s\n\n", "help [COMMAND]",
-		     "this text, or a command's options; 'help recipes' lists recipes");
+		     "Print this text, or a command's options; 'help recipes' lists recipes");
 	(void)printf("A CKPT is a directory or a file: a checkpoint of PyTorch DCP, Megatron, "
 		     "HyperParallel,\n"
 		     "DeepSpeed, FSDP, JAX (Orbax, T5X, Flax), safetensors, torch.save or GGUF; a "
