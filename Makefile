@@ -178,8 +178,8 @@ $(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/r
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) $(DIR_WRAP) -o $@ $(objects) $(CORE_LIBS)
 
 # Where libckpt looks for it.
-$(BUILD)/core/source/remote_link.o: private CPPFLAGS_ += -DCKPTFS_LIBEXECDIR='"$(LIBEXECDIR)"'
-$(BUILD)/core/source/remote_link.o: $(BUILD)/libexecdir
+$(BUILD)/core/source/remote_fetcher.o: private CPPFLAGS_ += -DCKPTFS_LIBEXECDIR='"$(LIBEXECDIR)"'
+$(BUILD)/core/source/remote_fetcher.o: $(BUILD)/libexecdir
 
 # All that MPI changes.
 MPI_OBJECTS := $(call obj,core/comm/comm_mpi.c tests/core/comm/test_comm.c tests/mpi/mpi_comm.c)

@@ -74,7 +74,7 @@ struct call {
 	struct rfile *file;
 	uint64_t off, size;
 	struct rseg *pins[MAX_PINS];
-	/* Of remote_link.c. */
+	/* Of the link; see remote_link_internal.h. */
 	uint64_t until_ns;	/* it may be made again so long; 0: it has not been made */
 	bool done, taken, lost; /* lost: that fetcher has died */
 	struct ckpt_err err;

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls: each is sent to the fetcher that runs, and waits until the receiver has the answer or that fetcher
+ * has died. A fetcher that is silent for long is asked whether it is there, and then ended.
+ */
+#include "source/remote_link_internal.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/err.h"
+
+#include <stdlib.h>
+
+enum {
+	ASK_S = 5, /* of silence, then it is asked whether it is there */
+	RETRY_MS = 60000,
+};
+
+static void time_of(uint64_t ns, struct timespec *ret)
+{
+	*ret = (struct timespec){ .tv_sec = (time_t)(ns / CLOCK_SECOND),
+				  .tv_nsec = (long)(ns % CLOCK_SECOND) };
+}
+
+void link_cond_init(pthread_cond_t *c)
+{
+	pthread_condattr_t attr;
+
+	(void)pthread_condattr_init(&attr);
+	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	(void)pthread_cond_init(c, &attr);
+	(void)pthread_condattr_destroy(&attr);
+}
+
+struct call *link_find_call(struct link *l, uint32_t id)
+{
+	LIST_EACH (c, &l->calls)
+		if (c->head.id == id)
+			return c;
+	return NULL;
+}
+
+/* Sends to the fetcher of that epoch only. EAGAIN: there is no room. */
+static int send_now(struct link *l, uint64_t epoch, struct wire_head *h, const void *text,
+		    size_t len, int fd)
+{
+	SCOPED_LOCK(&l->sending);
+
+	return l->epoch == epoch && l->sock >= 0
+		       ? wire_send_how(l->sock, h, text, len, fd, MSG_DONTWAIT)
+		       : -EPIPE;
+}
+
+/* The same, waiting for room. */
+static int send_to(struct link *l, uint64_t epoch, struct wire_head *h, const void *text,
+		   size_t len, int fd)
+{
+	const struct timespec some = { .tv_nsec = (long)CLOCK_MS };
+	int rc;
+
+	while ((rc = send_now(l, epoch, h, text, len, fd)) == -EAGAIN && !l->down)
+		(void)nanosleep(&some, NULL);
+	return rc;
+}
+
+/* One more slice of waiting; under the lock. */
+static void wait_some(struct link *l, struct call *c, bool *ret_ask)
+{
+	struct timespec t;
+
+	time_of(clock_ns() + ASK_S * CLOCK_SECOND, &t);
+	*ret_ask = false;
+	while (!c->done && !c->lost && !l->down && !*ret_ask)
+		*ret_ask = pthread_cond_timedwait(&c->wake, &l->lock, &t) == ETIMEDOUT;
+}
+
+/* The fetcher has said nothing for long. It is ended, so that another one takes its place; if that
+ * does not help either, the link is of no use. */
+static void end_silence(struct link *l, bool before)
+{
+	struct wire_head h = { .kind = WIRE_END_IT };
+
+	if (before || wire_send_how(l->control, &h, NULL, 0, -1, MSG_DONTWAIT))
+		link_go_down(l, ETIMEDOUT,
+			     "ckptfs-fetch, which reads object stores, does not answer");
+}
+
+static void wait_for(struct link *l, struct call *c)
+{
+	uint64_t began = clock_ns();
+	bool done = false, ask, silent = false;
+
+	while (!done) {
+		uint64_t since;
+
+		{
+			SCOPED_LOCK(&l->lock);
+			wait_some(l, c, &ask);
+			done = c->done || c->lost || l->down;
+		}
+		if (done || !ask)
+			continue;
+		/* Nobody asked before this call; and the receiver may set heard_ns at any time: it is
+		 * read before the clock is. */
+		since = max_u64(l->heard_ns, began);
+		if (clock_ns() - since > LINK_SILENT_S * CLOCK_SECOND) {
+			end_silence(l, silent);
+			silent = true;
+			began = clock_ns();
+		} else
+			(void)send_now(l, c->epoch,
+				       &(struct wire_head){ .kind = WIRE_PING, .id = PING_ID },
+				       NULL, 0, -1);
+	}
+}
+
+/* Waits until a fetcher runs. Under the lock. */
+int link_await_fetcher(struct link *l, uint64_t until_ns, struct ckpt_err *e)
+{
+	struct timespec t;
+	int rc = 0;
+
+	time_of(until_ns, &t);
+	if (!l->down && !l->receives && link_start_receiver(l, e))
+		return -e->code;
+	while (!l->up && !l->down && rc != ETIMEDOUT)
+		rc = pthread_cond_timedwait(&l->change, &l->lock, &t);
+	if (l->down) {
+		*e = l->why;
+		return -e->code;
+	}
+	return l->up ? 0
+		     : err_set(e, l->epoch > 1 ? EIO : ETIMEDOUT, "%s",
+			       l->epoch > 1 ? LINK_ENDED
+					    : "ckptfs-fetch, which reads object stores, does not "
+					      "answer");
+}
+
+static int begin_call(struct link *l, struct call *c, struct ckpt_err *e)
+{
+	SCOPED_LOCK(&l->lock);
+
+	if (link_await_fetcher(l, c->until_ns, e))
+		return -e->code;
+	if (c->epoch && c->epoch != l->epoch) {
+		c->lost = true;
+		return err_set(e, EIO, "%s", LINK_ENDED);
+	}
+	c->epoch = l->epoch;
+	do
+		c->head.id = ++l->last_id;
+	while (!c->head.id || c->head.id >= HELLO_ID || link_find_call(l, c->head.id));
+	LIST_PUSH(&l->calls, c);
+	return 0;
+}
+
+/* The receiver may still be at it. */
+static void end_call(struct link *l, struct call *c)
+{
+	SCOPED_LOCK(&l->lock);
+
+	while (c->taken && !c->done)
+		(void)pthread_cond_wait(&c->wake, &l->lock);
+	if (c->lost)
+		(void)err_set(&c->err, EIO, "%s", LINK_ENDED);
+	else if (!c->done && !c->err.code)
+		c->err = l->why;
+	LIST_REMOVE(&l->calls, c);
+}
+
+int link_call(struct link *l, struct call *c, const void *text, size_t len, struct ckpt_err *e)
+{
+	return link_call_with(l, c, text, len, -1, e);
+}
+
+int link_call_with(struct link *l, struct call *c, const void *text, size_t len, int fd,
+		   struct ckpt_err *e)
+{
+	struct wire_head h;
+	int rc;
+
+	c->fd = -1;
+	if (l->owner != getpid())
+		return err_set(e, EIO,
+			       "it was opened before fork(2): open the checkpoint again in this "
+			       "process");
+	if (!c->until_ns)
+		c->until_ns =
+			clock_ns() + (l->key.retry_ms ? l->key.retry_ms : RETRY_MS) * CLOCK_MS;
+	link_cond_init(&c->wake);
+	rc = begin_call(l, c, e);
+	if (rc) {
+		(void)pthread_cond_destroy(&c->wake);
+		return rc;
+	}
+	h = c->head;
+	rc = send_to(l, c->epoch, &h, text, len, fd);
+	if (rc == -EPIPE || rc == -ECONNRESET) {
+		rc = 0; /* the receiver says what happened */
+	} else if (rc)
+		(void)err_sys(&c->err, -rc, "ask ckptfs-fetch");
+	if (!rc)
+		wait_for(l, c);
+	end_call(l, c);
+	(void)pthread_cond_destroy(&c->wake);
+	if (c->err.code)
+		*e = c->err;
+	return c->err.code ? -e->code : 0;
+}
+
+bool link_again(struct call *c)
+{
+	if (!c->lost || clock_ns() >= c->until_ns)
+		return false;
+	call_release(c);
+	c->text = NULL;
+	c->len = c->cap = 0;
+	c->fd = -1;
+	c->epoch = 0;
+	c->done = c->taken = c->lost = false;
+	c->err = (struct ckpt_err){ 0 };
+	return true;
+}
+
+void call_release(struct call *c)
+{
+	if (c->fd >= 0)
+		(void)close(c->fd);
+	free(c->text);
+}
+
+uint64_t link_epoch(struct link *l)
+{
+	return l->epoch;
+}
+
+void link_tell(struct link *l, uint64_t epoch, struct wire_head *h)
+{
+	if (link_is_up(l))
+		(void)send_to(l, epoch, h, NULL, 0, -1);
+}
+
+void link_hint(struct link *l, uint64_t epoch, struct wire_head *h)
+{
+	if (link_is_up(l))
+		(void)send_now(l, epoch, h, NULL, 0, -1);
+}
+
+bool link_is_up(struct link *l)
+{
+	SCOPED_LOCK(&l->lock);
+
+	return l->up && !l->down && l->owner == getpid();
+}
