@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The model states of a rank: the weights themselves, which names are buffers or other names, and whether
+ * the files are of one save.
+ */
 #include "format/deepspeed/deepspeed_states.h"
 
 #include "base/checked.h"
-#include "base/cleanup.h"
-#include "base/search.h"
 #include "base/text.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- values ---- */
@@ -27,122 +28,6 @@ bool ds_number(const struct pk_value *v, int64_t *ret)
 		return false;
 	*ret = v->i;
 	return true;
-}
-
-/* dict[key], which is probably pair number `at`. */
-static int lookup(struct ds_open *o, const struct pk_value *dict, const struct pk_str *key,
-		  size_t at, const struct pk_value **ret, struct ckpt_err *e)
-{
-	size_t n = pk_dict_len(dict);
-
-	*ret = NULL;
-	if (at < n) {
-		const struct pk_value *k = &dict->n->v[2 * at];
-
-		if (k->type == PK_STR && k->s->len == key->len &&
-		    !memcmp(k->s->data, key->data, key->len)) {
-			*ret = k + 1;
-			return 0;
-		}
-	}
-	if (torch_file_spend(&o->file, n, e))
-		return -e->code;
-	*ret = n ? pk_get_n(dict, key->data, key->len) : NULL;
-	return 0;
-}
-
-/* ---- names and shapes ---- */
-
-static int read_param(struct ds_rank *x, struct ds_open *o, const struct pk_value *pair,
-		      struct ds_param *ret, struct ckpt_err *e)
-{
-	uint64_t shape[CKPT_MAX_DIMS], *copy;
-	size_t n;
-
-	if (pair->type != PK_STR || !pk_numbers(pair + 1, shape, CKPT_MAX_DIMS, &n))
-		return err_set(e, ERR_CORRUPT,
-			       "'%.200s': its names and shapes are not in DeepSpeed's form",
-			       o->f->path);
-	copy = arena_array(&x->d->arena, n + 1, sizeof(*copy));
-	ret->name = ds_name(x->d, pair->s->data, pair->s->len, e);
-	if (!ret->name || !copy)
-		return ret->name ? err_nomem(e) : -e->code;
-	if (n)
-		memcpy(copy, shape, n * sizeof(*copy));
-	ret->shape = copy;
-	ret->n_dims = (uint8_t)n;
-	if (ds_numel(shape, n, &ret->numel, e))
-		return err_wrap(e, "'%.200s': '%.100s'", o->f->path, ret->name->data);
-	digest_add(&x->shapes, ret->name->data, ret->name->len + 1);
-	digest_add(&x->names, ret->name->data, ret->name->len + 1);
-	digest_add(&x->shapes, shape, n * sizeof(*shape));
-	return 0;
-}
-
-static int read_group(struct ds_rank *x, struct ds_open *o, const struct pk_value *dict,
-		      struct ds_group *ret, struct ckpt_err *e)
-{
-	size_t n = pk_dict_len(dict);
-	uint64_t total = 0;
-	int rc = torch_file_spend(&o->file, n + 1, e);
-
-	if (!rc && dict->type != PK_DICT)
-		rc = err_set(e, ERR_CORRUPT, "'%.200s': param_shapes is not in DeepSpeed's form",
-			     o->f->path);
-	ret->params = rc ? NULL : arena_array(&x->d->arena, n + 1, sizeof(*ret->params));
-	if (!rc && !ret->params)
-		rc = err_nomem(e);
-	ret->n = n;
-	digest_add(&x->shapes, &n, sizeof(n));
-	for (size_t i = 0; !rc && i < n; i++) {
-		rc = read_param(x, o, &dict->n->v[2 * i], &ret->params[i], e);
-		if (!rc && (ckd_add(&total, total, ret->params[i].numel) || total >> 62))
-			rc = err_set(e, ERR_CORRUPT, "'%.200s': a group of more than 2^62 elements",
-				     o->f->path);
-	}
-	return rc;
-}
-
-static int mark_group(struct ds_rank *x, const struct ds_group *g, bool frozen, struct ckpt_err *e)
-{
-	for (size_t i = 0; i < g->n; i++) {
-		struct ds_mark *m = ds_mark(x->d, g->params[i].name, e);
-
-		if (!m)
-			return -e->code;
-		m->is_param = true;
-		m->is_frozen = frozen;
-		m->shape = g->params[i].shape;
-		m->n_dims = g->params[i].n_dims;
-		m->stage = x->stage;
-	}
-	return 0;
-}
-
-int ds_read_shapes(struct ds_rank *x, struct ds_open *o, const struct pk_value *v,
-		   struct ckpt_err *e)
-{
-	size_t n = pk_list_len(v);
-	int rc = torch_file_spend(&o->file, n, e);
-
-	if (rc || !v)
-		return rc;
-	x->has_shapes = true;
-	x->undivided = v->type == PK_DICT;
-	x->n_groups = x->undivided ? 1 : n;
-	x->groups = arena_array(&x->d->arena, x->n_groups + 1, sizeof(*x->groups));
-	if (!x->groups)
-		return err_nomem(e);
-	if (!x->undivided && v->type != PK_LIST && v->type != PK_TUPLE)
-		return err_set(e, ERR_CORRUPT, "'%.200s': param_shapes is not in DeepSpeed's form",
-			       o->f->path);
-	for (size_t i = 0; !rc && i < x->n_groups; i++) {
-		rc = read_group(x, o, x->undivided ? v : &v->n->v[i], &x->groups[i], e);
-		if (!rc)
-			rc = mark_group(x, &x->groups[i], false, e);
-		x->n_params += x->groups[i].n;
-	}
-	return rc;
 }
 
 /* ---- model states ---- */
@@ -185,145 +70,6 @@ static int read_buffer_names(struct ds_rank *x, struct ds_open *o, struct ckpt_e
 		if (!m)
 			return -e->code;
 		m->is_buffer = true;
-	}
-	return rc;
-}
-
-/* The storage that a name of `module` points to: names with the same one are one parameter. */
-struct tie {
-	const struct pk_str *storage, *name;
-	const uint64_t *shape;
-	uint64_t offset;
-	size_t order;
-	uint8_t n_dims;
-};
-
-static int compare_ties(const struct tie *a, const struct tie *b)
-{
-	if (a->storage != b->storage)
-		return a->storage->id < b->storage->id ? -1 : 1;
-	if (a->offset != b->offset)
-		return a->offset < b->offset ? -1 : 1;
-	if (a->n_dims != b->n_dims)
-		return a->n_dims < b->n_dims ? -1 : 1;
-	return a->n_dims ? memcmp(a->shape, b->shape, a->n_dims * sizeof(*a->shape)) : 0;
-}
-
-static int by_place(const void *ap, const void *bp)
-{
-	const struct tie *a = ap, *b = bp;
-	int c = compare_ties(a, b);
-
-	return c ? c : (a->order > b->order) - (a->order < b->order);
-}
-
-static int read_tie(struct ds_rank *x, const struct pk_value *pair, size_t order, struct tie *ret,
-		    struct ckpt_err *e)
-{
-	struct torch_tensor t = { 0 };
-	uint64_t *shape;
-
-	if (torch_tensor_read(pair + 1, &t, e)) /* such values are not our concern */
-		return 0;
-	shape = arena_array(&x->d->arena, t.n_dims + 1, sizeof(*shape));
-	ret->storage = ds_name(x->d, t.key, strlen(t.key), e);
-	ret->name = ds_name(x->d, pair->s->data, pair->s->len, e);
-	if (!shape || !ret->storage || !ret->name)
-		return shape ? -e->code : err_nomem(e);
-	if (t.n_dims)
-		memcpy(shape, t.size, t.n_dims * sizeof(*shape));
-	ret->shape = shape;
-	ret->n_dims = (uint8_t)t.n_dims;
-	ret->offset = t.offset;
-	ret->order = order;
-	return 1;
-}
-
-/*
- * Other names of a parameter within one module are in no list. But `module` has all of them, and
- * they point to the same storage; with ZeRO 3 it is empty, but each parameter has its own.
- */
-static int find_ties(struct ds_rank *x, const struct pk_value *module, struct ckpt_err *e)
-{
-	size_t n = pk_len(module), n_known = 0, n_other = 0;
-	autofree struct tie *v = calloc(2 * n + 1, sizeof(*v));
-	struct tie *other = v + n;
-	int rc = v ? 0 : err_nomem(e);
-
-	for (size_t i = 0; rc >= 0 && i < n; i++) {
-		const struct pk_value *pair = &module->n->v[2 * i];
-		const struct ds_mark *m;
-		struct tie t = { 0 };
-
-		if (pair->type != PK_STR || !torch_is_tensor(pair + 1))
-			continue;
-		rc = read_tie(x, pair, i, &t, e);
-		if (rc <= 0)
-			continue;
-		m = ds_mark_of(x->d, t.name);
-		if (m && m->is_param)
-			v[n_known++] = t;
-		else if (!m || !m->is_buffer)
-			other[n_other++] = t;
-	}
-	if (rc < 0 || !n_known)
-		return rc < 0 ? rc : 0;
-	rc = 0;
-	qsort(v, n_known, sizeof(*v), by_place);
-	for (size_t i = 0; !rc && i < n_other; i++) {
-		size_t k = PARTITION_POINT(j, n_known, compare_ties(&v[j], &other[i]) < 0);
-
-		if (k < n_known && !compare_ties(&v[k], &other[i]))
-			rc = ds_add_alias(x->d, other[i].name, v[k].name, e);
-	}
-	return rc;
-}
-
-static int read_frozen_names(struct ds_rank *x, struct ds_open *o, size_t files, struct ckpt_err *e)
-{
-	const struct pk_value *v = ds_get(&o->file.root, "frozen_param_shapes");
-	uint64_t n;
-	int rc = v ? read_group(x, o, v, &x->frozen, e) : 0;
-
-	if (rc || !v)
-		return rc;
-	if (ckd_mul(&n, (uint64_t)x->frozen.n, (uint64_t)files))
-		return err_nomem(e);
-	x->fragments = arena_array(&x->d->arena, n + 1, sizeof(*x->fragments));
-	x->frozen_dtype = arena_array(&x->d->arena, x->frozen.n + 1, sizeof(*x->frozen_dtype));
-	return x->fragments && x->frozen_dtype ? mark_group(x, &x->frozen, true, e) : err_nomem(e);
-}
-
-/*
- * Reads frozen parameters. ZeRO 3: every file has a part of each; otherwise they are whole, and
- * `module` may have them as well.
- */
-static int read_frozen(struct ds_rank *x, struct ds_open *o, size_t file, size_t files,
-		       struct ckpt_err *e)
-{
-	const struct pk_value *v = ds_get(&o->file.root, "frozen_param_fragments"), *found;
-	int rc = 0;
-
-	for (size_t i = 0; !rc && i < x->frozen.n; i++) {
-		const struct ds_param *p = &x->frozen.params[i];
-		struct ds_tensor t = { .name = p->name, .stage = x->stage, .t = x->t };
-		struct ds_piece *piece = &x->fragments[i * files + file];
-		enum ckpt_dtype dtype;
-
-		rc = lookup(o, v, p->name, i, &found, e);
-		if (rc || !found)
-			continue;
-		if (!x->sharded) {
-			rc = ds_tensor_of(x->d, o, found, &t, e);
-			if (!rc)
-				rc = ds_add(x->d, &t, e);
-			continue;
-		}
-		rc = ds_flat_of(x->d, o, found, p->name->data, piece, &dtype, e);
-		if (!file)
-			x->frozen_dtype[i] = dtype;
-		else if (!rc && dtype != x->frozen_dtype[i])
-			piece->numel = 0; /* reported later, as if it were missing */
 	}
 	return rc;
 }
@@ -463,7 +209,7 @@ static int read_first_model(struct ds_rank *x, struct ds_open *o, size_t files, 
 	if (!rc)
 		rc = ds_read_shapes(x, o, ds_get(&o->file.root, "param_shapes"), e);
 	if (!rc)
-		rc = read_frozen_names(x, o, files, e);
+		rc = ds_read_frozen_names(x, o, files, e);
 	weights.stage = x->stage;
 	weights.t = x->t;
 	if (!rc && module && module->type != PK_DICT)
@@ -472,20 +218,8 @@ static int read_first_model(struct ds_rank *x, struct ds_open *o, size_t files, 
 	if (!rc && module)
 		rc = ds_read_weights(x->d, o, &weights, e);
 	if (!rc && module)
-		rc = find_ties(x, module, e);
+		rc = ds_find_ties(x, module, e);
 	return rc || x->mp ? rc : read_rest(x, o, e);
-}
-
-/* Does this file have the same names and shapes as the first? 1: it does not. */
-static int compare_shapes(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
-{
-	struct ds_rank other = { .d = x->d, .mp = x->mp, .stage = x->stage };
-	const struct pk_value *frozen = ds_get(&o->file.root, "frozen_param_shapes");
-	int rc = ds_read_shapes(&other, o, ds_get(&o->file.root, "param_shapes"), e);
-
-	if (!rc && frozen)
-		rc = read_group(&other, o, frozen, &other.frozen, e);
-	return rc ? rc : !!memcmp(&x->shapes, &other.shapes, sizeof(x->shapes));
 }
 
 /* All files must be of the same step. */
@@ -540,7 +274,7 @@ static int read_model(struct ds_rank *x, struct ckpt_err *e)
 		if (!rc && !i)
 			rc = read_first_model(x, &o, n, e);
 		else if (!rc)
-			rc = compare_shapes(x, &o, e);
+			rc = ds_compare_shapes(x, &o, e);
 		if (rc > 0) {
 			refused = true;
 			rc = ds_refuse(x->d,
@@ -551,7 +285,7 @@ static int read_model(struct ds_rank *x, struct ckpt_err *e)
 		if (!rc)
 			rc = read_shared(x, &o, e);
 		if (!rc)
-			rc = read_frozen(x, &o, i, n, e);
+			rc = ds_read_frozen(x, &o, i, n, e);
 		if (!rc && f[i].rank != i && x->sharded && !refused) {
 			refused = true;
 			rc = ds_refuse(x->d,
@@ -561,44 +295,6 @@ static int read_model(struct ds_rank *x, struct ckpt_err *e)
 		rc = ds_close(x->d, &o, rc, e);
 	}
 	return rc ? rc : refused;
-}
-
-/* Joins ZeRO 3's frozen parameters from the parts in all files. */
-static int add_frozen(struct ds_rank *x, struct ckpt_err *e)
-{
-	size_t files;
-	int rc = 0;
-
-	(void)ds_files_of(x->d, DS_MODEL, x->mp, &files);
-	for (size_t i = 0; !rc && x->sharded && i < x->frozen.n; i++) {
-		const struct ds_param *p = &x->frozen.params[i];
-		const struct ds_piece *piece = &x->fragments[i * files];
-		uint64_t each = p->numel / files + (p->numel % files != 0);
-		struct ds_column *c = arena_array(&x->d->arena, 1, sizeof(*c));
-		struct ds_tensor t = { .name = p->name,
-				       .shape = p->shape,
-				       .n_dims = p->n_dims,
-				       .numel = p->numel,
-				       .dtype = x->frozen_dtype[i],
-				       .column = c,
-				       .stage = x->stage,
-				       .t = x->t };
-		bool whole = true;
-
-		if (!c)
-			return err_nomem(e);
-		*c = (struct ds_column){
-			.dtype = t.dtype, .by_parameter = true, .n = (uint32_t)files, .piece = piece
-		};
-		for (size_t r = 0; r < files; r++) /* the last ones are padded */
-			whole &= piece[r].numel == each;
-		if (!whole)
-			rc = ds_refuse(x->d, "parts of frozen parameter '%.100s' are missing",
-				       p->name->data);
-		else if (t.dtype != CKPT_DTYPE_NONE)
-			rc = ds_add(x->d, &t, e);
-	}
-	return rc;
 }
 
 /*
@@ -631,7 +327,7 @@ int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e)
 		rc = check_stage(&x, e);
 	if (rc)
 		return rc < 0 ? rc : 0;
-	rc = add_frozen(&x, e);
+	rc = ds_add_frozen(&x, e);
 	if (rc)
 		return rc;
 	first = d->n_tensors;

@@ -3,7 +3,10 @@
  * deepspeed_states - model and optimizer states of one model-parallel rank. Private to
  * core/format/deepspeed.
  *
- *	deepspeed_states.c	the model states: names, shapes, and the weights themselves
+ *	deepspeed_states.c	the model states: the weights themselves, and what is in their files
+ *	deepspeed_shapes.c	names and shapes of parameters
+ *	deepspeed_ties.c	names that share storage, and so are one parameter
+ *	deepspeed_frozen.c	parameters that are in no optimizer states
  *	deepspeed_zero.c	the optimizer states: the pieces of flat tensors in each rank's file
  *	deepspeed_pair.c	which elements of these pieces belong to which name
  *
@@ -86,9 +89,38 @@ struct ds_rank {
 const struct pk_value *ds_get(const struct pk_value *dict, const char *key);
 /* The value of an integer or an enum. */
 bool ds_number(const struct pk_value *v, int64_t *ret);
+
+/* ---- names and shapes (deepspeed_shapes.c) ---- */
+
 /* Reads param_shapes: a list with a dict for each group, a single dict, or None. */
 int ds_read_shapes(struct ds_rank *x, struct ds_open *o, const struct pk_value *v,
 		   struct ckpt_err *e);
+/* Reads one such dict, whose names and shapes are added to the rank's digests. */
+int ds_read_group(struct ds_rank *x, struct ds_open *o, const struct pk_value *dict,
+		  struct ds_group *ret, struct ckpt_err *e);
+/* Marks its names as parameters. */
+int ds_mark_group(struct ds_rank *x, const struct ds_group *g, bool frozen, struct ckpt_err *e);
+/* Does this file have the same names and shapes as the first? 1: it does not. */
+int ds_compare_shapes(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e);
+
+/* ---- ties (deepspeed_ties.c) ---- */
+
+/* Adds as aliases the names of `module` that have a parameter's storage. Call it when the names of
+ * parameters and buffers are known. */
+int ds_find_ties(struct ds_rank *x, const struct pk_value *module, struct ckpt_err *e);
+
+/* ---- frozen parameters (deepspeed_frozen.c) ---- */
+
+/* From the first of `files` model states files: their names and shapes. */
+int ds_read_frozen_names(struct ds_rank *x, struct ds_open *o, size_t files, struct ckpt_err *e);
+/* From each file: their elements. */
+int ds_read_frozen(struct ds_rank *x, struct ds_open *o, size_t file, size_t files,
+		   struct ckpt_err *e);
+/* After the last: ZeRO 3's, of which every file has a part. */
+int ds_add_frozen(struct ds_rank *x, struct ckpt_err *e);
+
+/* ---- optimizer states (deepspeed_zero.c, deepspeed_pair.c) ---- */
+
 /* Both: 1, the files are inconsistent, which has been recorded. */
 int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e);
 int ds_pair(struct ds_rank *x, struct ckpt_err *e);
