@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a chunk index: its directory is read, and becomes the tables of struct catalog. */
 #include "index/catalog_query.h"
 
 #include "base/arena.h"
@@ -21,40 +22,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct catalog {
-	pthread_mutex_t lock; /* db, map, cover_work, covered */
-	sqlite3 *db;
-	struct catalog_file *file; /* the file that db reads; NULL in memory */
-	sqlite3_blob *map;	   /* handle of the last chunk map read; moved from row to row */
-	uint64_t cover_work;	   /* left of BOXES_MAX_WORK for all tensors together */
-	uint8_t *covered;	   /* by tensor: its map was checked and has no holes */
-	struct arena shapes;
-	char *directory, *metadata_list; /* texts are used in place */
-	char *bytes;			 /* of chunks in the index, or NULL */
-	struct catalog_tensor *tensors;
-	struct catalog_object *objects;
-	struct stored_file *sources;
-	struct catalog_metadata *metadata;
-	const char **encodings;
-	size_t n_rows; /* of the index */
-	size_t n_all;  /* tensors: the shown ones, then those that are hidden */
-	size_t n_tensors, n_objects, n_sources, n_metadata, n_encodings;
-	size_t inline_source; /* + 1; 0: no chunk is in the index */
-	uint64_t inline_xxh64;
-	char seal[DIGEST_HEX];
-};
-
-static int damaged(struct ckpt_err *e, const char *what)
+int catalog_damaged(struct ckpt_err *e, const char *what)
 {
 	return err_set(e, ERR_CORRUPT, "chunk index is damaged: %s", what);
 }
 
 /* ---- values of the file, by the number of their row ---- */
 
-/* Reports why a value could not be opened: `what` if it does not exist or is a number. */
-static int no_value(struct catalog *c, const char *what, struct ckpt_err *e)
+int catalog_no_value(struct catalog *c, const char *what, struct ckpt_err *e)
 {
-	return sqlite3_errcode(c->db) == SQLITE_ERROR ? damaged(e, what)
+	return sqlite3_errcode(c->db) == SQLITE_ERROR ? catalog_damaged(e, what)
 						      : sql_err(c->db, e, "chunk index");
 }
 
@@ -69,12 +46,12 @@ static int read_value(struct catalog *c, const char *table, const char *column, 
 	int rc = 0;
 
 	if (sqlite3_blob_open(c->db, "main", table, column, row, 0, &b))
-		return no_value(c, what, e);
+		return catalog_no_value(c, what, e);
 	len = (size_t)sqlite3_blob_bytes(b);
 	if (c->file)
 		max = min_u64(max, catalog_file_size(c->file));
 	if (len > max)
-		rc = damaged(e, what);
+		rc = catalog_damaged(e, what);
 	else if (!(p = malloc(len ? len : 1)))
 		rc = catalog_no_memory(e);
 	else if (sqlite3_blob_read(b, p, (int)len, 0))
@@ -278,7 +255,7 @@ static int parse_directory(struct catalog *c, size_t len, struct ckpt_err *e)
 		return catalog_no_memory(e);
 	/* All maps together are no longer than the file, so that reading each takes linear time. */
 	return d.bad || d.p != d.end || sum.chunks != chunks || sum.map_bytes > max
-		       ? damaged(e, "its directory")
+		       ? catalog_damaged(e, "its directory")
 		       : 0;
 }
 
@@ -298,7 +275,7 @@ static int read_directory(struct catalog *c, struct ckpt_err *e)
 	seal = digest_of(XXH3_128bits(c->directory, len));
 	digest_hex(&seal, c->seal);
 	if (!bytes_are(want, want_len, c->seal))
-		return damaged(e, "its seal does not match its directory");
+		return catalog_damaged(e, "its seal does not match its directory");
 	return parse_directory(c, len, e);
 }
 
@@ -316,7 +293,7 @@ static int read_inline(struct catalog *c, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	if (len != s->min_size || catalog_hash(c->bytes, len) != c->inline_xxh64)
-		return damaged(e, "its chunks do not match their hash");
+		return catalog_damaged(e, "its chunks do not match their hash");
 	s->bytes = (const uint8_t *)c->bytes;
 	return 0;
 }
@@ -341,7 +318,7 @@ static int parse_metadata(struct catalog *c, size_t len, struct ckpt_err *e)
 			(*m->hash && strlen(m->hash) != 32) ||
 			(i && strcmp(m[-1].name, m->name) >= 0);
 	}
-	return d.bad || d.p != d.end ? damaged(e, "its list of metadata files") : 0;
+	return d.bad || d.p != d.end ? catalog_damaged(e, "its list of metadata files") : 0;
 }
 
 static int read_metadata(struct catalog *c, struct ckpt_err *e)
@@ -355,7 +332,7 @@ static int read_metadata(struct catalog *c, struct ckpt_err *e)
 		return rc;
 	if (len < tail ||
 	    catalog_hash(c->metadata_list, len - tail) != load_le64(c->metadata_list + len - tail))
-		return damaged(e, "its list of metadata files does not match its hash");
+		return catalog_damaged(e, "its list of metadata files does not match its hash");
 	return parse_metadata(c, len - tail, e);
 }
 
@@ -429,282 +406,6 @@ void catalog_close(struct catalog *c)
 	free(c->metadata);
 	free(c->encodings);
 	free(c);
-}
-
-/* ---- chunk maps: our own JSON, and nothing but what put_map in catalog_build.c writes ---- */
-
-static void get_char(struct cursor *d, char want)
-{
-	const uint8_t *p = cursor_take(d, 1);
-
-	d->bad |= !p || *p != (uint8_t)want;
-}
-
-static uint64_t get_decimal(struct cursor *d)
-{
-	const uint8_t *from = d->p;
-	uint64_t v = 0;
-
-	for (; d->p < d->end && *d->p >= '0' && *d->p <= '9'; d->p++)
-		d->bad |= ckd_mul(&v, v, 10) || ckd_add(&v, v, (uint64_t)(*d->p - '0'));
-	d->bad |= d->p == from;
-	return v;
-}
-
-static void get_list(struct cursor *d, uint64_t *v, size_t n)
-{
-	get_char(d, '[');
-	for (size_t i = 0; i < n; i++) {
-		if (i)
-			get_char(d, ',');
-		v[i] = get_decimal(d);
-	}
-	get_char(d, ']');
-}
-
-/* Reads a chunk of a tensor. The hash proves only that the text is complete, not that its numbers
- * are correct. */
-static void get_chunk(const struct catalog *c, const struct catalog_tensor *t, struct cursor *d,
-		      uint64_t *box, struct chunk_loc *loc)
-{
-	size_t n = t->n_dims;
-	uint64_t v[4], end;
-
-	get_char(d, '[');
-	get_list(d, box, n);
-	get_char(d, ',');
-	get_list(d, box + n, n);
-	for (size_t k = 0; k < ARRAY_LEN(v); k++) {
-		get_char(d, ',');
-		v[k] = get_decimal(d);
-	}
-	get_char(d, ']');
-	if (d->bad || !box_inside(n, box, box + n, t->shape) || v[0] >= c->n_sources ||
-	    v[3] >= c->n_encodings || ckd_add(&end, v[1], v[2]) || end > c->sources[v[0]].min_size)
-		d->bad = true;
-	else
-		*loc = (struct chunk_loc){ .file = (uint32_t)v[0],
-					   .offset = v[1],
-					   .length = v[2],
-					   .encoding = (uint32_t)v[3] };
-}
-
-/*
- * A grid always covers its tensor. For other chunks the index only claims so: they are checked when
- * the tensor is first read. The work for all tensors together has the builder's limit, so it
- * suffices for a genuine index, and reading a forged one repeatedly cannot cost more.
- */
-static int check_cover(struct catalog *c, const struct catalog_tensor *t, const uint64_t *boxes,
-		       struct ckpt_err *e)
-{
-	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], before, work;
-	uint8_t *covered = &c->covered[t->row];
-	enum boxes_verdict verdict;
-	size_t pair[2];
-
-	{
-		SCOPED_LOCK(&c->lock);
-		if (*covered)
-			return 0;
-		before = work = c->cover_work;
-	}
-	verdict = boxes_cover(t->n_dims, t->shape, boxes, t->chunks, &work, off, len, pair);
-	SCOPED_LOCK(&c->lock);
-	if (!*covered) /* another thread may have done, and counted, the same work */
-		c->cover_work -= min_u64(c->cover_work, before - work);
-	if (verdict == BOXES_UNKNOWN) /* the builder would have marked the tensor as incomplete */
-		return damaged(e, "chunk map with a hole, or too irregular for one of ours");
-	if (verdict == BOXES_HOLE)
-		return damaged(e, "chunk map with a hole");
-	*covered = 1;
-	return 0;
-}
-
-static int map_from_text(struct catalog *c, const struct catalog_tensor *t, const char *text,
-			 struct chunkmap **ret, struct ckpt_err *e)
-{
-	struct cursor d = cursor_of(text, t->map_bytes);
-	size_t n = t->n_dims, row = n ? 2 * n : 1, count = t->chunks;
-	/* The map's length, given in the directory, bounds count. */
-	autofree uint64_t *boxes = reallocarray(NULL, count ? count : 1, row * sizeof(*boxes));
-	autofree struct chunk_loc *locs = reallocarray(NULL, count ? count : 1, sizeof(*locs));
-	autofree struct chunkmap *m = NULL;
-
-	if (!boxes || !locs)
-		return catalog_no_memory(e);
-	get_char(&d, '[');
-	for (size_t i = 0; i < count && !d.bad; i++) {
-		if (i) {
-			get_char(&d, ',');
-			get_char(&d, '\n');
-		}
-		get_chunk(c, t, &d, boxes + i * 2 * n, &locs[i]);
-	}
-	get_char(&d, ']');
-	if (d.bad || d.p != d.end)
-		return damaged(e, "chunk map");
-	m = chunkmap_new(n, t->shape, boxes, t->chunks);
-	if (!m)
-		return catalog_no_memory(e);
-	if (!m->counts && t->state != TENSOR_INCOMPLETE && check_cover(c, t, boxes, e))
-		return -e->code;
-	if (count)
-		memcpy(m->locs, locs, count * sizeof(*locs));
-	*ret = steal_ptr(&m);
-	return 0;
-}
-
-/* Moves c->map to the map of a tensor. Call with the lock held. */
-static int seek_map(struct catalog *c, const struct catalog_tensor *t, struct ckpt_err *e)
-{
-	int rc =
-		c->map ? sqlite3_blob_reopen(c->map, t->map)
-		       : sqlite3_blob_open(c->db, "main", "chunkmap", "chunks", t->map, 0, &c->map);
-
-	if (rc)
-		rc = no_value(c, "no chunk map", e);
-	else if ((size_t)sqlite3_blob_bytes(c->map) != t->map_bytes)
-		rc = damaged(e, "chunk map of another length");
-	if (rc) {
-		(void)sqlite3_blob_close(c->map);
-		c->map = NULL;
-	}
-	return rc;
-}
-
-int catalog_load_map(struct catalog *c, const struct catalog_tensor *t, struct chunkmap **ret,
-		     struct ckpt_err *e)
-{
-	autofree char *text = malloc(t->map_bytes ? t->map_bytes : 1);
-	int rc;
-
-	if (!text)
-		return catalog_no_memory(e);
-	{
-		SCOPED_LOCK(&c->lock);
-
-		rc = seek_map(c, t, e);
-		if (!rc && sqlite3_blob_read(c->map, text, (int)t->map_bytes, 0))
-			rc = sql_err(c->db, e, "chunk index");
-	}
-	if (rc)
-		return rc;
-	if (catalog_hash(text, t->map_bytes) != t->map_xxh64)
-		return damaged(e, "chunk map does not match its hash");
-	return map_from_text(c, t, text, ret, e);
-}
-
-/* ---- computed tensors ---- */
-
-/* A tensor in its new place: */
-struct moved {
-	struct catalog_tensor t;
-	uint32_t from; /* its number so far; of a computed one, behind those: its number there */
-	bool hidden;
-};
-
-static int by_place(const void *ap, const void *bp)
-{
-	const struct moved *a = ap, *b = bp;
-	int order = text_natural_cmp(a->t.fqn, a->t.fqn_len, b->t.fqn, b->t.fqn_len);
-
-	if (a->hidden != b->hidden)
-		return a->hidden ? 1 : -1;
-	return order ? order : (a->from > b->from) - (a->from < b->from);
-}
-
-/* The path of a tensor that is named like another but for its end: the steps are those of the other
- * while these are part of the name, else it is unknown. */
-static const uint8_t *path_like(const struct catalog_tensor *like, const char *fqn, uint32_t len)
-{
-	uint32_t n = len < like->fqn_len ? len : like->fqn_len, same = 0, last = 0;
-	struct catalog_steps i = catalog_path_begin(like->path, like->fqn, like->fqn_len);
-	struct catalog_step s;
-
-	while (same < n && fqn[same] == like->fqn[same])
-		same++;
-	while (catalog_path_next(&i, &s))
-		last = (uint32_t)(s.text - like->fqn);
-	return last <= same ? like->path : catalog_path_unknown;
-}
-
-static int fill_computed(struct catalog *c, const struct catalog_computed *v, struct moved *ret,
-			 struct ckpt_err *e)
-{
-	const struct catalog_tensor *like = &c->tensors[v->like];
-	char *fqn = arena_dup(&c->shapes, v->fqn, v->fqn_len);
-	uint64_t *shape = arena_array(&c->shapes, v->n_dims + 1, sizeof(*shape)), bytes;
-	bool same = v->n_dims == like->n_dims && dims_equal(v->n_dims, v->shape, like->shape);
-
-	if (!fqn || !shape)
-		return catalog_no_memory(e);
-	if (!box_volume(v->n_dims, v->shape, &bytes) ||
-	    ckd_mul(&bytes, bytes, dtype_info(v->dtype)->size) || bytes > INT64_MAX)
-		return err_set(e, EFBIG, "tensor '%.200s' has more bytes than a file can", fqn);
-	for (size_t d = 0; d < v->n_dims; d++)
-		shape[d] = v->shape[d];
-	ret->t = (struct catalog_tensor){ .fqn = fqn,
-					  .fqn_len = v->fqn_len,
-					  .shape = shape,
-					  .logical = same ? like->logical : shape,
-					  .n_logical = same ? like->n_logical : 0,
-					  .bytes = bytes,
-					  .row = CATALOG_COMPUTED,
-					  .path = path_like(like, fqn, v->fqn_len),
-					  .dtype = (uint8_t)v->dtype,
-					  .n_dims = (uint8_t)v->n_dims,
-					  .chunks = 1 };
-	ret->t.top = catalog_path_top(ret->t.path, v->fqn_len);
-	return 0;
-}
-
-int catalog_compute(struct catalog *c, struct catalog_computed *v, size_t n, const bool *hide,
-		    uint32_t *ret_numbers, struct ckpt_err *e)
-{
-	size_t old = c->n_all, all = old + n, shown = 0;
-	autofree struct moved *m = calloc(all + 1, sizeof(*m));
-	struct catalog_tensor *t;
-
-	if (!m)
-		return catalog_no_memory(e);
-	for (size_t i = 0; i < old; i++)
-		m[i] = (struct moved){ c->tensors[i], (uint32_t)i, i >= c->n_tensors || hide[i] };
-	for (size_t i = 0; i < n; i++) {
-		if (fill_computed(c, &v[i], &m[old + i], e))
-			return -e->code;
-		m[old + i].from = (uint32_t)(old + i);
-		m[old + i].hidden = v[i].hidden;
-		if (v[i].blocks)
-			m[old + i].t.blocks = (uint32_t)(old + v[i].blocks - 1);
-	}
-	qsort(m, all, sizeof(*m), by_place);
-	while (shown < all && !m[shown].hidden)
-		shown++;
-	for (size_t i = 1; i < shown; i++)
-		if (!text_natural_cmp(m[i - 1].t.fqn, m[i - 1].t.fqn_len, m[i].t.fqn,
-				      m[i].t.fqn_len))
-			return err_set(e, EEXIST, "there are two tensors '%.200s'", m[i].t.fqn);
-	t = calloc(all + 1, sizeof(*t));
-	if (!t)
-		return catalog_no_memory(e);
-	for (size_t i = 0; i < all; i++) {
-		t[i] = m[i].t;
-		if (m[i].from < old)
-			ret_numbers[m[i].from] = (uint32_t)i;
-		else
-			v[m[i].from - old].number = (uint32_t)i;
-	}
-	for (size_t i = 0; i < n; i++)
-		v[i].like = ret_numbers[v[i].like];
-	for (size_t i = 0; i < all; i++)
-		if (t[i].blocks)
-			t[i].blocks = t[i].blocks < old ? ret_numbers[t[i].blocks]
-							: v[t[i].blocks - old].number;
-	free(c->tensors);
-	c->tensors = t;
-	c->n_tensors = shown;
-	c->n_all = all;
-	return 0;
 }
 
 /* ---- access ---- */
