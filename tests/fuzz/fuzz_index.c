@@ -11,7 +11,7 @@
  * What is left changes bytes of the file, four for each: place and value. Opened, and every chunk map
  * loaded.
  *
- * Fuzzes: index/catalog_file index/catalog_query index/catalog_path index/catalog_schema
+ * Fuzzes: index/catalog_file index/catalog_query index/catalog_map index/catalog_path index/catalog_schema
  */
 #include "base/buf.h"
 #include "base/bytes.h"
