@@ -129,7 +129,7 @@ WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free
 	posix_memalign asprintf __asprintf_chk ZSTD_createDCtx ZSTD_createCCtx XXH3_createState inflateInit2_ regcomp \
 	seccomp_init seccomp_rule_add seccomp_load \
 	open __open_2 openat fopen opendir fdopendir memfd_create syscall close \
-	read __read_chk pread write pwrite ftruncate fallocate futimens fsync \
+	read __read_chk pread getline __getdelim write pwrite ftruncate fallocate futimens fsync \
 	mkdir mkdirat symlinkat rename renameat renameat2 unlink unlinkat \
 	stat lstat fstat fstatat statx statfs fstatvfs access faccessat readdir readlinkat realpath getcwd \
 	flock fcntl mmap mincore pthread_create \

@@ -143,6 +143,11 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 	X(FAULT_READ, EIO, ssize_t, -1, read, (int fd, void *p, size_t n), (fd, p, n)) \
 	X(FAULT_READ, EIO, ssize_t, -1, __read_chk, (int fd, void *p, size_t n, size_t cap), \
 	  (fd, p, n, cap)) \
+	X(FAULT_READ, EIO, ssize_t, -1, getline, (char **line, size_t *cap, FILE *f), \
+	  (line, cap, f)) \
+	/* what getline() is when compilers optimize */ \
+	X(FAULT_READ, EIO, ssize_t, -1, __getdelim, (char **line, size_t *cap, int end, FILE *f), \
+	  (line, cap, end, f)) \
 	X(FAULT_WRITE, EIO, int, -1, futimens, (int fd, const struct timespec t[2]), (fd, t)) \
 	X(FAULT_OPEN, EMFILE, int, -1, __open_2, (const char *path, int flags), (path, flags)) \
 	X(FAULT_OPEN, EMFILE, FILE *, NULL, fopen, (const char *path, const char *mode), \

@@ -82,7 +82,8 @@ static int for_all(void (*each)(void *arg, const struct entry *entry), void *arg
 		free(entry.path);
 		free(entry.source);
 	}
-	return 0;
+	/* Without memory, getline() need not set what ferror() returns. */
+	return feof(f) ? 0 : err_sys(e, errno, "read '/proc/self/mountinfo'");
 }
 
 /* A number among what the kernel says of a descriptor; 0: it does not say. */

@@ -236,7 +236,7 @@ START_TEST(what_fails_is_an_error)
 	REQUIRE(!mounts_list(&before, &none));
 	(void)close(mount_fuse("ckpt", "d"));
 	there = must_find("d");
-	FAULT_LOOP(FAULT_ALLOC | FAULT_OPEN | FAULT_STAT)
+	FAULT_LOOP(FAULT_ALLOC | FAULT_OPEN | FAULT_STAT | FAULT_READ)
 	{
 		struct mount_found m = { 0 };
 		struct ckpt_err e = { 0 };
@@ -248,7 +248,7 @@ START_TEST(what_fails_is_an_error)
 				      (e.code && *e.msg && (rc < 0 || !path)),
 			      "%s: %d: %s", fault_name(), rc, e.msg);
 	}
-	FAULT_LOOP(FAULT_ALLOC | FAULT_OPEN | FAULT_STAT)
+	FAULT_LOOP(FAULT_ALLOC | FAULT_OPEN | FAULT_STAT | FAULT_READ)
 	{
 		struct ckpt_err e = { 0 };
 		int rc = mounts_remove(&there, 0, &e);
