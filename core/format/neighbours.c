@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "format/format.h"
+#include "format/small_file.h"
 #include "parse/msgpack.h"
 #include "source/source.h"
 
@@ -289,7 +290,7 @@ static void name_other_than_flax(struct place *place, struct look *l)
 static int directory(struct place *place, struct ckpt_err *e)
 {
 	struct name_list dirs CLEANUP(name_list_release) = { 0 };
-	struct ckpt_err ignored;
+	struct ckpt_err why;
 	struct look l;
 
 	if (look_in(place, ".", &dirs, &l, e))
@@ -306,7 +307,13 @@ static int directory(struct place *place, struct ckpt_err *e)
 	}
 	name_list_sort(&dirs);
 	for (size_t i = 0; i < dirs.n && i < MAX_DIRS; i++) {
-		if (look_in(place, dirs.v[i], NULL, &l, &ignored) || l.row >= ARRAY_LEN(entries))
+		if (look_in(place, dirs.v[i], NULL, &l, &why)) {
+			if (!err_is_external(-why.code))
+				continue;
+			*e = why;
+			return -e->code;
+		}
+		if (l.row >= ARRAY_LEN(entries))
 			continue;
 		return err_set(e, code_of(&entries[l.row].is),
 			       "not a checkpoint; '%s' in it is %s%s; %s",
@@ -318,32 +325,36 @@ static int directory(struct place *place, struct ckpt_err *e)
 
 /* ---- files ---- */
 
-static const struct neighbour *contents_of(struct place *place, const char *file)
+static int contents_of(struct place *place, const char *file, const struct neighbour **ret,
+		       struct ckpt_err *e)
 {
-	struct source *s CLEANUP(source_freep) = NULL;
-	struct ckpt_err ignored;
+	struct place_seen seen;
 	char head[MAGIC_CAP];
-	int64_t n = 0;
+	int64_t n = small_file_begin(place, file, head, sizeof(head), &seen, e);
 
-	if (!place_file(place, file, &s, &ignored))
-		n = source_read(s, head, sizeof(head), 0, &ignored);
+	*ret = NULL;
 	for (size_t i = 0; i < ARRAY_LEN(contents); i++)
 		if (contents[i].glob ? text_glob(contents[i].glob, file, strlen(file))
 				     : n >= (int64_t)(contents[i].at + contents[i].len) &&
 					       !memcmp(head + contents[i].at, contents[i].magic,
-						       contents[i].len))
-			return &contents[i].is;
-	return NULL;
+						       contents[i].len)) {
+			*ret = &contents[i].is;
+			break;
+		}
+	return n < 0 ? (int)n : 0;
 }
 
 int neighbour_checkpoint(struct place *place, const char *file, struct ckpt_err *e)
 {
 	struct name_list files CLEANUP(name_list_release) = { 0 };
 	const struct format *format;
-	struct ckpt_err ignored;
+	struct ckpt_err why;
+	int rc = format_probe(place, NULL, &format, &files, &why);
 
-	if (format_probe(place, NULL, &format, &files, &ignored) <= 0)
-		return 0;
+	if (err_is_external(rc))
+		*e = why;
+	if (rc <= 0)
+		return err_is_external(rc) ? rc : 0;
 	return err_set(e, ENOENT,
 		       "'%s' is not a checkpoint, but the directory that it is in is one (%s): "
 		       "name that",
@@ -352,11 +363,13 @@ int neighbour_checkpoint(struct place *place, const char *file, struct ckpt_err 
 
 int neighbour_of(struct place *place, const char *file, struct ckpt_err *e)
 {
-	const struct neighbour *is = file ? contents_of(place, file) : NULL;
+	const struct neighbour *is;
 	struct ckpt_err of_dir;
 
 	if (!file)
 		return directory(place, e);
+	if (contents_of(place, file, &is, e))
+		return -e->code;
 	if (is)
 		return err_set(e, code_of(is), "'%s' is %s%s; %s", FQN_TEXT(file, strlen(file)),
 			       is->what, is->unread, is->todo);
@@ -364,6 +377,10 @@ int neighbour_of(struct place *place, const char *file, struct ckpt_err *e)
 		return -e->code;
 	if (!directory(place, &of_dir) || of_dir.code == ENOENT)
 		return 0;
+	if (err_is_external(-of_dir.code)) {
+		*e = of_dir;
+		return -e->code;
+	}
 	return err_set(e, of_dir.code, "'%s' is not a checkpoint; about its directory: %.280s",
 		       FQN_TEXT(file, strlen(file)), of_dir.msg);
 }

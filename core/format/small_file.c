@@ -56,6 +56,26 @@ int small_file_json(struct place *place, const char *name, size_t max, struct jd
 	return 0;
 }
 
+int64_t small_file_begin(struct place *place, const char *name, void *head, size_t cap,
+			 struct place_seen *ret_seen, struct ckpt_err *e)
+{
+	struct source *file CLEANUP(source_freep) = NULL;
+	struct ckpt_err why = { 0 };
+	int64_t n = place_file(place, name, &file, &why);
+
+	if (!n) {
+		*ret_seen = file->seen;
+		n = source_read(file, head, cap, 0, &why);
+		if (n < 0)
+			(void)err_wrap(&why, "read '%s'", name);
+	}
+	if (n < 0 && err_is_external((int)n)) {
+		*e = why;
+		return n;
+	}
+	return n < 0 ? 0 : n;
+}
+
 int small_file_hash(struct place *place, const char *name, struct digest *ret,
 		    struct place_seen *ret_seen, struct ckpt_err *e)
 {

@@ -17,6 +17,7 @@
 #include "format/format.h"
 #include "format/gguf/gguf_json.h"
 #include "format/gguf/gguf_types.h"
+#include "format/small_file.h"
 #include "index/catalog_build.h"
 #include "parse/gguf.h"
 #include "source/source.h"
@@ -88,16 +89,14 @@ static int list_parts(struct place *place, const char *name, struct name_list *f
 
 /* ---- recognising ---- */
 
-/* Failing to read it is not an error: other formats may apply. */
-static bool begins_so(struct place *place, const char *file)
+/* 1, 0 or an error. */
+static int begins_so(struct place *place, const char *file, struct ckpt_err *e)
 {
 	uint8_t head[8];
-	struct source *s CLEANUP(source_freep) = NULL;
-	struct ckpt_err ignored;
+	struct place_seen seen;
+	int64_t n = small_file_begin(place, file, head, sizeof(head), &seen, e);
 
-	return !place_file(place, file, &s, &ignored) &&
-	       source_read(s, head, sizeof(head), 0, &ignored) == sizeof(head) &&
-	       gguf_is(head, sizeof(head));
+	return n < 0 ? (int)n : n == sizeof(head) && gguf_is(head, sizeof(head));
 }
 
 static int add_file(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
@@ -118,10 +117,10 @@ static bool of_one(const char *a, const char *b)
 static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	struct name_list all CLEANUP(name_list_release) = { 0 };
-	int rc;
+	int rc = !file || is_named_so(file) ? 1 : begins_so(place, file, e);
 
-	if (file && !is_named_so(file) && !begins_so(place, file))
-		return 0;
+	if (rc <= 0)
+		return rc;
 	if (!file) {
 		rc = place_list(place, ".", add_file, &all, e);
 		name_list_sort(&all);

@@ -48,13 +48,15 @@ static bool is_flax_name(const char *file)
 static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	struct orbax_found f CLEANUP(orbax_found_release) = { 0 };
-	struct ckpt_err ignored;
+	struct ckpt_err why;
 	int rc;
 
 	if (file) {
-		rc = is_flax_name(file) ? orbax_is_msgpack(place, file, &ignored) : 0;
+		rc = is_flax_name(file) ? orbax_is_msgpack(place, file, &why) : 0;
+		if (err_is_external(rc))
+			*e = why;
 		if (rc <= 0)
-			return 0;
+			return err_is_external(rc) ? rc : 0;
 		rc = name_list_add(files, file, e);
 		return rc ? rc : 1;
 	}

@@ -118,8 +118,11 @@ int orbax_is_msgpack(struct place *place, const char *file, struct ckpt_err *e)
 	uint8_t head[8];
 	int64_t n = place_file(place, file, &s, e);
 
-	if (!n)
+	if (!n) {
 		n = source_read(s, head, sizeof(head), 0, e);
+		if (n < 0)
+			return err_wrap(e, "read '%s'", file);
+	}
 	return n < 0 ? (int)n : n > 0 && msgpack_begins(head, (size_t)n);
 }
 
@@ -192,6 +195,10 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 
 	if (l->checkpoint && !join(path, l->top, "checkpoint", e))
 		msgpack = orbax_is_msgpack(l->place, path, &why);
+	if (err_is_external(msgpack)) {
+		*e = why;
+		return msgpack;
+	}
 	item.has_msgpack = msgpack > 0;
 	/* Without a store, _METADATA alone is not enough in a subdirectory: there must be arrays. */
 	item.has_dirs = !l->manifest &&
@@ -284,7 +291,7 @@ static int find_flax(struct place *place, const struct look *l, struct orbax_fou
 {
 	static const char whole[] = "flax_model.msgpack";
 	struct name_list *to = &f->msgpack;
-	struct ckpt_err ignored;
+	struct ckpt_err why;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < l->flax.n; i++)
@@ -295,17 +302,28 @@ static int find_flax(struct place *place, const struct look *l, struct orbax_fou
 			for (; !rc && i < l->flax.n; i++)
 				if (is_shard(l->flax.v[i]))
 					rc = name_list_add(to, l->flax.v[i], e);
-	if (!rc && !to->n && l->flax.n > 1 && orbax_is_msgpack(place, l->flax.v[0], &ignored) > 0)
+	if (!rc && !to->n && l->flax.n > 1) {
+		rc = orbax_is_msgpack(place, l->flax.v[0], &why);
+		if (err_is_external(rc)) {
+			*e = why;
+			return rc;
+		}
+		if (rc <= 0)
+			return 0;
 		return err_set(
 			e, ENOTUNIQ,
 			"'%.100s' and '%.100s' are two checkpoints: name one of them instead "
 			"of the directory",
 			l->flax.v[0], l->flax.v[l->flax.n - 1]);
+	}
 	if (!rc && !to->n && l->flax.n == 1)
 		rc = name_list_add(to, l->flax.v[0], e);
 	for (size_t i = 0; !rc && i < to->n; i++) {
-		rc = orbax_is_msgpack(place, to->v[i], i ? e : &ignored);
-		if (rc <= 0 && !i) /* whatever it is, another format may be there */
+		rc = orbax_is_msgpack(place, to->v[i], &why);
+		if (rc < 0 && (i || err_is_external(rc)))
+			*e = why;
+		if (rc <= 0 && !i &&
+		    !err_is_external(rc)) /* whatever it is, another format may be there */
 			return 0;
 		if (!rc)
 			return err_set(

@@ -17,6 +17,7 @@
 #include "base/err.h"
 #include "format/format.h"
 #include "format/safetensors/st_pieces.h"
+#include "format/small_file.h"
 #include "format/st_index.h"
 #include "index/catalog_build.h"
 #include "source/source.h"
@@ -81,26 +82,23 @@ static int refuse_two(const char *index, const struct st_index *x, const struct 
 
 /* ---- recognising ---- */
 
-/* Does the file begin like one? Failing to read it is not an error: other formats may apply. */
-static bool is_safetensors(struct place *place, const char *file)
+/* Does the file begin like one? 1, 0 or an error. */
+static int is_safetensors(struct place *place, const char *file, struct ckpt_err *e)
 {
 	uint8_t head[64];
-	struct source *s CLEANUP(source_freep) = NULL;
-	struct ckpt_err ignored;
-	int64_t n = place_file(place, file, &s, &ignored)
-			    ? -1
-			    : source_read(s, head, sizeof(head), 0, &ignored);
+	struct place_seen seen;
+	int64_t n = small_file_begin(place, file, head, sizeof(head), &seen, e);
 	uint64_t len;
 
 	if (n < 10)
-		return false;
+		return n < 0 ? (int)n : 0;
 	len = load_le64(head);
-	if (len > ST_MAX_HEADER || !range_ok(8, len, s->seen.size))
-		return false;
+	if (len > ST_MAX_HEADER || !range_ok(8, len, seen.size))
+		return 0;
 	for (int64_t i = 8; i < n; i++)
 		if (!head[i] || !strchr(" \t\r\n", head[i]))
 			return head[i] == '{';
-	return false;
+	return 0;
 }
 
 struct listing {
@@ -152,8 +150,9 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 	int rc;
 
 	if (file && !is_index(file)) {
-		if (!is_tensors(file) && !is_safetensors(place, file))
-			return 0;
+		rc = is_tensors(file) ? 1 : is_safetensors(place, file, e);
+		if (rc <= 0)
+			return rc;
 		rc = name_list_add(files, file, e);
 		return rc ? rc : 1;
 	}

@@ -4,10 +4,12 @@
 #include "base/err.h"
 #include "dcp_util.h"
 #include "dir_util.h"
+#include "fault.h"
 #include "format/format.h"
 #include "source/place.h"
 #include "suites.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,6 +224,54 @@ START_TEST(one_file_may_say_in_which_directory_a_checkpoint_is)
 	ck_assert(!is_below(names, 4)); /* two files are here */
 	ck_assert(!is_below(names + 1, 1));
 	ck_assert(!is_below(names, 0));
+}
+END_TEST
+
+/* name: NULL: the directory, in which the file is. */
+static const struct {
+	const char *name, *put, *bytes;
+	size_t len;
+} looked_at[] = {
+	{ "m", "m", "\2\0\0\0\0\0\0\0{}", 10 },
+	{ "m", "m", "GGUF\3\0\0\0", 8 },
+	{ "checkpoint", "checkpoint", "\x81\xa1w\xc0", 4 },
+	{ NULL, "flax_model.msgpack", "\x81\xa1w\xc0", 4 },
+	{ NULL, "a.msgpack", "\x81\xa1w\xc0", 4 },
+	{ "m", "m", "\x89HDF\r\n\x1a\n", 8 }, /* is refused */
+};
+
+/* It is not another format, nor something else that is refused. */
+static void look_while_calls_fail(int i, enum fault_kind kind)
+{
+	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
+	const struct format *want = NULL;
+	struct name_list l = { 0 };
+	struct ckpt_err refused = { 0 };
+	int rc = format_detect(place, looked_at[i].name, &want, &l, &refused);
+
+	name_list_release(&l);
+	ck_assert_msg(rc ? rc == -ENOTSUP : want != NULL, "%s", refused.msg);
+	FAULT_LOOP(kind)
+	{
+		const struct format *f = NULL;
+		struct ckpt_err e = { 0 };
+		int got = format_detect(place, looked_at[i].name, &f, &l, &e);
+
+		(void)fault_off();
+		name_list_release(&l);
+		if (got && err_is_external(got))
+			ck_assert_msg(fault_hit() && e.code == -got && *e.msg, "%s", e.msg);
+		else
+			ck_assert_msg(got == rc && (rc ? !strcmp(e.msg, refused.msg) : f == want),
+				      "%s: %s: %d: %s", looked_at[i].put, fault_name(), got, e.msg);
+	}
+}
+
+START_LOOP_TEST(a_failing_look_is_an_error, (int)(sizeof(looked_at) / sizeof(*looked_at)))
+{
+	put_file(dir_fd, looked_at[_i].put, looked_at[_i].bytes, looked_at[_i].len);
+	look_while_calls_fail(_i, FAULT_ALLOC);
+	look_while_calls_fail(_i, FAULT_READ | FAULT_OPEN);
 }
 END_TEST
 
