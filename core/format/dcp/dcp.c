@@ -82,7 +82,7 @@ static int by_number(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* Has each rank that has written data its metadata? */
+/* Has each rank that has written data its metadata, and only one? Names may have leading zeros. */
 static int check_ranks(const struct listing *l, struct ckpt_err *e)
 {
 	autofree long *ranks = calloc(l->files->n + 1, sizeof(*ranks));
@@ -92,6 +92,12 @@ static int check_ranks(const struct listing *l, struct ckpt_err *e)
 	for (size_t i = 0; i < l->files->n; i++)
 		ranks[i] = rank_of(l->files->v[i]);
 	qsort(ranks, l->files->n, sizeof(*ranks), by_number);
+	for (size_t i = 1; i < l->files->n; i++)
+		if (ranks[i] == ranks[i - 1])
+			return err_set(e, ERR_CORRUPT,
+				       "two metadata files are of rank %ld: one is from another "
+				       "checkpoint",
+				       ranks[i]);
 	for (size_t i = 0; i < l->data.n; i++) {
 		long rank = data_rank_of(l->data.v[i]);
 

@@ -75,6 +75,22 @@ START_LOOP_TEST(a_checkpoint_is_known_by_its_metadata_files, ARRAY_LEN(directori
 }
 END_TEST
 
+START_TEST(two_metadata_files_of_one_rank_are_refused)
+{
+	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
+	struct name_list l = { 0 };
+	const struct format *f = NULL;
+	struct ckpt_err e = { 0 };
+
+	put_file(dir_fd, "__0.metadata", "", 0);
+	put_file(dir_fd, "__1.metadata", "", 0);
+	put_file(dir_fd, "__00.metadata", "", 0);
+	ck_assert_int_eq(format_detect(place, NULL, &f, &l, &e), -ERR_CORRUPT);
+	ck_assert_str_eq(e.msg, "two metadata files are of rank 0: one is from another checkpoint");
+	ck_assert_uint_eq(l.n, 0);
+}
+END_TEST
+
 /* ---- scanning ---- */
 
 static int scan_with(const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e)
