@@ -102,6 +102,7 @@ struct fsdp_tensor {
 	const char *layout; /* for a DTensor */
 	const char *fault;  /* why it cannot be shown, or NULL */
 	uint32_t rank;	    /* the first rank that has it */
+	uint64_t last;	    /* 1 + the number of the last file that has it */
 	struct raw_chunks chunks;
 	struct fsdp_copy *copies;
 	size_t n_copies, cap_copies;

@@ -71,7 +71,10 @@ static const uint8_t *path_of(struct walk *w)
 	return arena_dup(&w->d->arena, cuts, at);
 }
 
-/* Finds or adds the tensor with this name; a new one has no shape yet. */
+/*
+ * Finds or adds the tensor with this name; a new one has no shape yet. ERR_UNSUPPORTED: the file has
+ * two, as {"a.b": t, "a": {"b": t}} has.
+ */
 static int find_tensor(struct walk *w, enum fsdp_what what, struct ckpt_err *e)
 {
 	struct fsdp *d = w->d;
@@ -84,6 +87,10 @@ static int find_tensor(struct walk *w, enum fsdp_what what, struct ckpt_err *e)
 		return err_nomem(e);
 	if (d->by_name[s->id]) {
 		w->t = &d->tensors[d->by_name[s->id] - 1];
+		if (w->t->last == w->file.number + (uint64_t)1)
+			return err_set(e, ERR_UNSUPPORTED,
+				       "rank %u's file has two tensors of that name", w->f->rank);
+		w->t->last = w->file.number + (uint64_t)1;
 		if (w->t->what != what || w->t->kind != w->f->kind)
 			return err_set(e, ERR_CORRUPT,
 				       "it is sharded in some ranks' files and not in others'");
@@ -92,9 +99,12 @@ static int find_tensor(struct walk *w, enum fsdp_what what, struct ckpt_err *e)
 	if (!VEC_ROOM(d->tensors, d->cap_tensors, d->n_tensors + 1))
 		return err_nomem(e);
 	t = &d->tensors[d->n_tensors];
-	*t = (struct fsdp_tensor){
-		.fqn = s, .path = path_of(w), .kind = w->f->kind, .what = what, .rank = w->f->rank
-	};
+	*t = (struct fsdp_tensor){ .fqn = s,
+				   .path = path_of(w),
+				   .kind = w->f->kind,
+				   .what = what,
+				   .rank = w->f->rank,
+				   .last = w->file.number + (uint64_t)1 };
 	if (!t->path)
 		return err_nomem(e);
 	d->by_name[s->id] = (uint32_t)++d->n_tensors;
@@ -362,18 +372,17 @@ static int read_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err
 {
 	enum fsdp_what what = fsdp_what(v);
 	struct ckpt_err why;
-	int rc = find_tensor(w, what, e);
+	int rc = find_tensor(w, what, &why);
 
 	if (!rc && what == FSDP_DTENSOR)
-		rc = add_param(w, e);
-	if (!rc) {
+		rc = add_param(w, &why);
+	if (!rc)
 		rc = what == FSDP_PLAIN ? add_copy(w, v, &why)
 					: fsdp_read_parts(&w->reader, v, &why);
-		if (rc == -ERR_UNSUPPORTED)
-			return add_fault(w, &why);
-		if (rc)
-			*e = why;
-	}
+	if (rc == -ERR_UNSUPPORTED)
+		return add_fault(w, &why);
+	if (rc)
+		*e = why;
 	w->d->sharded |= what == FSDP_SHARDED && w->f->kind == FSDP_MODEL;
 	return rc ? err_wrap(e, "'%.150s': '%s'", w->f->path, FQN_TEXT(w->fqn.data, w->fqn.len))
 		  : 0;
@@ -407,10 +416,16 @@ static int read_step(struct walk *w, const struct pk_value *key, size_t number,
 	char digits[24];
 	int rc;
 
-	if (key && key->type != PK_STR && key->type != PK_INT) /* state dicts have no other keys */
-		return 0;
-	if (key && key->type == PK_STR && strlen(key->s->data) != key->s->len)
-		return 0;
+	/* State dicts have no other keys. */
+	if (key && key->type != PK_INT &&
+	    (key->type != PK_STR || strlen(key->s->data) != key->s->len)) {
+		rc = has_tensor(w, v, FSDP_MAX_DEPTH - w->n_steps, e);
+		return rc <= 0 ? rc
+			       : fsdp_note(w->d,
+					   "tensors in '%.150s' whose keys are neither text nor "
+					   "integers",
+					   w->f->path);
+	}
 	if (w->n_steps)
 		buf_str(&w->fqn, ".");
 	if (key && key->type == PK_STR) {

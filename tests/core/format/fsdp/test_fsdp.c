@@ -756,8 +756,7 @@ START_TEST(odd_flat_parameters_have_no_pieces)
 	for (size_t i = 0; flat[i]; i++) {
 		for (unsigned rank = 0; rank < 2; rank++) {
 			REQUIRE(asprintf(&text,
-					 "{'_flat_param': %s, 'a': t0+0(1), 'b': t1+0(1), 'c\\0d': "
-					 "t0+0(1)}",
+					 "{'_flat_param': %s, 'a': t0+0(1), 'b': t1+0(1)}",
 					 flat[i]) > 0);
 			put("model", 2, rank, text, 0);
 			free(text);
@@ -918,6 +917,47 @@ START_TEST(objects_are_rank_0s_and_extra_states_all_ranks)
 	}
 	expect("5.0[1] 0\nw[1] 0\nobject 5.1\nobject extra_state.rank_0\n"
 	       "object extra_state.rank_1\nobject o\n");
+}
+END_TEST
+
+/* One of them would be taken for a copy of the other, or be left out. */
+START_TEST(two_tensors_of_one_name_are_not_shown)
+{
+	static const char *const values[][2] = {
+		{ "t0+0(2)", "t1+0(2)" },
+		{ DTENSOR("t0+0(2)", "(2,)", SPEC(MESH("I[0](1)"), "(" SHARD(0) ",)")),
+		  DTENSOR("t1+0(2)", "(2,)", SPEC(MESH("I[0](1)"), "(" SHARD(0) ",)")) },
+		{ "t0+0(2)", DTENSOR("t1+0(2)", "(2,)", SPEC(MESH("I[0](1)"), "(" SHARD(0) ",)")) },
+	};
+	char *text;
+
+	for (size_t i = 0; i < ARRAY_LEN(values); i++) {
+		REQUIRE(asprintf(&text, "{'a.b': %s, 'w': t0+0(1), 'a': {'b': %s}}", values[i][0],
+				 values[i][1]) > 0);
+		put("model", 1, 0, text, 0);
+		free(text);
+		expect_error("object 'a.b': rank 0's file has two tensors of that name");
+	}
+	for (unsigned rank = 0; rank < 2; rank++)
+		put("model", 2, rank, "{5: t0+0(1), '5': t1+0(1)}", 0);
+	unlinkat(dir_fd, "model_world_size_1_rank_0.pt", 0);
+	expect_error("object '5': rank 0's file has two tensors of that name");
+}
+END_TEST
+
+START_TEST(tensors_with_other_keys_are_not_left_out_silently)
+{
+	static const char *const keys[] = { "(1, 2)", "T", "1.5", "'x\\0y'" };
+	char *text;
+
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		REQUIRE(asprintf(&text, "{'w': t0+0(1), 'd': {%s: [t0+0(1)], 'v': t0+1(1)}}",
+				 keys[i]) > 0);
+		put("model", 1, 0, text, 0);
+		free(text);
+		expect("d.v[1] 1\nw[1] 0\n! not everything is shown: tensors in "
+		       "'model_world_size_1_rank_0.pt' whose keys are neither text nor integers");
+	}
 }
 END_TEST
 
