@@ -190,7 +190,7 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 	char path[PATH_MAX], numbered[32];
 	struct orbax_item item = { .has_store = l->manifest, .has_tree = l->tree };
 	unsigned left = MAX_ARRAY_DIRS;
-	struct ckpt_err why;
+	struct ckpt_err why = { 0 };
 	int rc = 0, msgpack = 0;
 
 	if (l->checkpoint && !join(path, l->top, "checkpoint", e))

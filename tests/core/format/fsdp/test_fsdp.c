@@ -755,8 +755,7 @@ START_TEST(odd_flat_parameters_have_no_pieces)
 
 	for (size_t i = 0; flat[i]; i++) {
 		for (unsigned rank = 0; rank < 2; rank++) {
-			REQUIRE(asprintf(&text,
-					 "{'_flat_param': %s, 'a': t0+0(1), 'b': t1+0(1)}",
+			REQUIRE(asprintf(&text, "{'_flat_param': %s, 'a': t0+0(1), 'b': t1+0(1)}",
 					 flat[i]) > 0);
 			put("model", 2, rank, text, 0);
 			free(text);
