@@ -17,6 +17,7 @@
  */
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "format/megatron/megatron.h"
 #include "format/zarr/zarr_array.h"
 #include "format/zarr/zarr_dir.h"
@@ -78,7 +79,30 @@ static int add_tensor(struct place *place, const char *dir, const char *path, co
 	return rc > 0 ? zarr_add_array(&d.s, &name, &a, true, s->w, &s->chunks, e) : rc;
 }
 
-/* ---- objects ---- */
+/* ---- directories without .zarray ---- */
+
+/* A tensor that has chunks and no .zarray is listed with what is wrong. */
+static int add_lost(const char *key, struct catalog_writer *w, struct ckpt_err *e)
+{
+	const struct object_item o = { .fqn = key,
+				       .fqn_len = strlen(key),
+				       .path = catalog_path_flat,
+				       .loc.file = CATALOG_NO_FILE,
+				       .fault = "its .zarray is missing, but it has chunks" };
+
+	return catalog_add_object(w, &o, e);
+}
+
+/* KEY.sync/ is what zarr's ProcessSynchronizer leaves: a lock for each chunk. */
+static bool has_chunks(const char *key, const struct name_list *l)
+{
+	if (text_glob("*.sync", key, strlen(key)))
+		return false;
+	for (size_t i = 0; i < l->n; i++)
+		if (*l->v[i] != '.' && !l->v[i][strspn(l->v[i], ".0123456789")])
+			return true;
+	return false;
+}
 
 /* Adds the parts of an object: KEY/shard_O_S.pt is KEY/shard_O_S. */
 static int add_objects(struct place *place, const char *dir, const char *key,
@@ -86,6 +110,9 @@ static int add_objects(struct place *place, const char *dir, const char *key,
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
 	int rc = list_dir(place, dir, &l, e);
+
+	if (!rc && has_chunks(key, &l))
+		rc = add_lost(key, w, e);
 
 	for (size_t i = 0; !rc && i < l.n; i++) {
 		size_t n = strlen(l.v[i]);

@@ -290,6 +290,34 @@ START_LOOP_TEST(an_array_of_what_is_not_supported_is_listed, ARRAY_LEN(unsupport
 }
 END_TEST
 
+START_TEST(chunks_without_zarray_are_a_fault)
+{
+	static const char *const names[] = { "w/0", "w/1.0", "w/0/x" };
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct ckpt_totals t;
+	struct ckpt_object o;
+
+	put_text("common.pt", "common");
+	(void)mkdirat(dir_fd, "w.sync", 0700);
+	put_text("w.sync/0", "lock");
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		(void)mkdirat(dir_fd, "w", 0700);
+		if (strchr(names[i] + 2, '/'))
+			(void)mkdirat(dir_fd, "w/0", 0700);
+		put_text(names[i], "0123456789abcdef");
+		ck_assert_msg(!open_with(":memory:", &c, &e), "%s", e.msg);
+		ckpt_totals(c, &t);
+		ck_assert_uint_eq(t.objects, 2);
+		ckpt_object(c, 1, &o);
+		ck_assert_str_eq(o.fqn, "w");
+		ck_assert_str_eq(o.fault, "its .zarray is missing, but it has chunks");
+		ckpt_close(c);
+		ck_assert_int_eq(unlinkat(dir_fd, names[i], 0), 0);
+	}
+}
+END_TEST
+
 /* ---- names ---- */
 
 START_TEST(other_names_are_no_chunks)
