@@ -10,7 +10,6 @@
 #include "base/err.h"
 #include "base/json_out.h"
 #include "base/progress.h"
-#include "base/text.h"
 #include <ckptfs/ckpt_values.h>
 
 #include <errno.h>
@@ -19,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE_MAX_BYTES = 64 << 20, SHOW_INCOMPLETE = 3 };
+enum { LINE_MAX_BYTES = 64 << 20 };
 
 struct report {
 	struct ckpt *run;
@@ -202,47 +201,14 @@ static int refuse(const struct options *o, struct ckpt_err *e)
 		    : 0;
 }
 
-/* The incomplete checkpoints, for a sentence. */
-struct left_out {
-	uint64_t n;
-	struct buf names; /* of the first SHOW_INCOMPLETE */
-};
-
-static void left_out_release(struct left_out *l)
-{
-	buf_release(&l->names);
-}
-
-static int add_incomplete(void *arg, const struct ckpt_run_entry *x)
-{
-	struct left_out *l = arg;
-	char shown[200];
-
-	if (x->complete)
-		return 0;
-	if (l->n < SHOW_INCOMPLETE)
-		buf_printf(&l->names, "%s'%s'", l->n ? ", " : "",
-			   text_show(x->name, strlen(x->name), shown, sizeof(shown)));
-	l->n++;
-	return 0;
-}
-
-static void warn_of_incomplete(const struct ckpt_series *s, const struct left_out *l)
-{
-	bool named = l->names.len && !l->names.err;
-
-	(void)fprintf(stderr,
-		      "ckptfs: warning: %" PRIu64 " incomplete checkpoint%s left out%s%s%s\n",
-		      s->incomplete, s->incomplete == 1 ? " is" : "s are", named ? ": " : "",
-		      named ? l->names.data : "", named && l->n > SHOW_INCOMPLETE ? ", ..." : "");
-}
-
-static int verdict(const struct options *o, const struct ckpt_series *s, const struct left_out *l)
+static int verdict(const struct options *o, const struct ckpt_series *s)
 {
 	struct ckpt_err e = { 0 };
 
 	if (s->incomplete && !o->quiet)
-		warn_of_incomplete(s, l);
+		(void)fprintf(stderr,
+			      "ckptfs: warning: %" PRIu64 " incomplete checkpoint%s left out\n",
+			      s->incomplete, s->incomplete == 1 ? " is" : "s are");
 	if (s->failed)
 		(void)err_set(&e, EIO, "stat: %" PRIu64 " row%s of a tensor that cannot be read",
 			      s->failed, s->failed == 1 ? " is" : "s are");
@@ -254,7 +220,6 @@ static int verdict(const struct options *o, const struct ckpt_series *s, const s
 int stat_series(struct ckpt *run, const struct options *o)
 {
 	struct buf out CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
-	struct left_out l CLEANUP(left_out_release) = { .names = BUF_INIT(LINE_MAX_BYTES) };
 	struct report r = { .run = run, .o = o, .out = &out, .json.to = &out };
 	struct ckpt_series s = { .globs = o->args + 1,
 				 .model = o->model,
@@ -276,9 +241,6 @@ int stat_series(struct ckpt *run, const struct options *o)
 		buf_str(&out, "name,checkpoint,dtype,elements,nan,inf,zero,rms,norm,max_abs,"
 			      "changed,changed_share,relative,fault\r\n");
 	}
-	/* Before they are opened, which may find that others are damaged. */
-	if (ckpt_run_each(run, add_incomplete, &l, &e) < 0)
-		return cmd_fail(&e);
 	progress_start(&r.progress, "stat", 0, !o->quiet);
 	rc = ckpt_series(run, &s, &e);
 	progress_end(&r.progress);
@@ -288,5 +250,5 @@ int stat_series(struct ckpt *run, const struct options *o)
 		json_close(&r.json);
 		json_close(&r.json);
 	}
-	return cmd_print(&out) ? STATUS_TROUBLE : cmd_finish(verdict(o, &s, &l));
+	return cmd_print(&out) ? STATUS_TROUBLE : cmd_finish(verdict(o, &s));
 }

@@ -273,11 +273,7 @@ test_a_run_with_gaps() {
   grep -q '^step-10  .* unreadable: ' out
   grep -q '^step-12 ' out
   grep -qx 'ckptfs: stat: 1 row is of a tensor that cannot be read' err
-  grep -qx "ckptfs: warning: 1 incomplete checkpoint is left out: 'step-13'" err
-  mkdir run/step-{14,15,16}
-  for n in 14 15 16; do cp run/step-12/*.distcp run/step-$n; done
-  status_of 2 ckptfs stat run w
-  grep -qx "ckptfs: warning: 4 incomplete checkpoints are left out: 'step-13', 'step-14', 'step-15', ..." err
+  grep -qx 'ckptfs: warning: 1 incomplete checkpoint is left out' err
 }
 
 run_suite "$@"
