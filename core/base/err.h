@@ -43,6 +43,15 @@ static inline bool err_is_external(int rc)
 {
 	return err_is_shortage(rc) || err_is_io(rc);
 }
+/* After a look at what may be there: passes on an error that is external, and lets others be an answer,
+ * which is 0. */
+static inline int err_if_external(int rc, const struct ckpt_err *why, struct ckpt_err *e)
+{
+	if (!err_is_external(rc))
+		return 0;
+	*e = *why;
+	return rc;
+}
 /* Put "context: " in front of the message that *e holds; returns -e->code. */
 int err_wrap(struct ckpt_err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -355,10 +355,8 @@ static int find_inner(struct finder *f, const struct assets_ask *ask, bool *sett
 	if (!dir)
 		return err_nomem(e);
 	rc = place_sub(ask->place, inner, &place, &why);
-	if (err_is_external(rc))
-		*e = why;
 	if (rc)
-		return err_is_external(rc) ? rc : 0;
+		return err_if_external(rc, &why, e);
 	f->dir = dir;
 	f->inner = "huggingface/";
 	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++) {

@@ -203,10 +203,8 @@ static int enter_inner(struct ckpt *c, struct ckpt_err *e)
 			return go_into(c, name, place, e) ? -e->code : 1;
 		name_list_release(&c->engine->metadata);
 		place_free(place);
-		if (err_is_external(rc)) {
-			*e = why;
+		if (err_if_external(rc, &why, e))
 			return rc;
-		}
 	}
 	return 0;
 }

@@ -124,10 +124,8 @@ static int look_into(const struct ckpt_run *r, const char *name, const char *inn
 	if (rc > 0)
 		rc = sign(place, &files, l, &why) ? -why.code : 1;
 	place_free(place);
-	if (err_is_external(rc)) {
-		*e = why;
+	if (err_if_external(rc, &why, e))
 		return rc;
-	}
 	if (rc > 0)
 		l->what = LOOK_COMPLETE;
 	if (rc < 0) {

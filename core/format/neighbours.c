@@ -308,10 +308,9 @@ static int directory(struct place *place, struct ckpt_err *e)
 	name_list_sort(&dirs);
 	for (size_t i = 0; i < dirs.n && i < MAX_DIRS; i++) {
 		if (look_in(place, dirs.v[i], NULL, &l, &why)) {
-			if (!err_is_external(-why.code))
-				continue;
-			*e = why;
-			return -e->code;
+			if (err_if_external(-why.code, &why, e))
+				return -e->code;
+			continue;
 		}
 		if (l.row >= ARRAY_LEN(entries))
 			continue;
@@ -351,10 +350,8 @@ int neighbour_checkpoint(struct place *place, const char *file, struct ckpt_err 
 	struct ckpt_err why;
 	int rc = format_probe(place, NULL, &format, &files, &why);
 
-	if (err_is_external(rc))
-		*e = why;
 	if (rc <= 0)
-		return err_is_external(rc) ? rc : 0;
+		return err_if_external(rc, &why, e);
 	return err_set(e, ENOENT,
 		       "'%s' is not a checkpoint, but the directory that it is in is one (%s): "
 		       "name that",
@@ -377,10 +374,8 @@ int neighbour_of(struct place *place, const char *file, struct ckpt_err *e)
 		return -e->code;
 	if (!directory(place, &of_dir) || of_dir.code == ENOENT)
 		return 0;
-	if (err_is_external(-of_dir.code)) {
-		*e = of_dir;
+	if (err_if_external(-of_dir.code, &of_dir, e))
 		return -e->code;
-	}
 	return err_set(e, of_dir.code, "'%s' is not a checkpoint; about its directory: %.280s",
 		       FQN_TEXT(file, strlen(file)), of_dir.msg);
 }

@@ -69,11 +69,7 @@ int64_t small_file_begin(struct place *place, const char *name, void *head, size
 		if (n < 0)
 			(void)err_wrap(&why, "read '%s'", name);
 	}
-	if (n < 0 && err_is_external((int)n)) {
-		*e = why;
-		return n;
-	}
-	return n < 0 ? 0 : n;
+	return n < 0 ? err_if_external((int)n, &why, e) : n;
 }
 
 int small_file_hash(struct place *place, const char *name, struct digest *ret,

@@ -87,7 +87,7 @@ int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn
 	if (rc) {
 		torchsave_release(&t);
 		/* Reading reports damage. But what is listed must not depend on when it was. */
-		return err_is_external(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
+		return err_if_external(rc, &why, e);
 	}
 	rc = look(arg, q, &t, file, e);
 	torchsave_release(&t);
@@ -112,7 +112,7 @@ static int report_quantiser(void *arg, const struct dcp_inside *q, struct torchs
 
 	(void)file;
 	/* A damaged item is reported when it is read. */
-	return err_is_external(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
+	return err_if_external(rc, &why, e);
 }
 
 int dcp_report_quantiser(struct dcp_looks *l, const struct dcp_records *r,
@@ -169,7 +169,7 @@ static int sample(void *arg, const struct dcp_inside *q, struct torchsave *t, st
 	int rc = torch_file_view(&f, &root, &v, &why);
 
 	if (rc) /* it is made of others, or damaged, which reading reports */
-		return err_is_external(rc) ? err_set(e, -rc, "%s", why.msg) : 0;
+		return err_if_external(rc, &why, e);
 	/* Elements may be equal and bytes not. */
 	if (v.layout.strided || v.layout.swap || v.layout.neg || v.layout.conj)
 		return 0;

@@ -94,10 +94,8 @@ static int is_our_metadata(struct place *place, struct ckpt_err *e)
 	size_t len;
 	int rc = place_file(place, global_name, &file, &why);
 
-	if (err_is_external(rc))
-		return err_set(e, -rc, "%s", why.msg);
 	if (rc)
-		return 0;
+		return err_if_external(rc, &why, e);
 	n = source_read(file, head, sizeof(head), 0, e);
 	if (n < 0)
 		return err_wrap(e, "read '%s'", global_name);

@@ -104,16 +104,15 @@ static bool has_chunks(const char *key, const struct name_list *l)
 	return false;
 }
 
-/* Adds the parts of an object: KEY/shard_O_S.pt is KEY/shard_O_S. */
-static int add_objects(struct place *place, const char *dir, const char *key,
-		       struct catalog_writer *w, struct ckpt_err *e)
+/* Adds what is in such a directory: parts of an object, of which KEY/shard_O_S.pt is KEY/shard_O_S. */
+static int add_others(struct place *place, const char *dir, const char *key,
+		      struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
 	int rc = list_dir(place, dir, &l, e);
 
 	if (!rc && has_chunks(key, &l))
 		rc = add_lost(key, w, e);
-
 	for (size_t i = 0; !rc && i < l.n; i++) {
 		size_t n = strlen(l.v[i]);
 		char path[PATH_MAX], name[PATH_MAX];
@@ -211,7 +210,7 @@ static int scan_dir(struct place *place, const char *name, struct scan *s, struc
 		rc = place_look(place, path, &seen, e);
 	if (rc < 0)
 		return rc;
-	return rc ? add_tensor(place, dir, path, key, s, e) : add_objects(place, dir, key, s->w, e);
+	return rc ? add_tensor(place, dir, path, key, s, e) : add_others(place, dir, key, s->w, e);
 }
 
 static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,

@@ -53,10 +53,8 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 
 	if (file) {
 		rc = is_flax_name(file) ? orbax_is_msgpack(place, file, &why) : 0;
-		if (err_is_external(rc))
-			*e = why;
 		if (rc <= 0)
-			return err_is_external(rc) ? rc : 0;
+			return err_if_external(rc, &why, e);
 		rc = name_list_add(files, file, e);
 		return rc ? rc : 1;
 	}

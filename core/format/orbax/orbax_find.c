@@ -195,10 +195,8 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 
 	if (l->checkpoint && !join(path, l->top, "checkpoint", e))
 		msgpack = orbax_is_msgpack(l->place, path, &why);
-	if (err_is_external(msgpack)) {
-		*e = why;
+	if (err_if_external(msgpack, &why, e))
 		return msgpack;
-	}
 	item.has_msgpack = msgpack > 0;
 	/* Without a store, _METADATA alone is not enough in a subdirectory: there must be arrays. */
 	item.has_dirs = !l->manifest &&
@@ -304,12 +302,8 @@ static int find_flax(struct place *place, const struct look *l, struct orbax_fou
 					rc = name_list_add(to, l->flax.v[i], e);
 	if (!rc && !to->n && l->flax.n > 1) {
 		rc = orbax_is_msgpack(place, l->flax.v[0], &why);
-		if (err_is_external(rc)) {
-			*e = why;
-			return rc;
-		}
 		if (rc <= 0)
-			return 0;
+			return err_if_external(rc, &why, e);
 		return err_set(
 			e, ENOTUNIQ,
 			"'%.100s' and '%.100s' are two checkpoints: name one of them instead "
@@ -319,12 +313,9 @@ static int find_flax(struct place *place, const struct look *l, struct orbax_fou
 	if (!rc && !to->n && l->flax.n == 1)
 		rc = name_list_add(to, l->flax.v[0], e);
 	for (size_t i = 0; !rc && i < to->n; i++) {
-		rc = orbax_is_msgpack(place, to->v[i], &why);
-		if (rc < 0 && (i || err_is_external(rc)))
-			*e = why;
-		if (rc <= 0 && !i &&
-		    !err_is_external(rc)) /* whatever it is, another format may be there */
-			return 0;
+		rc = orbax_is_msgpack(place, to->v[i], i ? e : &why);
+		if (rc <= 0 && !i) /* whatever it is, another format may be there */
+			return err_if_external(rc, &why, e);
 		if (!rc)
 			return err_set(
 				e, ERR_CORRUPT,
