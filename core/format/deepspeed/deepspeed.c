@@ -76,6 +76,24 @@ int ds_add_alias(struct ds *d, const struct pk_str *name, const struct pk_str *o
 	return 0;
 }
 
+static uint64_t key_order(const struct ds_tensor *t)
+{
+	return t->key ? (uint64_t)t->key->id + 1 : 0;
+}
+
+int ds_by_name(const void *ap, const void *bp)
+{
+	const struct ds_tensor *a = *(const struct ds_tensor *const *)ap;
+	const struct ds_tensor *b = *(const struct ds_tensor *const *)bp;
+	const uint64_t x[] = { key_order(a), a->name->id, a->stage, a->t };
+	const uint64_t y[] = { key_order(b), b->name->id, b->stage, b->t };
+
+	for (size_t i = 0; i < ARRAY_LEN(x); i++)
+		if (x[i] != y[i])
+			return x[i] < y[i] ? -1 : 1;
+	return a < b ? -1 : a > b; /* keep the order in which they were found */
+}
+
 /* ---- files ---- */
 
 static int by_number(const void *ap, const void *bp)
@@ -141,10 +159,7 @@ static int count_ranks(struct ds *d, uint32_t *ret, struct ckpt_err *e)
 	return 0;
 }
 
-/* ---- experts ---- */
-
-/* Are there two files with the same numbers? Names may have leading zeros, or leave a number out. */
-static int check_twice(const struct ds_file *f, size_t n, struct ckpt_err *e)
+int ds_check_twice(const struct ds_file *f, size_t n, struct ckpt_err *e)
 {
 	for (size_t i = 1; i < n; i++)
 		if (f[i].layer == f[i - 1].layer && f[i].mp == f[i - 1].mp &&
@@ -154,83 +169,6 @@ static int check_twice(const struct ds_file *f, size_t n, struct ckpt_err *e)
 				       "another checkpoint",
 				       f[i - 1].path, f[i].path);
 	return 0;
-}
-
-/*
- * Has each layer the experts that the model states record? A tag that is used again keeps the files of
- * those that are no more.
- */
-static int check_experts(const struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
-{
-	uint32_t next = 0;
-
-	for (size_t i = 0; i < n; i++) {
-		bool last = i + 1 == n || f[i + 1].layer != f[i].layer || f[i + 1].mp != f[i].mp;
-		uint64_t count = f[i].layer < d->n_experts ? d->experts[f[i].layer] : 0;
-
-		if (f[i].mp >= d->tp || !count)
-			continue;
-		if (f[i].rank >= count)
-			return err_set(e, ERR_CORRUPT,
-				       "'%.200s' is of another save: the model states say that its "
-				       "layer has %llu expert%s",
-				       f[i].path, (unsigned long long)count, text_s(count));
-		if (f[i].rank != next || (last && next + 1 != count))
-			return err_set(
-				e, ENOENT,
-				"the file of expert %u of layer %u is missing, though '%.200s' "
-				"is there",
-				f[i].rank != next ? next : next + 1, f[i].layer, f[i].path);
-		next = last ? 0 : next + 1;
-	}
-	return 0;
-}
-
-/* Their names are complete, with the expert's number among all experts. */
-static int read_experts(struct ds *d, struct ckpt_err *e)
-{
-	size_t n;
-	struct ds_file *f = ds_files_of(d, DS_EXPERT, UINT32_MAX, &n);
-	int rc = check_twice(f, n, e);
-
-	if (!rc)
-		rc = check_experts(d, f, n, e);
-	for (size_t i = 0; !rc && i < n; i++) {
-		struct ds_weights w = { .prefix = "",
-					.stage = f[i].mp / d->tp,
-					.t = f[i].mp % d->tp };
-		struct ds_open o;
-
-		rc = ds_open(d, &f[i], &o, e);
-		w.dict = &o.file.root;
-		if (!rc)
-			rc = ds_read_weights(d, &o, &w, e);
-		rc = ds_close(d, &o, rc, e);
-	}
-	return rc;
-}
-
-/* Reads experts' optimizer states without ZeRO, which torch.optim numbers. */
-static int read_expert_states(struct ds *d, struct ckpt_err *e)
-{
-	size_t n;
-	struct ds_file *f = ds_files_of(d, DS_EXPP, UINT32_MAX, &n);
-	int rc = 0;
-
-	for (size_t i = 0; !rc && i < n; i++) {
-		char rank[64];
-		const char *const steps[] = { "optimizer", rank, NULL };
-		const struct pk_value *v;
-		struct ds_open o;
-
-		(void)snprintf(rank, sizeof(rank), "expp_rank_%u_mp_rank_%02u", f[i].rank, f[i].mp);
-		rc = ds_open(d, &f[i], &o, e);
-		v = rc ? NULL : pk_get(&o.file.root, "optimizer");
-		if (v && v->type == PK_DICT)
-			rc = torchsave_report_at(&o.file.t, f[i].path, v, steps, d->w, e);
-		rc = ds_close(d, &o, rc, e);
-	}
-	return rc;
 }
 
 /* ---- layers of a pipeline ---- */
@@ -397,7 +335,7 @@ static int read_layers(struct ds *d, struct ckpt_err *e)
 	struct ds_file *f = ds_files_of(d, DS_LAYER, UINT32_MAX, &n);
 	autofree struct layer *layers = calloc(n + 1, sizeof(*layers));
 	autofree struct tied *tied = NULL;
-	int rc = layers ? check_twice(f, n, e) : err_nomem(e);
+	int rc = layers ? ds_check_twice(f, n, e) : err_nomem(e);
 
 	if (!rc)
 		rc = check_slices(d, f, n, e);
@@ -469,9 +407,7 @@ static int read_all(struct ds *d, struct ckpt_err *e)
 	for (uint32_t mp = 0; !rc && mp < ranks; mp++)
 		rc = ds_read_rank(d, mp, e);
 	if (!rc)
-		rc = read_experts(d, e);
-	if (!rc)
-		rc = read_expert_states(d, e);
+		rc = ds_read_experts(d, e);
 	if (!rc)
 		rc = read_layers(d, e);
 	if (!rc && d->universal)

@@ -158,6 +158,8 @@ const struct ds_mark *ds_mark_of(const struct ds *d, const struct pk_str *name);
 int ds_add(struct ds *d, const struct ds_tensor *t, struct ckpt_err *e);
 int ds_add_alias(struct ds *d, const struct pk_str *name, const struct pk_str *of,
 		 struct ckpt_err *e);
+/* For qsort of pointers: by key (weights first), name, stage, slice; then as they were added. */
+int ds_by_name(const void *ap, const void *bp);
 /* The number of elements; fails if it exceeds 2^62. */
 int ds_numel(const uint64_t *shape, size_t n, uint64_t *ret, struct ckpt_err *e);
 
@@ -189,14 +191,17 @@ struct ds_weights {
 int ds_read_weights(struct ds *d, struct ds_open *o, const struct ds_weights *x,
 		    struct ckpt_err *e);
 
-/* ---- reading (deepspeed_states.h, deepspeed_universal.c) ---- */
+/* ---- reading (deepspeed_states.h, deepspeed_experts.c, deepspeed_universal.c) ---- */
 
 /* Reads the model and optimizer states of model-parallel rank mp. */
 int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e);
+int ds_read_experts(struct ds *d, struct ckpt_err *e);
 int ds_read_universal(struct ds *d, struct ckpt_err *e);
 
 /* The files of a kind that belong to a model-parallel rank; UINT32_MAX: all files of the kind. */
 struct ds_file *ds_files_of(const struct ds *d, enum ds_kind kind, uint32_t mp, size_t *ret_n);
+/* Fails if two of these files have the same numbers: names may have leading zeros, or leave one out. */
+int ds_check_twice(const struct ds_file *f, size_t n, struct ckpt_err *e);
 
 /* ---- joining (deepspeed_join.c) ---- */
 

@@ -275,24 +275,6 @@ static int report_group(struct reporter *r, const struct ds_tensor *const *v, si
 
 /* ---- entry point ---- */
 
-static uint64_t key_order(const struct ds_tensor *t)
-{
-	return t->key ? (uint64_t)t->key->id + 1 : 0;
-}
-
-static int by_name(const void *ap, const void *bp)
-{
-	const struct ds_tensor *a = *(const struct ds_tensor *const *)ap;
-	const struct ds_tensor *b = *(const struct ds_tensor *const *)bp;
-	const uint64_t x[] = { key_order(a), a->name->id, a->stage, a->t };
-	const uint64_t y[] = { key_order(b), b->name->id, b->stage, b->t };
-
-	for (size_t i = 0; i < ARRAY_LEN(x); i++)
-		if (x[i] != y[i])
-			return x[i] < y[i] ? -1 : 1;
-	return a < b ? -1 : a > b; /* keep the order in which they were found */
-}
-
 static int by_target(const void *ap, const void *bp)
 {
 	const struct ds_alias *a = ap, *b = bp;
@@ -365,7 +347,7 @@ int ds_report(struct ds *d, struct ckpt_err *e)
 	for (size_t i = 0; !rc && i < d->n_tensors; i++)
 		v[i] = &d->tensors[i];
 	if (!rc) {
-		qsort(v, d->n_tensors, sizeof(struct ds_tensor *), by_name);
+		qsort(v, d->n_tensors, sizeof(struct ds_tensor *), ds_by_name);
 		if (d->n_aliases)
 			qsort(d->aliases, d->n_aliases, sizeof(*d->aliases), by_target);
 		n = drop_equal(v, d->n_tensors);

@@ -954,6 +954,25 @@ START_TEST(a_layer_and_an_expert_have_one_file)
 }
 END_TEST
 
+/* With two files of one expert, another would be missing. */
+START_TEST(an_expert_has_weights_of_its_own)
+{
+	put(MODEL, "{'module': {'w': t0+0(2)}}", 0);
+	put("layer_0_expert_0_mp_rank_00_model_states.pt", "{'e.0.x': t0+0(2)}", 0);
+	put("layer_0_expert_1_mp_rank_00_model_states.pt", "{'e.1.x': t0+2(2)}", 0);
+	put("layer_1_expert_0_mp_rank_00_model_states.pt", "{'f.0.x': t0+4(2)}", 0);
+	put("layer_1_expert_1_mp_rank_00_model_states.pt", "{'f.1.x': t0+6(2)}", 0);
+	expect("", "e.0.x[2] 0 1\ne.1.x[2] 2 3\nf.0.x[2] 4 5\nf.1.x[2] 6 7\nw[2] 0 1\n");
+	put("layer_1_expert_1_mp_rank_00_model_states.pt", "{'z': t0+0(2), 'e.1.x': t0+2(2)}", 0);
+	expect_error("", "'layer_0_expert_1_mp_rank_00_model_states.pt' and "
+			 "'layer_1_expert_1_mp_rank_00_model_states.pt' both hold 'e.1.x': one of "
+			 "them has another expert's file in its place; restore it");
+	put("layer_1_expert_1_mp_rank_00_model_states.pt", "{'f.0.x': t0+6(2)}", 0);
+	expect_error("", "'layer_1_expert_0_mp_rank_00_model_states.pt' and "
+			 "'layer_1_expert_1_mp_rank_00_model_states.pt' both hold 'f.0.x'");
+}
+END_TEST
+
 /* A tag that is used again keeps the files that the newer save does not write. */
 START_TEST(files_of_an_older_save_are_not_part_of_it)
 {
