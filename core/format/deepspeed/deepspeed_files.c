@@ -255,21 +255,19 @@ static int look_for_one(struct place *place, struct name_list *files, struct ckp
 
 	for (size_t i = 0; rc >= 0 && i < s.dirs.n && found < 2; i++) {
 		struct name_list here CLEANUP(name_list_release) = { 0 };
-		struct ckpt_err ignored;
+		struct ckpt_err why = { 0 };
 		char prefix[PATH_MAX];
 
 		if (snprintf(prefix, sizeof(prefix), "%s/", s.dirs.v[i]) >= (int)sizeof(prefix))
 			continue;
-		rc = look_into(place, prefix, &here, &ignored);
-		if (rc == -ENOMEM)
-			*e = ignored;
-		else if (rc > 0 && !found++) {
+		rc = look_into(place, prefix, &here, &why);
+		if (rc > 0 && !found++) {
 			struct name_list other = *files;
 
 			*files = here;
 			here = other;
 		}
-		rc = rc == -ENOMEM ? rc : 0;
+		rc = err_if_external(rc, &why, e);
 	}
 	name_list_release(&s.dirs);
 	if (rc < 0 || found == 1)

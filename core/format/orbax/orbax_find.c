@@ -83,10 +83,14 @@ static int note(void *arg, const char *name, enum place_kind kind, struct ckpt_e
 	if (kind == PLACE_UNKNOWN || kind == PLACE_LINK) {
 		char path[PATH_MAX];
 		struct place_seen seen;
-		struct ckpt_err ignored;
+		struct ckpt_err why = { 0 };
+		int rc = join(path, l->top, name, &why);
 
-		if (!join(path, l->top, name, &ignored) &&
-		    place_look(l->place, path, &seen, &ignored) > 0)
+		if (!rc)
+			rc = place_look(l->place, path, &seen, &why);
+		if (err_if_external(rc, &why, e))
+			return rc;
+		if (rc > 0)
 			kind = seen.kind;
 	}
 	if (kind == PLACE_DIR && format_is_unfinished(name))
@@ -138,49 +142,83 @@ static bool is_step_name(const char *name)
 	return digits && (digits == n || name[n - 1 - digits] == '_');
 }
 
-static bool is_array(struct place *place, const char *top, const char *dir)
+/* Returns 1 or 0, as the three below do. */
+static int is_array(struct place *place, const char *top, const char *dir, struct ckpt_err *e)
 {
 	static const char *const names[] = { ".zarray", "zarr.json" };
 	char path[PATH_MAX];
 	struct place_seen seen;
-	struct ckpt_err ignored;
+	struct ckpt_err why = { 0 };
 
-	for (size_t k = 0; k < ARRAY_LEN(names); k++)
-		if (snprintf(path, sizeof(path), "%s%s/%s", top, dir, names[k]) < PATH_MAX &&
-		    place_look(place, path, &seen, &ignored) > 0)
-			return true;
-	return false;
+	for (size_t k = 0; k < ARRAY_LEN(names); k++) {
+		int rc;
+
+		if (snprintf(path, sizeof(path), "%s%s/%s", top, dir, names[k]) >= PATH_MAX)
+			continue;
+		rc = place_look(place, path, &seen, &why);
+		if (rc > 0 || err_if_external(rc, &why, e))
+			return rc;
+	}
+	return 0;
 }
 
 /* In a run there may be an array of something else. */
-static bool has_steps(const struct look *l)
+static int has_steps(const struct look *l, struct ckpt_err *e)
 {
-	for (size_t i = 0; i < l->dirs.n && i < MAX_ARRAY_DIRS; i++)
-		if (is_step_name(l->dirs.v[i]) && !is_array(l->place, l->top, l->dirs.v[i]))
-			return true;
-	return false;
+	for (size_t i = 0; i < l->dirs.n && i < MAX_ARRAY_DIRS; i++) {
+		int rc = 1;
+
+		if (is_step_name(l->dirs.v[i]))
+			rc = is_array(l->place, l->top, l->dirs.v[i], e);
+		if (rc <= 0)
+			return rc < 0 ? rc : 1;
+	}
+	return 0;
 }
 
-/* Are there arrays below DIR/ or ""? A name with slashes is a directory in a directory. Failing to
- * read one is not an error: what is found is read with all its errors. */
-static bool has_arrays(struct place *place, const char *top, const struct name_list *dirs,
-		       unsigned depth, unsigned *left)
+/*
+ * Are there arrays below DIR/ or ""? A name with slashes is a directory in a directory. What cannot be
+ * listed for a reason of its own is none: what is found is read with all its errors.
+ */
+static int has_arrays(struct place *place, const char *top, const struct name_list *dirs,
+		      unsigned depth, unsigned *left, struct ckpt_err *e)
 {
 	char path[PATH_MAX];
-	struct ckpt_err ignored;
+	int rc = 0;
 
-	for (size_t i = 0; i < dirs->n && *left; i++, --*left)
-		if (is_array(place, top, dirs->v[i]))
-			return true;
-	for (size_t i = 0; depth && i < dirs->n && *left; i++) {
+	for (size_t i = 0; !rc && i < dirs->n && *left; i++, --*left)
+		rc = is_array(place, top, dirs->v[i], e);
+	for (size_t i = 0; !rc && depth && i < dirs->n && *left; i++) {
 		struct look l CLEANUP(look_release) = { 0 };
+		struct ckpt_err why = { 0 };
 
-		if (snprintf(path, sizeof(path), "%s%s/", top, dirs->v[i]) < PATH_MAX &&
-		    !look_at(place, path, &l, &ignored) &&
-		    has_arrays(place, path, &l.dirs, depth - 1, left))
-			return true;
+		if (snprintf(path, sizeof(path), "%s%s/", top, dirs->v[i]) >= PATH_MAX)
+			continue;
+		rc = look_at(place, path, &l, &why);
+		rc = rc ? err_if_external(rc, &why, e)
+			: has_arrays(place, path, &l.dirs, depth - 1, left, e);
 	}
-	return false;
+	return rc;
+}
+
+/* Are there arrays in directories of an item that has no store? */
+static int find_dirs(const struct look *l, const struct orbax_item *item, bool dirs_count,
+		     struct ckpt_err *e)
+{
+	unsigned left = MAX_ARRAY_DIRS;
+
+	if (item->has_store)
+		return 0;
+	if (item->has_msgpack || (l->zarr && dirs_count) || (l->tree && !*l->top))
+		return 1;
+	/* _METADATA alone is not enough in a subdirectory: there must be arrays. */
+	if (!l->tree) {
+		int rc = dirs_count ? has_steps(l, e) : 1;
+
+		if (rc)
+			return rc < 0 ? rc : 0;
+	}
+	return has_arrays(l->place, l->top, &l->dirs, l->tree ? MAX_DEPTH : 0, &left, e);
 }
 
 /* Is the directory an item? Its files are listed; and of arrays in directories, those. */
@@ -189,20 +227,18 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 {
 	char path[PATH_MAX], numbered[32];
 	struct orbax_item item = { .has_store = l->manifest, .has_tree = l->tree };
-	unsigned left = MAX_ARRAY_DIRS;
 	struct ckpt_err why = { 0 };
-	int rc = 0, msgpack = 0;
+	int rc, msgpack = 0;
 
 	if (l->checkpoint && !join(path, l->top, "checkpoint", e))
 		msgpack = orbax_is_msgpack(l->place, path, &why);
 	if (err_if_external(msgpack, &why, e))
 		return msgpack;
 	item.has_msgpack = msgpack > 0;
-	/* Without a store, _METADATA alone is not enough in a subdirectory: there must be arrays. */
-	item.has_dirs = !l->manifest &&
-			(item.has_msgpack || (l->zarr && dirs_count) || (l->tree && !*l->top) ||
-			 ((l->tree || (dirs_count && !has_steps(l))) &&
-			  has_arrays(l->place, l->top, &l->dirs, l->tree ? MAX_DEPTH : 0, &left)));
+	rc = find_dirs(l, &item, dirs_count, e);
+	if (rc < 0)
+		return rc;
+	item.has_dirs = rc;
 	(void)snprintf(numbered, sizeof(numbered), "manifest.%016llx",
 		       (unsigned long long)l->numbered);
 	const struct {
@@ -225,6 +261,7 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 		*e = why;
 		return msgpack;
 	}
+	rc = 0;
 	for (size_t i = 0; !rc && i < ARRAY_LEN(files); i++) {
 		if (!files[i].is_there)
 			continue;
@@ -264,7 +301,7 @@ static int find_items(struct place *place, const struct look *step, struct orbax
 		if (snprintf(top, sizeof(top), "%s/", step->dirs.v[i]) >= (int)sizeof(top))
 			continue;
 		rc = look_at(place, top, &l, &why);
-		if (rc < 0 && !step->step && rc != -ENOMEM && rc != -EMFILE && rc != -ENFILE) {
+		if (rc < 0 && !step->step && !err_is_external(rc)) {
 			rc = 0; /* not ours to open, or a link that leads elsewhere */
 			continue;
 		}

@@ -227,17 +227,21 @@ START_TEST(one_file_may_say_in_which_directory_a_checkpoint_is)
 }
 END_TEST
 
-/* name: NULL: the directory, in which the file is. */
+/* name: NULL: the directory, in which the file is, beside those named. */
 static const struct {
 	const char *name, *put, *bytes;
 	size_t len;
+	const char *beside;
 } looked_at[] = {
-	{ "m", "m", "\2\0\0\0\0\0\0\0{}", 10 },
-	{ "m", "m", "GGUF\3\0\0\0", 8 },
-	{ "checkpoint", "checkpoint", "\x81\xa1w\xc0", 4 },
-	{ NULL, "flax_model.msgpack", "\x81\xa1w\xc0", 4 },
-	{ NULL, "a.msgpack", "\x81\xa1w\xc0", 4 },
-	{ "m", "m", "\x89HDF\r\n\x1a\n", 8 }, /* is refused */
+	{ "m", "m", "\2\0\0\0\0\0\0\0{}", 10, NULL },
+	{ "m", "m", "GGUF\3\0\0\0", 8, NULL },
+	{ "checkpoint", "checkpoint", "\x81\xa1w\xc0", 4, NULL },
+	{ NULL, "flax_model.msgpack", "\x81\xa1w\xc0", 4, NULL },
+	{ NULL, "a.msgpack", "\x81\xa1w\xc0", 4, NULL },
+	{ "m", "m", "\x89HDF\r\n\x1a\n", 8, NULL }, /* is refused */
+	{ NULL, "w/.zarray", "{}", 2, NULL },
+	{ NULL, "item/w/.zarray", "{}", 2, "item/_METADATA" },
+	{ NULL, "step/mp_rank_00_model_states.pt", "", 0, NULL },
 };
 
 /* It is not another format, nor something else that is refused. */
@@ -269,9 +273,12 @@ static void look_while_calls_fail(int i, enum fault_kind kind)
 
 START_LOOP_TEST(a_failing_look_is_an_error, (int)(sizeof(looked_at) / sizeof(*looked_at)))
 {
+	put_files(looked_at[_i].put); /* with its directories */
+	if (looked_at[_i].beside)
+		put_files(looked_at[_i].beside);
 	put_file(dir_fd, looked_at[_i].put, looked_at[_i].bytes, looked_at[_i].len);
 	look_while_calls_fail(_i, FAULT_ALLOC);
-	look_while_calls_fail(_i, FAULT_READ | FAULT_OPEN);
+	look_while_calls_fail(_i, FAULT_READ | FAULT_OPEN | FAULT_STAT);
 }
 END_TEST
 
