@@ -433,12 +433,14 @@ static bool is_whole(const struct join *j, const struct dcp_entry *entry)
 struct sampling {
 	const struct dcp_join_opts *o;
 	struct digest digest; /* zero: unknown */
+	uint32_t encoding;    /* whose digests can be compared */
 };
 
 static int sample(void *arg, const struct dcp_inside *q, struct ckpt_err *e)
 {
 	struct sampling *x = arg;
 
+	x->encoding = q->loc->encoding;
 	return x->o->sample(x->o->arg, q, &x->digest, e);
 }
 
@@ -450,7 +452,8 @@ static int same_values(struct join *j, const struct named *name, struct ckpt_err
 {
 	const uint64_t zero[CKPT_MAX_DIMS] = { 0 };
 	const struct digest unknown = { 0 };
-	struct digest first = unknown;
+	struct sampling known[4]; /* the first of each encoding */
+	size_t n_known = 0;
 
 	for (size_t i = 0; i < j->n_entries; i++)
 		if (!is_whole(j, &j->r->entries[j->entries[i]]))
@@ -460,17 +463,20 @@ static int same_values(struct join *j, const struct named *name, struct ckpt_err
 		struct dcp_inside q = { .fqn = name->fqn,
 					.fqn_len = name->len,
 					.fqn_path = name->path };
-		struct sampling x = { j->o, unknown };
+		struct sampling x = { .o = j->o };
 		int rc = at_item(j, &q, entry->n_dims, zero, entry->rank, sample, &x, e);
+		size_t k = 0;
 
 		if (rc)
 			return rc;
 		if (!memcmp(&x.digest, &unknown, sizeof(unknown)))
 			continue;
-		if (!memcmp(&first, &unknown, sizeof(unknown)))
-			first = x.digest;
-		if (memcmp(&x.digest, &first, sizeof(first)) != 0)
+		while (k < n_known && known[k].encoding != x.encoding)
+			k++;
+		if (k < n_known && memcmp(&x.digest, &known[k].digest, sizeof(unknown)) != 0)
 			return 0;
+		if (k == n_known && k < ARRAY_LEN(known))
+			known[n_known++] = x;
 	}
 	return 1;
 }

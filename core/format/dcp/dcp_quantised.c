@@ -8,6 +8,7 @@
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "format/dcp/dcp_records.h"
 #include "format/torch/torch_file.h"
@@ -59,6 +60,32 @@ static int is_taken_beside(const struct dcp_records *r, const struct dcp_inside 
 	return is_taken(r, name, q->fqn_len + strlen(word));
 }
 
+/* 1: the item's file, opened. 0: there is none, or nothing is left for looking. */
+static int open_file(struct dcp_looks *l, const struct dcp_inside *q, struct catalog_writer *w,
+		     struct source **ret, struct ckpt_err *e)
+{
+	struct place_seen seen;
+	struct ckpt_err why;
+	int rc;
+
+	if (!l->left)
+		return 0;
+	rc = place_look(l->place, q->path, &seen, &why);
+	if (!rc) /* reading the tensor reports it; the file may arrive later */
+		return catalog_add_metadata(w, q->path, NULL, NULL, e);
+	rc = place_file(l->place, q->path, ret, &why);
+	if (rc) /* so is this; but what is listed must not depend on when it was */
+		return err_if_external(rc, &why, e);
+	return range_ok(q->loc->offset, q->loc->length, source_blob(*ret).size);
+}
+
+/* The index has something of the file. Nothing, if it has changed meanwhile. */
+static int keep_file(const struct dcp_inside *q, struct source *file, struct catalog_writer *w,
+		     struct ckpt_err *e)
+{
+	return source_is_same(file) ? catalog_add_metadata(w, q->path, &file->seen, NULL, e) : 0;
+}
+
 int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn *look, void *arg,
 		    struct catalog_writer *w, struct ckpt_err *e)
 {
@@ -66,34 +93,27 @@ int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn
 	struct torchsave t = { 0 };
 	struct item item = { .at = q->loc->offset };
 	struct blob blob = { read_item, &item, q->loc->length };
-	struct place_seen seen;
 	struct ckpt_err why;
 	uint32_t plain;
 	int kept, rc = catalog_add_encoding(w, "dcp", &plain, e);
 
-	if (rc || q->loc->encoding != plain || !l->left)
+	if (rc || q->loc->encoding != plain)
 		return rc;
-	rc = place_look(l->place, q->path, &seen, &why);
-	if (!rc) /* reading the tensor reports it; the file may arrive later */
-		return catalog_add_metadata(w, q->path, NULL, NULL, e);
-	rc = place_file(l->place, q->path, &file, &why);
-	if (!rc) {
-		item.file = source_blob(file);
-		if (!range_ok(item.at, blob.size, item.file.size))
-			return 0;
-		rc = torchsave_open(&t, &blob, &why);
-		l->left -= min_u64(l->left, LOOK + item.read - min_u64(item.read, LOOK_READS));
-	}
+	rc = open_file(l, q, w, &file, e);
+	if (rc <= 0)
+		return rc;
+	item.file = source_blob(file);
+	rc = torchsave_open(&t, &blob, &why);
+	l->left -= min_u64(l->left, LOOK + item.read - min_u64(item.read, LOOK_READS));
 	if (rc) {
 		torchsave_release(&t);
-		/* Reading reports damage. But what is listed must not depend on when it was. */
 		return err_if_external(rc, &why, e);
 	}
 	rc = look(arg, q, &t, file, e);
 	torchsave_release(&t);
-	if (rc < 0 || !source_is_same(file))
+	if (rc < 0)
 		return rc;
-	kept = catalog_add_metadata(w, q->path, &file->seen, NULL, e); /* the index has of it */
+	kept = keep_file(q, file, w, e);
 	return kept ? kept : rc;
 }
 
@@ -177,8 +197,36 @@ static int sample(void *arg, const struct dcp_inside *q, struct torchsave *t, st
 	return torch_file_sample(&f, &v, arg, e);
 }
 
+/*
+ * What is compressed is not decompressed for that: the ranks of one save compress alike, so that copies
+ * are stored alike, and other values nearly always have another size or end.
+ */
+static int sample_stored(struct dcp_looks *l, const struct dcp_inside *q, struct catalog_writer *w,
+			 struct digest *ret, struct ckpt_err *e)
+{
+	struct source *file CLEANUP(source_freep) = NULL;
+	struct digest sum = { 0 };
+	int rc = open_file(l, q, w, &file, e);
+
+	if (rc <= 0)
+		return rc;
+	l->left -= min_u64(l->left, LOOK);
+	digest_add(&sum, &q->loc->length, sizeof(q->loc->length));
+	rc = torch_sample_ends(file, q->loc->offset, q->loc->length, &sum, e);
+	if (rc)
+		return rc;
+	*ret = sum;
+	return keep_file(q, file, w, e);
+}
+
 int dcp_sample(struct dcp_looks *l, const struct dcp_inside *q, struct catalog_writer *w,
 	       struct digest *ret, struct ckpt_err *e)
 {
-	return dcp_look_inside(l, q, sample, ret, w, e);
+	uint32_t plain;
+	int rc = catalog_add_encoding(w, "dcp", &plain, e);
+
+	if (rc)
+		return rc;
+	return q->loc->encoding == plain ? dcp_look_inside(l, q, sample, ret, w, e)
+					 : sample_stored(l, q, w, ret, e);
 }

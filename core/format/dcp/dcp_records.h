@@ -153,9 +153,9 @@ struct dcp_join_opts {
 	 * apart. */
 	int (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 			   uint64_t length, struct ckpt_err *e);
-	/* Hashes the ends of the tensor in the item into *ret, which remains as it was if the item is
-	 * missing, damaged, compressed or strided. NULL: tensors that several ranks have are not
-	 * compared. */
+	/* Hashes the ends of the tensor in the item into *ret, or of the item as it is stored if it is
+	 * compressed. *ret remains as it was if the item is missing, damaged or strided. NULL: tensors
+	 * that several ranks have are not compared. */
 	int (*sample)(void *arg, const struct dcp_inside *q, struct digest *ret,
 		      struct ckpt_err *e);
 	/* Called for each quantised tensor; may be NULL. */

@@ -79,22 +79,28 @@ int torch_file_view(struct torch_file *f, const struct pk_value *v, struct torch
 	return 0;
 }
 
-int torch_file_sample(struct torch_file *f, const struct torch_view *v, struct digest *ret,
+int torch_sample_ends(struct source *file, uint64_t off, uint64_t len, struct digest *ret,
 		      struct ckpt_err *e)
 {
-	uint64_t bytes, at[2] = { 0 };
+	const uint64_t at[] = { 0, len > SAMPLE ? len - SAMPLE : 0 };
 	char buf[SAMPLE];
 
-	if (!v->numel || !raw_extent(&v->layout, v->dtype, v->n_dims, v->size, &bytes))
-		return 0;
-	at[1] = bytes > SAMPLE ? bytes - SAMPLE : 0;
-	for (int i = 0; i < (bytes > SAMPLE ? 2 : 1); i++) {
-		int64_t n = source_read(f->source, buf, (size_t)min_u64(bytes, SAMPLE),
-					v->at + at[i], e);
+	for (int i = 0; i < (len > SAMPLE ? 2 : 1); i++) {
+		int64_t n = source_read(file, buf, (size_t)min_u64(len, SAMPLE), off + at[i], e);
 
 		if (n < 0)
 			return (int)n;
 		digest_add(ret, buf, (size_t)n);
 	}
 	return 0;
+}
+
+int torch_file_sample(struct torch_file *f, const struct torch_view *v, struct digest *ret,
+		      struct ckpt_err *e)
+{
+	uint64_t bytes;
+
+	if (!v->numel || !raw_extent(&v->layout, v->dtype, v->n_dims, v->size, &bytes))
+		return 0;
+	return torch_sample_ends(f->source, v->at, bytes, ret, e);
 }

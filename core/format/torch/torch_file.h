@@ -56,7 +56,10 @@ struct torch_view {
 /* ERR_UNSUPPORTED: it is a tensor, but cannot be shown. */
 int torch_file_view(struct torch_file *f, const struct pk_value *v, struct torch_view *ret,
 		    struct ckpt_err *e);
-/* Hashes the first and last 4 KiB of a tensor. */
+/* Hashes the first and last 4 KiB of len bytes at off. */
+int torch_sample_ends(struct source *file, uint64_t off, uint64_t len, struct digest *ret,
+		      struct ckpt_err *e);
+/* The same for a tensor's. */
 int torch_file_sample(struct torch_file *f, const struct torch_view *v, struct digest *ret,
 		      struct ckpt_err *e);
 

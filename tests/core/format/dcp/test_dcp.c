@@ -395,7 +395,20 @@ START_TEST(whole_tensors_of_other_values_stay_apart)
 	scan_failing(dir_fd);
 	put_own(2, "abc", 1); /* it is not decompressed for that */
 	expect_shown("w ");
-	put_own_by(2, "a.b.c", 0, 2); /* nor are its elements collected */
+	put_own(1, "abc", 1); /* but two that are compressed are compared, as they are stored */
+	expect_shown("w ");
+	put_own(0, "abd", 1);
+	expect_shown("w@rank0 w@rank1 w@rank2 ");
+	scan_failing(dir_fd);
+	put_own(0, "abcd", 1); /* they are of other shapes anyway */
+	expect_shown("w@rank0 w@rank1 w@rank2 ");
+	put_own(0, "abc", 1);
+	put_own(1, "abd", 1);
+	put_file(dir_fd, "__1_0.distcp", "damaged", 7); /* reading says so */
+	expect_shown("w ");
+	put_own(0, "abc", 0);
+	put_own(1, "abc", 0);
+	put_own_by(2, "a.b.c", 0, 2); /* nor are elements collected */
 	expect_shown("w ");
 	put_own(1, "abd", 0); /* the others tell enough */
 	expect_shown("w@rank0 w@rank1 w@rank2 ");
