@@ -43,24 +43,28 @@ void mounts_decode(char *s)
 
 struct entry {
 	struct mount_found m;
-	char *path, *source;
+	const char *path, *source; /* in the line that was read */
 };
 
 /* proc(5): "36 35 98:0 /root /mnt rw,noatime shared:1 - ext3 /dev/root rw" */
 static bool parse(char *line, struct entry *ret)
 {
-	const char *rest = strstr(line, " - ");
-	autofree char *path = NULL;
+	char *rest = strstr(line, " - ");
+	int path = 0, path_end = 0, source = 0, source_end = 0;
 
 	/* NOLINTNEXTLINE(cert-err34-c): the kernel's numbers fit */
-	if (!rest || sscanf(line, "%u %*d %u:%u %*s %ms", &ret->m.id, &ret->m.major, &ret->m.minor,
-			    &path) != 4)
+	if (!rest || sscanf(line, "%u %*d %u:%u %*s %n%*s%n", &ret->m.id, &ret->m.major,
+			    &ret->m.minor, &path, &path_end) != 3)
 		return false;
-	mounts_decode(path);
-	if (sscanf(rest, " - %63s %ms", ret->m.type, &ret->source) != 2)
+	if (sscanf(rest, " - %63s %n%*s%n", ret->m.type, &source, &source_end) != 1)
 		return false;
-	mounts_decode(ret->source);
-	ret->path = steal_ptr(&path);
+	if (!path_end || !source_end)
+		return false;
+	line[path_end] = rest[source_end] = 0;
+	mounts_decode(line + path);
+	mounts_decode(rest + source);
+	ret->path = line + path;
+	ret->source = rest + source;
 	return true;
 }
 
@@ -79,8 +83,6 @@ static int for_all(void (*each)(void *arg, const struct entry *entry), void *arg
 
 		if (parse(line, &entry))
 			each(arg, &entry);
-		free(entry.path);
-		free(entry.source);
 	}
 	/* Without memory, getline() need not set what ferror() returns. */
 	return feof(f) ? 0 : err_sys(e, errno, "read '/proc/self/mountinfo'");
