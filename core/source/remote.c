@@ -189,10 +189,10 @@ static int parse_entries(struct dir *d, char *text, size_t len, struct ckpt_err 
 		memcpy(&x, text + at, sizeof(x));
 		at += sizeof(x);
 		if (x.name > len - at || x.id_len > sizeof(x.id) || x.kind > PLACE_OTHER ||
-		    x.size > WIRE_SIZE_MAX || !VEC_ROOM(d->v, cap, d->n + 1))
-			return err_set(
-				e, x.name > len - at || x.size > WIRE_SIZE_MAX ? EPROTO : ENOMEM,
-				"an entry of a listing");
+		    x.size > WIRE_SIZE_MAX)
+			return err_set(e, EPROTO, "ckptfs-fetch sent an entry with wrong numbers");
+		if (!VEC_ROOM(d->v, cap, d->n + 1))
+			return err_nomem(e);
 		/* Names go in front of what they came in, which is larger. */
 		memmove(text + out, text + at, x.name);
 		text[out + x.name] = 0;

@@ -42,7 +42,12 @@ static bool take_answer(struct call *c, struct wire_msg *m)
 		int code = m->head.n[0] < 4096 ? (int)m->head.n[0] : EIO;
 
 		(void)err_set(&c->err, code, "%s", m->text);
-	} else if (c->len + n > MAX_ANSWER || !VEC_ROOM(c->text, c->cap, c->len + n + 1)) {
+	} else if (c->len + n > MAX_ANSWER) {
+		(void)err_set(
+			&c->err, EFBIG,
+			"the directory's listing has more than %zu MiB: name one with fewer files",
+			MAX_ANSWER >> 20);
+	} else if (!VEC_ROOM(c->text, c->cap, c->len + n + 1)) {
 		(void)err_nomem(&c->err);
 	} else {
 		memcpy(c->text + c->len, m->text, n);
