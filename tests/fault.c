@@ -79,11 +79,11 @@ static uint64_t next_call(uint64_t n, bool all)
 {
 	static struct rng r;
 
-	if (all)
+	if (all && !getenv("MOST_CASES"))
 		return n + 1;
 	if (!r.state)
 		r = rng_new();
-	return n + 1 + rng_below(&r, n / 8 + 1);
+	return n + 1 + rng_below(&r, all ? 3 : n / 8 + 1);
 }
 
 uint64_t fault_next(uint64_t n)
