@@ -207,8 +207,10 @@ static int verdict(const struct options *o, const struct ckpt_series *s)
 
 	if (s->incomplete && !o->quiet)
 		(void)fprintf(stderr,
-			      "ckptfs: warning: %" PRIu64 " incomplete checkpoint%s left out\n",
-			      s->incomplete, s->incomplete == 1 ? " is" : "s are");
+			      "ckptfs: warning: %" PRIu64
+			      " incomplete checkpoint%s left out; 'ckptfs ls -l' names %s\n",
+			      s->incomplete, s->incomplete == 1 ? " is" : "s are",
+			      s->incomplete == 1 ? "it" : "them");
 	if (s->failed)
 		(void)err_set(&e, EIO, "stat: %" PRIu64 " row%s of a tensor that cannot be read",
 			      s->failed, s->failed == 1 ? " is" : "s are");

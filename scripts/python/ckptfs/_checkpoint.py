@@ -562,7 +562,8 @@ def series(run: Union[str, os.PathLike], *globs: str, model: bool = False, jobs:
         if handle:
             lib.ckpt_close(handle)
     if wanted.incomplete:
-        odd.append(f"{wanted.incomplete} incomplete checkpoint{' is' if wanted.incomplete == 1 else 's are'} left out")
+        are, them = ("s are", "them") if wanted.incomplete > 1 else (" is", "it")
+        odd.append(f"{wanted.incomplete} incomplete checkpoint{are} left out; 'ckptfs ls -l' names {them}")
     for what in odd:
         warnings.warn(f"{path}: {what}", stacklevel=2)
     return found
