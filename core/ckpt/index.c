@@ -113,8 +113,9 @@ static int build(const struct index_request *rq, const char *path, struct catalo
 }
 
 /*
- * Locks `path`: returns a descriptor for unlock(), or -errno. The lock file is removed with the
- * lock, so check after locking that the name still refers to it.
+ * Locks `path`: returns a descriptor for unlock(), or -errno; -EEXIST: it is no lock of ours, which would
+ * be an empty file. The lock file is removed with the lock, so check after locking that the name still
+ * refers to it.
  */
 static int lock(const char *path)
 {
@@ -125,10 +126,14 @@ static int lock(const char *path)
 
 		if (fd < 0)
 			return -errno;
+		if (fstat(fd, &ours))
+			return -errno;
+		if (!S_ISREG(ours.st_mode) || ours.st_size)
+			return -EEXIST;
 		do
 			rc = flock(fd, LOCK_EX);
 		while (rc && errno == EINTR);
-		if (rc || fstat(fd, &ours))
+		if (rc)
 			return -errno;
 		if (!stat(path, &named) && named.st_ino == ours.st_ino &&
 		    named.st_dev == ours.st_dev)
@@ -151,12 +156,20 @@ static int build_locked(const struct index_request *rq, const char *path, struct
 	if (asprintf(&lock_path, "%s.lock", path) < 0)
 		return err_nomem(e);
 	fd = lock(lock_path);
+	if (fd == -EEXIST)
+		return err_set(e, EEXIST,
+			       "'%s' is there, and is not the lock of a chunk index: name another "
+			       "file for the index, or remove it",
+			       lock_path);
 	if (fd < 0)
 		return err_sys(e, -fd, "write the chunk index '%s'", path);
 	/* another process may have built it meanwhile */
 	*ret = rq->rebuild ? NULL : try_open(rq, path);
 	if (!*ret) {
-		rc = build(rq, path, ret, e);
+		/* a user's name may be that of something else */
+		rc = rq->where ? catalog_check_replaceable(path, e) : 0;
+		if (!rc)
+			rc = build(rq, path, ret, e);
 		*ret_built = !rc;
 	}
 	unlock(lock_path, fd);

@@ -148,7 +148,8 @@ int catalog_writer_new(const char *path, const char *format, const char *root,
 	w->root = strdup(root);
 	w->sources = pk_strings_new(SIZE_MAX);
 	w->encodings = pk_strings_new(SIZE_MAX);
-	if (path && (!(w->path = strdup(path)) || asprintf(&w->tmp, "%s.tmp", path) < 0))
+	if (path &&
+	    (!(w->path = strdup(path)) || asprintf(&w->tmp, "%s" CATALOG_UNFINISHED, path) < 0))
 		w->tmp = NULL;
 	if (!w->format || !w->root || !w->sources || !w->encodings || (path && !w->tmp)) {
 		rc = catalog_no_memory(e);

@@ -26,6 +26,12 @@ struct place_seen;
 
 #define CATALOG_NO_FILE UINT32_MAX /* chunk_loc.file of a chunk that is listed but stored nowhere */
 
+#define CATALOG_UNFINISHED ".tmp" /* what a builder writes has this behind its name */
+
+/* Would building an index at path lose nothing but an index, an empty file, or what a killed builder has
+ * left? EEXIST, with a sentence: something else is there, as when a user has named the wrong file. */
+int catalog_check_replaceable(const char *path, struct ckpt_err *e);
+
 /* path NULL: in memory. catalog_writer_finish replaces the file at path. */
 int catalog_writer_new(const char *path, const char *format, const char *root,
 		       struct catalog_writer **ret, struct ckpt_err *e);

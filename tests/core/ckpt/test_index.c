@@ -550,9 +550,85 @@ START_TEST(a_lock_that_nobody_holds_is_taken)
 {
 	put_metadata(".metadata", 3, 100);
 	put_file(ckpt_fd, ".ckptfs-index.sqlite.lock", "", 0);
-	put_file(ckpt_fd, ".ckptfs-index.sqlite.tmp", "of a killed builder", 19);
+	put_file(ckpt_fd, ".ckptfs-index.sqlite.tmp", (const char[200]){ 0 }, 200);
 	expect(beside, true, 100, beside);
 	ck_assert_uint_eq(count_entries(ckpt), 2);
+}
+END_TEST
+
+enum thing { EMPTY, TEXT, ZEROS, OTHER_SQLITE, UNNUMBERED_SQLITE, FIFO };
+
+static const struct {
+	const char *name;
+	enum thing thing;
+	bool replaced;
+} in_the_way[] = {
+	{ "", EMPTY, true },
+	{ "", TEXT, false },
+	{ "", ZEROS, false },
+	{ "", OTHER_SQLITE, false },
+	{ "", UNNUMBERED_SQLITE, false },
+	{ "", FIFO, false },
+	{ ".tmp", EMPTY, true },
+	{ ".tmp", TEXT, false },
+	{ ".tmp", ZEROS, true },
+	{ ".tmp", OTHER_SQLITE, false },
+	{ ".tmp", UNNUMBERED_SQLITE, true },
+	{ ".tmp", FIFO, false },
+	{ ".lock", EMPTY, true },
+	{ ".lock", TEXT, false },
+	{ ".lock", FIFO, false },
+};
+
+/* A name that was meant for something else, such as that of the checkpoint's file. */
+START_LOOP_TEST(what_is_no_index_is_not_replaced, (int)ARRAY_LEN(in_the_way))
+{
+	static const char magic[] = "SQLite format 3";
+	enum thing thing = in_the_way[_i].thing;
+	char path[4400], bytes[200] = "", got[200];
+	size_t len = thing == EMPTY ? 0 : thing == TEXT ? 9 : sizeof(bytes);
+	struct opened o;
+	struct stat st;
+
+	put_metadata(".metadata", 3, 100);
+	(void)snprintf(path, sizeof(path), "%s%s", explicit_path, in_the_way[_i].name);
+	if (thing == TEXT || thing == OTHER_SQLITE)
+		memset(bytes, 'x', sizeof(bytes));
+	if (thing == OTHER_SQLITE || thing == UNNUMBERED_SQLITE)
+		memcpy(bytes, magic, sizeof(magic));
+	if (thing == FIFO)
+		REQUIRE(!mkfifo(path, 0600));
+	else
+		put_file(AT_FDCWD, path, bytes, len);
+	open_index(&o, explicit_path, _i % 2);
+	if (in_the_way[_i].replaced) {
+		ck_assert_msg(!o.rc && o.built, "%s", o.e.msg);
+		return;
+	}
+	ck_assert_int_eq(o.rc, -EEXIST);
+	ck_assert_msg(strstr(o.e.msg, path) && strstr(o.e.msg, "name another file"), "%s", o.e.msg);
+	REQUIRE(!lstat(path, &st));
+	ck_assert_int_eq(S_ISFIFO(st.st_mode), thing == FIFO);
+	if (thing == FIFO)
+		return;
+	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ck_assert_int_eq(st.st_size, (off_t)len);
+	REQUIRE(read(fd, got, sizeof(got)) == (ssize_t)len);
+	ck_assert_mem_eq(got, bytes, len);
+}
+END_TEST
+
+/* Nor is what a link leads to, or the link itself. */
+START_TEST(a_link_is_not_replaced_by_an_index)
+{
+	struct opened o;
+	struct stat st;
+
+	put_metadata(".metadata", 3, 100);
+	REQUIRE(!symlink("nothing", explicit_path));
+	open_index(&o, explicit_path, false);
+	ck_assert_int_eq(o.rc, -EEXIST);
+	ck_assert(!lstat(explicit_path, &st) && S_ISLNK(st.st_mode));
 }
 END_TEST
 
