@@ -62,6 +62,7 @@ struct search {
 	struct place *place;
 	const char *const *over;
 	const char *dir; /* of an array; "" at the top */
+	struct site_seen seen;
 	bool metadata, others;
 };
 
@@ -92,28 +93,39 @@ static int take_array_entry(void *arg, const char *name, enum place_kind kind, s
 	return add_name(&s->f->old, &s->f->n_old, &s->f->cap_old, s->dir, name) ? 0 : err_nomem(e);
 }
 
+/* 1: an array of zarr, 0: something else */
+static int take_array(struct search *s, const char *name, struct ckpt_err *e)
+{
+	struct search in = { .f = s->f, .place = s->place, .dir = name };
+	int rc = place_list(s->place, name, take_array_entry, &in, e);
+
+	return rc ? rc : in.metadata && !in.others;
+}
+
 static int take_entry(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
 {
 	struct search *s = arg;
-	bool replaced = site_is_part(name);
-	int rc;
+	enum site_part of = site_part_of(name);
+	int rc = 0;
 
 	if (!s->over)
 		return site_refuse_existing(s->f->dest, e);
 	if (kind == PLACE_DIR) {
-		struct search in = { .f = s->f, .place = s->place, .dir = name };
-
-		rc = place_list(s->place, name, take_array_entry, &in, e);
-		return rc			   ? rc
-		       : in.metadata && !in.others ? 0
-						   : site_refuse_loss(s->f->dest, name, e);
+		rc = take_array(s, name, e);
+		of = rc > 0 ? SITE_ZARR : SITE_NOTHING;
+	} else if (site_is_megatron_name(name) && is_megatron(s->place)) {
+		of = SITE_SHARED;
 	}
-	if (!replaced && site_is_megatron_name(name))
-		replaced = is_megatron(s->place);
-	for (const char *const *other = s->over; !replaced && *other; other++)
-		replaced = !strcmp(*other, name);
-	if (!replaced)
+	if (rc >= 0)
+		rc = site_see(&s->seen, s->f->dest, name, of, e);
+	if (rc < 0)
+		return rc;
+	for (const char *const *other = s->over; !rc && kind != PLACE_DIR && *other; other++)
+		rc = !strcmp(*other, name);
+	if (!rc)
 		return site_refuse_loss(s->f->dest, name, e);
+	if (kind == PLACE_DIR) /* its files have been added */
+		return 0;
 	return add_name(&s->f->old, &s->f->n_old, &s->f->cap_old, "", name) ? 0 : err_nomem(e);
 }
 

@@ -42,8 +42,24 @@ int site_remove(const struct site *p, const char *name, struct ckpt_err *e);
 
 /* ---- the rules of what may be replaced, wherever it is ---- */
 
-/* Does a file of this name belong to a checkpoint? */
-bool site_is_part(const char *name);
+/* To what checkpoint does a file of this name belong? */
+enum site_part {
+	SITE_NOTHING,
+	SITE_SHARED, /* any of these: */
+	SITE_DCP,
+	SITE_HYPERPARALLEL,
+	SITE_SAFETENSORS,
+	SITE_ZARR,
+};
+enum site_part site_part_of(const char *name);
+/* The names of one directory are seen one after the other, at first with .of SITE_NOTHING. 1: the file is
+ * part of a checkpoint; 0: it is not. ENOTEMPTY: it is of another checkpoint than what was seen. */
+struct site_seen {
+	enum site_part of;
+	char name[NAME_MAX + 1];
+};
+int site_see(struct site_seen *seen, const char *path, const char *name, enum site_part of,
+	     struct ckpt_err *e);
 /* Is it one of the two that only Megatron-core's metadata.json makes part of a checkpoint? */
 bool site_is_megatron_name(const char *name);
 /* Does the beginning of a metadata.json say so? Of so many bytes. */

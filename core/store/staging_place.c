@@ -121,31 +121,53 @@ void site_close(struct site *p)
  * tokenizers, configurations and notes, are not in the list; replacing the directory would lose
  * them.
  */
-bool site_is_part(const char *name)
+enum site_part site_part_of(const char *name)
 {
-	static const char *const patterns[] = {
-		".metadata", /* torch DCP, HyperParallel */
-		".metadata.tmp",
-		"__[0-9]*_[0-9]*.distcp",
-		"__[0-9]*.metadata", /* torch DCP, one for each rank */
-		"__[0-9]*.metadata.tmp",
-		"_rank[0-9]*_.safetensors", /* HyperParallel */
-		"_rank[0-9]*_.bytes",
-		"*_rank[0-9]*.bytes",
-		".rank[0-9]*_metadata",
-		"[0-9]*.metadata",
-		"model.safetensors", /* Hugging Face */
-		"model-[0-9]*-of-[0-9]*.safetensors",
-		"model.safetensors.index.json",
-		"shard-[0-9]*-model-[0-9]*-of-[0-9]*.safetensors", /* torch's distributed form of it */
-		"zarr.json", /* zarr, beside directories of arrays */
-		".ckptfs-index.sqlite*",
+	static const struct {
+		const char *pattern;
+		enum site_part of;
+	} parts[] = {
+		{ ".metadata", SITE_SHARED },
+		{ ".metadata.tmp", SITE_SHARED },
+		{ ".ckptfs-index.sqlite*", SITE_SHARED },
+		{ "__[0-9]*_[0-9]*.distcp", SITE_DCP },
+		{ "__[0-9]*.metadata", SITE_DCP }, /* one for each rank */
+		{ "__[0-9]*.metadata.tmp", SITE_DCP },
+		{ "_rank[0-9]*_.safetensors", SITE_HYPERPARALLEL },
+		{ "_rank[0-9]*_.bytes", SITE_HYPERPARALLEL },
+		{ "*_rank[0-9]*.bytes", SITE_HYPERPARALLEL },
+		{ ".rank[0-9]*_metadata", SITE_HYPERPARALLEL },
+		{ "[0-9]*.metadata", SITE_HYPERPARALLEL },
+		{ "model.safetensors", SITE_SAFETENSORS },
+		{ "model-[0-9]*-of-[0-9]*.safetensors", SITE_SAFETENSORS },
+		{ "model.safetensors.index.json", SITE_SAFETENSORS },
+		/* torch's distributed form of it */
+		{ "shard-[0-9]*-model-[0-9]*-of-[0-9]*.safetensors", SITE_SAFETENSORS },
+		{ "zarr.json", SITE_ZARR }, /* beside directories of arrays */
 	};
 
-	for (size_t i = 0; i < ARRAY_LEN(patterns); i++)
-		if (text_glob(patterns[i], name, strlen(name)))
-			return true;
-	return false;
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+		if (text_glob(parts[i].pattern, name, strlen(name)))
+			return parts[i].of;
+	return SITE_NOTHING;
+}
+
+int site_see(struct site_seen *seen, const char *path, const char *name, enum site_part of,
+	     struct ckpt_err *e)
+{
+	bool later = strcmp(name, seen->name) > 0;
+
+	if (of <= SITE_SHARED || of == seen->of)
+		return of != SITE_NOTHING;
+	if (seen->of != SITE_NOTHING)
+		return err_set(
+			e, ENOTEMPTY,
+			"'%s' holds '%s' and '%s', which are of two checkpoints, and one would "
+			"be lost: move that elsewhere",
+			path, later ? seen->name : name, later ? name : seen->name);
+	seen->of = of;
+	(void)snprintf(seen->name, sizeof(seen->name), "%s", name);
+	return 1;
 }
 
 /* Others who write zarr may have chunks in directories of c/. */
@@ -226,19 +248,27 @@ int site_refuse_loss(const char *path, const char *name, struct ckpt_err *e)
 }
 
 static int check_entry(const struct site *p, int dir, const char *name, const char *const *over,
-		       struct ckpt_err *e)
+		       struct site_seen *seen, struct ckpt_err *e)
 {
-	bool replaced = site_is_part(name) || is_megatron_file(dir, name);
+	enum site_part of = site_part_of(name);
+	bool replaced;
 	struct stat st;
+	int rc;
 
 	if (!over)
 		return site_refuse_existing(p->path, e);
 	if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW))
 		return err_sys(e, errno, "stat '%s/%s'", p->path, name);
-	for (const char *const *other = over; !replaced && *other; other++)
-		replaced = !strcmp(*other, name);
 	if (S_ISDIR(st.st_mode))
-		replaced = is_array(dir, name, true);
+		of = is_array(dir, name, true) ? SITE_ZARR : SITE_NOTHING;
+	else if (is_megatron_file(dir, name))
+		of = SITE_SHARED;
+	rc = site_see(seen, p->path, name, of, e);
+	if (rc < 0)
+		return rc;
+	replaced = rc;
+	for (const char *const *other = over; !replaced && !S_ISDIR(st.st_mode) && *other; other++)
+		replaced = !strcmp(*other, name);
 	return replaced ? 0 : site_refuse_loss(p->path, name, e);
 }
 
@@ -246,12 +276,13 @@ static int check_entries(const struct site *p, const char *const *over, struct c
 {
 	DIR *d CLEANUP(io_close_dir) = io_open_dir(p->parent, p->name, O_NOFOLLOW);
 	const struct dirent *entry;
+	struct site_seen seen = { .of = SITE_NOTHING };
 	int rc = 0, more = 0;
 
 	if (!d)
 		return err_sys(e, errno, "list '%s'", p->path);
 	while (!rc && (more = io_next_entry(d, &entry, e)) > 0)
-		rc = check_entry(p, dirfd(d), entry->d_name, over, e);
+		rc = check_entry(p, dirfd(d), entry->d_name, over, &seen, e);
 	if (!rc && more)
 		return err_sys(e, -more, "list '%s'", p->path);
 	/* Replacing the directory requires removing its contents. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cleanup.h"
+#include "base/checked.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "dir_util.h"
@@ -223,8 +224,9 @@ START_TEST(an_array_as_it_is_written_here_is_part_of_a_checkpoint)
 	struct ckpt_err why;
 	int fd;
 
-	must_save('a', false);
+	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
 	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_file(fd, "zarr.json", "x", 1);
 	REQUIRE(!mkdirat(fd, "w", 0755));
 	put_file(fd, "w/c.0.0", "x", 1);
 	REFUSED(staging_check(dest, staging_alone, NULL, &e), ENOTEMPTY,
@@ -243,6 +245,10 @@ START_TEST(an_array_as_it_is_written_here_is_part_of_a_checkpoint)
 	REFUSED(save('b', true, &e), ENOTEMPTY,
 		"'%s' holds 'w', which is not part of a checkpoint and would be lost", dest);
 	REQUIRE(!unlinkat(fd, "w/c", AT_REMOVEDIR));
+	put_file(fd, "__0_0.distcp", "x", 1);
+	ck_assert_int_eq(save('b', true, &why), -ENOTEMPTY);
+	ck_assert_msg(strstr(why.msg, "are of two checkpoints"), "%s", why.msg);
+	REQUIRE(!unlinkat(fd, "__0_0.distcp", 0));
 	(void)close(fd);
 	must_save('b', true);
 	ck_assert_int_eq(tag_at("ckpt"), 'b');
@@ -256,7 +262,7 @@ START_LOOP_TEST(an_array_that_cannot_be_listed_may_hold_more, 8)
 	char other[16];
 	int fd;
 
-	must_save('a', false);
+	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
 	(void)snprintf(other, sizeof(other), "w/%c", 'd' + _i);
 	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	REQUIRE(!mkdirat(fd, "w", 0755));
@@ -276,18 +282,8 @@ END_TEST
 
 START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 {
-	static const char *const fine[] = {
-		"_rank12_.safetensors",
-		"_rank0_.bytes",
-		"model.safetensors",
-		"model-00001-of-00002.safetensors",
-		"model.safetensors.index.json",
-		"shard-00001-model-00001-of-00001.safetensors",
-		".ckptfs-index.sqlite-wal",
-		"__3.metadata",
-		"opt_rank0.bytes",
-		".rank3_metadata",
-	};
+	static const char *const fine[] = { ".ckptfs-index.sqlite-wal", "__3.metadata",
+					    "__3.metadata.tmp", "__10_2.distcp" };
 	static const char *const lost[] = { "config.json",
 					    "tokenizer.model",
 					    "model.safetensors.txt",
@@ -319,6 +315,46 @@ START_TEST(what_is_no_checkpoint_would_be_lost_and_is_named)
 	REQUIRE(!unlinkat(fd, "_rank1_.bytes", AT_REMOVEDIR));
 	(void)close(fd);
 	only_dest_is_there();
+	must_save('b', true);
+	ck_assert_int_eq(tag_at("ckpt"), 'b');
+}
+END_TEST
+
+static const char *const families[][7] = {
+	{ "__10_2.distcp", "__3.metadata", "__3.metadata.tmp" },
+	{ "_rank12_.safetensors", "_rank0_.bytes", "opt_rank0.bytes", ".rank3_metadata",
+	  "7.metadata" },
+	{ "model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json",
+	  "shard-00001-model-00001-of-00001.safetensors" },
+	{ "zarr.json" },
+};
+
+/* Only one of them is read there, so the other would not be missed until it is needed. */
+START_LOOP_TEST(of_two_checkpoints_none_is_replaced, (int)ARRAY_LEN(families))
+{
+	struct ckpt_err e = { 0 };
+	int fd;
+
+	REQUIRE(!mkdirat(dir_fd, "ckpt", 0755));
+	fd = openat(dir_fd, "ckpt", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	put_file(fd, ".metadata", "x", 1);
+	put_file(fd, ".ckptfs-index.sqlite", "x", 1);
+	for (size_t i = 0; families[_i][i]; i++)
+		put_file(fd, families[_i][i], "x", 1);
+	ck_assert_msg(!staging_check(dest, staging_alone, NULL, &e), "%s", e.msg);
+	for (int k = 0; k < (int)ARRAY_LEN(families); k++)
+		for (size_t i = 0; k != _i && families[k][i]; i++) {
+			const char *name = families[k][i];
+
+			put_file(fd, name, "x", 1);
+			ck_assert_int_eq(staging_check(dest, staging_alone, NULL, &e), -ENOTEMPTY);
+			ck_assert_msg(strstr(e.msg, name) &&
+					      strstr(e.msg, "are of two checkpoints"),
+				      "%s", e.msg);
+			ck_assert_int_eq(save('b', true, &e), -ENOTEMPTY);
+			REQUIRE(!unlinkat(fd, name, 0));
+		}
+	(void)close(fd);
 	must_save('b', true);
 	ck_assert_int_eq(tag_at("ckpt"), 'b');
 }
