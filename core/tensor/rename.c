@@ -83,9 +83,74 @@ static uint64_t read_repeat(const char *p, const char **ret_end)
 	return max_u64(n, 1);
 }
 
+/* Of an expression or a part of it; all are counted as often as they are repeated. */
+struct cost {
+	uint64_t size;
+	uint64_t tests; /* of positions: ^ $ \b */
+	uint64_t loops; /* over what may be empty */
+};
+
+/* An expression as far as it has been read. */
+struct reading {
+	struct cost all, atom; /* atom: the last part, which what follows may repeat */
+	bool atom_is_empty;    /* may it be? So below. */
+	bool alternative_is;   /* what is before it, up to the | or ( */
+	bool others_are;       /* one of the alternatives before it */
+};
+
+static void repeat(struct reading *r, uint64_t times, bool loops)
+{
+	const struct cost before = r->atom;
+
+	r->atom.size = (before.size + 1) * times;
+	r->atom.tests *= times;
+	r->atom.loops = (before.loops + (loops && r->atom_is_empty)) * times;
+	r->all.size += r->atom.size - before.size;
+	r->all.tests += r->atom.tests - before.tests;
+	r->all.loops += r->atom.loops - before.loops;
+}
+
+static void begin_atom(struct reading *r, struct cost cost, bool is_empty)
+{
+	r->alternative_is = r->alternative_is && r->atom_is_empty;
+	r->atom = cost;
+	r->atom_is_empty = is_empty;
+	r->all.size += cost.size;
+	r->all.tests += cost.tests;
+}
+
+static void begin_alternative(struct reading *r)
+{
+	r->others_are |= r->alternative_is && r->atom_is_empty;
+	r->alternative_is = r->atom_is_empty = true;
+}
+
+/* outer: what it was before the group. */
+static void end_group(struct reading *r, const struct reading *outer)
+{
+	begin_alternative(r);
+	r->atom_is_empty = r->others_are;
+	r->alternative_is = outer->alternative_is && outer->atom_is_empty;
+	r->others_are = outer->others_are;
+	r->atom.size = r->all.size - outer->all.size;
+	r->atom.tests = r->all.tests - outer->all.tests;
+	r->atom.loops = r->all.loops - outer->all.loops;
+}
+
+static bool is_test(const char *p)
+{
+	return *p == '^' || *p == '$' || (*p == '\\' && p[1] && strchr("bB<>`'", p[1]));
+}
+
+static bool is_too_large(const struct cost *c)
+{
+	return c->size > RENAME_MAX_REGEX || c->tests > RENAME_MAX_TESTS ||
+	       (c->tests && c->loops && c->tests + c->loops > RENAME_MAX_TESTS_AND_LOOPS);
+}
+
 static int check_size(const char *p, uint64_t *ret, struct ckpt_err *e)
 {
-	uint64_t size = 0, atom = 0, open[MAX_DEPTH];
+	struct reading r = { .alternative_is = true, .atom_is_empty = true }, outer[MAX_DEPTH];
 	size_t depth = 0;
 
 	while (*p) {
@@ -95,23 +160,31 @@ static int check_size(const char *p, uint64_t *ret, struct ckpt_err *e)
 		if (!end)
 			end = p + (*p == '\\' && p[1] ? 2 : 1);
 		if (times) {
-			size += (atom + 1) * times - atom;
-			atom = (atom + 1) * times;
+			repeat(&r, times, *p == '+' || memchr(p, ',', (size_t)(end - p)));
+			r.atom_is_empty |= *p == '{' && (p[1] == '0' || p[1] == ',');
+		} else if (*p == '*' || *p == '?') {
+			repeat(&r, 1, *p == '*');
+			r.atom_is_empty = true;
 		} else if (*p == '(') {
 			if (depth == MAX_DEPTH)
 				return err_set(e, EINVAL, "more than %d nested groups", MAX_DEPTH);
-			open[depth++] = size++;
+			outer[depth++] = r;
+			r.all.size++;
+			r.alternative_is = r.atom_is_empty = true;
+			r.others_are = false;
+		} else if (*p == '|') {
+			r.all.size++;
+			begin_alternative(&r);
 		} else if (*p == ')' && depth) {
-			atom = size - open[--depth];
+			end_group(&r, &outer[--depth]);
 		} else {
-			atom = *p == '*' || *p == '?' ? atom + 1 : 1;
-			size++;
+			begin_atom(&r, (struct cost){ .size = 1, .tests = is_test(p) }, is_test(p));
 		}
 		p = end;
-		if (size > RENAME_MAX_REGEX)
+		if (is_too_large(&r.all))
 			return err_set(e, EINVAL, "the expression is too large");
 	}
-	*ret = size;
+	*ret = r.all.size;
 	return 0;
 }
 

@@ -40,6 +40,13 @@ struct rename;
 #define RENAME_MAX_REGEX   1024
 #define RENAME_MAX_REGEXES (1 << 19) /* of all rules together */
 /*
+ * Limits on tests of positions (^ $ \b ...), and on these and loops over what may be empty together,
+ * counted in the same way: with both, each doubles the time that glibc 2.36 takes. "$(.?)*{20}" would take
+ * 5 seconds, "(x|\b|$)*{6}" ten, and what is allowed a tenth of one.
+ */
+#define RENAME_MAX_TESTS	   12
+#define RENAME_MAX_TESTS_AND_LOOPS 6
+/*
  * Limit on the work of renaming, for all rules and names together: about half a minute. A step: one
  * byte of a name for each active state of an expression; more where it matches (steps_taken() in
  * rename.c). 500,000 names and ten rules, a third of which match, take less than half.
