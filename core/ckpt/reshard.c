@@ -211,6 +211,17 @@ static int list_entries(struct resharding *s, struct ckpt_err *e)
 	return 0;
 }
 
+/* Nothing must not take the place of a checkpoint. */
+static int refuse_nothing(const struct resharding *s, struct ckpt_err *e)
+{
+	if (s->n)
+		return 0;
+	return err_set(e, ENOENT, "there is nothing to write: %s",
+		       s->r->model		   ? "no tensor of a model is left"
+		       : reshard_takes_whole(s->r) ? "no tensor is left"
+						   : "no tensor and no object is left");
+}
+
 /* ---- files beside the model ---- */
 
 static int read_asset(void *arg, uint64_t off, void *to, size_t len, struct ckpt_err *e)
@@ -515,6 +526,8 @@ static int reshard(struct ckpt *c, const char *dest, struct ckpt_reshard *r, str
 		rc = check_dest(&s, e);
 	if (!rc)
 		rc = list_entries(&s, e);
+	if (!rc)
+		rc = refuse_nothing(&s, e);
 	if (!rc)
 		rc = count_ranks(&s, e);
 	if (!rc)

@@ -457,6 +457,27 @@ test_what_is_there_stays() {
   nothing_left_over
 }
 
+# Nothing is written, least of all in the place of a checkpoint.
+cases_nothing_is_not_written() {
+  printf '%s\n' "--model --include=optim*" "--exclude=*" "--model --format=safetensors --include=optim*"
+}
+test_nothing_is_not_written() {
+  reshard "$ZOO_CKPT" x
+  digest x >before
+  refused "reshard: (there is nothing to write|include and exclude leave nothing)" ckptfs reshard -q --overwrite "$@" \
+    "$ZOO_CKPT" x
+  digest x | cmp - before
+  refused "nothing" ckptfs reshard -q "$@" "$ZOO_CKPT" y
+  [[ ! -e y ]]
+  nothing_left_over
+}
+
+test_a_file_without_tensors_is_not_written() {
+  printf '\2\0\0\0\0\0\0\0{}' >none.safetensors
+  refused "reshard: there is nothing to write: no tensor and no object is left" ckptfs reshard none.safetensors x
+  [[ ! -e x ]]
+}
+
 test_dst_in_src_and_src_in_dst() {
   mkdir d
   reshard "$ZOO_CKPT" d/src
