@@ -252,37 +252,38 @@ static bool find_word(unsigned groups, const char *s, size_t len, struct word *r
 	return false;
 }
 
-/* The name of the word of these groups that was probably meant; NULL: none. */
-static const char *meant(unsigned groups, const char *s, size_t len)
+/* The word of these groups that was probably meant. False: none. */
+static bool meant(unsigned groups, const char *s, size_t len, struct word *ret)
 {
 	const char *names[256];
-	struct word w;
 	size_t n = 0, at;
 
 	for (size_t i = 0; ckpt_option(i) && n < ARRAY_LEN(names); i++)
-		if (open_word(i, &w) && w.group & groups)
-			names[n++] = w.name;
+		if (open_word(i, ret) && ret->group & groups)
+			names[n++] = ret->name;
 	for (size_t i = 0; i < ARRAY_LEN(words) && n < ARRAY_LEN(names); i++)
 		if (words[i].group & groups)
 			names[n++] = words[i].name;
 	at = ckpt_nearest(s, len, names, n);
-	return at < n ? names[at] : NULL;
+	return at < n && find_word(groups, names[at], strlen(names[at]), ret);
 }
 
-/* Refuses a word that find_word did not find. */
+/* Refuses a word that find_word did not find, or, without dashes, one that -o does not take. */
 static int refuse(unsigned groups, const char *dashes, const char *s, size_t len,
 		  struct ckpt_err *e)
 {
 	struct word w;
-	const char *near;
 
+	if (!*dashes && find_word(groups, s, len, &w))
+		return err_set(e, EINVAL,
+			       "option '%s' is not one of those that -o takes: write '--%s'",
+			       w.name, s);
 	if (groups & WORDS_OPEN && find_word(WORDS_OPEN, s, len, &w))
 		return err_set(e, EINVAL, "option '%s%s' has no effect on this command", dashes,
 			       w.name);
-	near = meant(groups, s, len);
-	if (near)
+	if (meant(groups, s, len, &w))
 		return err_set(e, EINVAL, "unknown option '%s%.*s': did you mean '%s%s'?", dashes,
-			       (int)len, s, dashes, near);
+			       (int)len, s, in_list(&w) ? dashes : "--", w.name);
 	return err_set(e, EINVAL, "unknown option '%s%.*s'", dashes, (int)len, s);
 }
 
@@ -496,7 +497,7 @@ static int parse_list_word(struct options *o, unsigned groups, unsigned flags, c
 	size_t len = strcspn(s, "=");
 	struct word w;
 
-	if (!len || is_junk(groups, s, len))
+	if (!*s || is_junk(groups, s, len))
 		return 0;
 	if (find_word(groups, s, len, &w) && in_list(&w)) {
 		bool is_list = s[len] && w.kind == OPEN && w.value && strstr(w.value, ",...");
@@ -508,7 +509,8 @@ static int parse_list_word(struct options *o, unsigned groups, unsigned flags, c
 		return add_to_value(o, last, s, e);
 	if (flags & OPTIONS_SLOPPY)
 		return 0;
-	return refuse(groups, "", s, len, e);
+	return len ? refuse(groups, "", s, len, e)
+		   : err_set(e, EINVAL, "option '%s' has no name before the '='", s);
 }
 
 int options_parse_list(struct options *o, unsigned groups, unsigned flags, const char *list,
@@ -587,6 +589,9 @@ static int parse_o(struct options *o, unsigned groups, unsigned flags, const cha
 
 	if (!list)
 		return err_set(e, EINVAL, "option '-o' needs a list of options");
+	if (*s == '=')
+		return err_set(e, EINVAL, "option '-o' takes no '=' before its list: write '-o %s'",
+			       s + 1);
 	/* Accepts "-o FILE" for the output file, as in other programs: no list of options looks
 	 * like that. */
 	if (groups & (WORDS_REPORT | WORDS_DIFF) && len > 5 && !strchr(list, '=') &&
