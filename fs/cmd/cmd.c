@@ -17,9 +17,24 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Why the first write to stdout that failed has failed: a later fflush may not fail again. */
+static int write_error;
+
+void cmd_write(const char *s, size_t n)
+{
+	if (fwrite(s, 1, n, stdout) != n && !write_error)
+		write_error = errno;
+}
+
+static void flush(void)
+{
+	if (fflush(stdout) && !write_error)
+		write_error = errno;
+}
+
 int cmd_fail(const struct ckpt_err *e)
 {
-	(void)fflush(stdout);
+	flush();
 	(void)fprintf(stderr, "ckptfs: %s\n", e->msg);
 	return STATUS_TROUBLE;
 }
@@ -27,11 +42,13 @@ int cmd_fail(const struct ckpt_err *e)
 int cmd_finish(int status)
 {
 	struct ckpt_err e = { 0 };
-	int rc = fflush(stdout) ? errno : 0;
+	int rc;
 
+	flush();
+	rc = write_error;
+	write_error = 0;
 	if (!rc && !ferror(stdout))
 		return status;
-	/* An earlier write may have failed, and its errno is long gone. */
 	(void)err_sys(&e, rc ? rc : EIO, "write to standard output");
 	return cmd_fail(&e);
 }
@@ -229,7 +246,7 @@ int cmd_print(struct buf *b)
 		return cmd_fail(&e);
 	}
 	if (b->len)
-		(void)fwrite(b->data, 1, b->len, stdout);
+		cmd_write(b->data, b->len);
 	b->len = 0;
 	return 0;
 }

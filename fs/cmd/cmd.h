@@ -49,6 +49,8 @@ const struct command *command_at(size_t i);
 int cmd_fail(const struct ckpt_err *e);
 /* "ckptfs: warning: <what>" on stderr, with control bytes of hostile names as %XX. */
 void cmd_warn(const char *what);
+/* Writes to stdout; cmd_finish reports a failure. */
+void cmd_write(const char *s, size_t n);
 /* Flushes stdout: a failed write is reported and turns `status` into STATUS_TROUBLE. */
 int cmd_finish(int status);
 

@@ -199,7 +199,7 @@ static int head_run(const struct options *o)
 		(void)err_wrap(&e, "head");
 		return cmd_fail(&e);
 	}
-	(void)fwrite(text, 1, len, stdout);
+	cmd_write(text, len);
 	(void)putchar('\n');
 	return cmd_finish(STATUS_DONE);
 }

@@ -163,7 +163,7 @@ static int print_checkpoint_json(struct ckpt *c)
 
 	if (ckpt_info_json(c, &json, &len, &e))
 		return cmd_fail(&e);
-	(void)fwrite(json, 1, len, stdout);
+	cmd_write(json, len);
 	if (len && json[len - 1] != '\n')
 		(void)putchar('\n');
 	return 0;

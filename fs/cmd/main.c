@@ -11,11 +11,16 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* A caller may have closed them; a file that we open must not become our standard output. */
+/*
+ * A caller may have closed them; a file that we open must not become our standard output. What is
+ * written to standard output must not be lost without an error: /dev/null takes its number, but
+ * nothing can be written to it.
+ */
 static bool have_standard_files(void)
 {
 	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+		if (fcntl(fd, F_GETFD) < 0 &&
+		    open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR) != fd)
 			return false;
 	return true;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/page_file.h"
 
+#include "cmd/cmd.h"
+
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -93,7 +95,7 @@ int page_file_write(const char *path, const char *page, size_t len, bool quiet, 
 		if (isatty(STDOUT_FILENO))
 			return err_set(e, EINVAL,
 				       "a page is not for a terminal; name a file instead of '-'");
-		(void)fwrite(page, 1, len, stdout);
+		cmd_write(page, len);
 		return 0;
 	}
 	rc = write_to(path, page, len, e);

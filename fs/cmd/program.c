@@ -104,7 +104,7 @@ static int print_recipes(const char *name)
 		if (!name || strcmp(name, recipe) != 0)
 			continue;
 		if (*text)
-			(void)fputs(text, stdout);
+			cmd_write(text, strlen(text));
 		else
 			(void)printf("%s is %s.\n", name, summary);
 		return cmd_finish(STATUS_DONE);

@@ -305,12 +305,22 @@ test_cat_of_info_json() {
 
 # Commands with much and with little to say.
 cases_write_errors_are_trouble() { printf '%s\n' 'cat CKPT tensors/w' 'ls CKPT' 'info CKPT' 'check CKPT' 'index CKPT' \
-  'ls --json CKPT' 'info CKPT v'; }
+  'ls --json CKPT' 'info CKPT v' 'sum --xxh CKPT' 'head CKPT v' 'stat CKPT v' 'report --output=- CKPT' \
+  'diff --report=- CKPT CKPT v' 'warm CKPT' 'help ls' 'help recipes megatron-llama' --version; }
 test_write_errors_are_trouble() {
   local rc=0
   ckptfs "${@/CKPT/$(big)/ckpt}" >/dev/full 2>err || rc=$?
   ((rc == 2)) || fail "status $rc"
   grep -q '^ckptfs: write to standard output: No space left' err || fail "$(cat err)"
+}
+
+# A file that is opened later must not take its place.
+cases_a_closed_output_is_trouble() { cases_write_errors_are_trouble; }
+test_a_closed_output_is_trouble() {
+  local rc=0
+  ckptfs "${@/CKPT/$(big)/ckpt}" >&- 2>err || rc=$?
+  ((rc == 2)) || fail "status $rc"
+  grep -q '^ckptfs: write to standard output: Bad file descriptor$' err || fail "$(cat err)"
 }
 
 test_broken_pipe_ends_quietly_or_with_status_2() {
