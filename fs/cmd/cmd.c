@@ -112,14 +112,32 @@ int cmd_open(const char *path, const struct options *o, const struct cmd_how *ho
 	return open_it(NULL, path, o, how, ret, NULL, e);
 }
 
+static bool leaves_out(const struct options *o)
+{
+	return options_get(o, "include") || options_get(o, "exclude");
+}
+
 int cmd_refuse_nothing(const struct ckpt *c, const struct options *o, struct ckpt_err *e)
 {
 	struct ckpt_totals t;
 
 	ckpt_totals(c, &t);
-	if (t.tensors || t.objects || (!options_get(o, "include") && !options_get(o, "exclude")))
+	if (t.tensors || t.objects || !leaves_out(o))
 		return 0;
 	return err_set(e, ENOENT, "include and exclude leave nothing of the checkpoint");
+}
+
+int cmd_none_left(const struct ckpt *c, const struct options *o, const char *const *globs,
+		  const char *none, struct ckpt_err *e)
+{
+	char meant[CMD_MEANT];
+
+	if (*globs)
+		return err_set(e, ENOENT, "%s matches '%s'%s", none, *globs,
+			       globs[1] ? " or another glob" : cmd_meant(c, *globs, meant));
+	if (leaves_out(o))
+		return err_set(e, ENOENT, "%s is left by include and exclude", none);
+	return 0;
 }
 
 int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e)

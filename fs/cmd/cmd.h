@@ -67,6 +67,13 @@ int cmd_open(const char *path, const struct options *o, const struct cmd_how *ho
 /* -ENOENT if include and exclude, one of which may be misspelt, leave nothing. */
 int cmd_refuse_nothing(const struct ckpt *c, const struct options *o, struct ckpt_err *e);
 
+/*
+ * -ENOENT with a sentence, such as "ls: nothing matches 'x'", if nothing is left because of globs, or
+ * of include and exclude; it begins with `none`, "ls: nothing". 0: there was nothing without them.
+ */
+int cmd_none_left(const struct ckpt *c, const struct options *o, const char *const *globs,
+		  const char *none, struct ckpt_err *e);
+
 /* Calls ckpt_run_look, with a progress bar. */
 int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e);
 

@@ -363,17 +363,14 @@ static void suggest_model(const struct ckpt *a, const struct ckpt *b, const stru
 /* The exit status of the comparison. */
 static int verdict(const struct ckpt *a, const struct report *r, const struct ckpt_diff *d)
 {
-	char meant[CMD_MEANT];
-	const char *const *globs = r->o->args + 2;
 	uint64_t failed = d->counts[CKPT_DIFF_FAILED];
 	struct ckpt_err e = { 0 };
 
 	if (failed)
 		(void)err_set(&e, EIO, "diff: %" PRIu64 " of %" PRIu64 " names cannot be compared",
 			      failed, d->names);
-	else if (*globs && !d->names)
-		(void)err_set(&e, ENOENT, "diff: no FQN on either side matches '%s'%s", *globs,
-			      globs[1] ? " or another glob" : cmd_meant(a, *globs, meant));
+	else if (!d->names)
+		(void)cmd_none_left(a, r->o, d->globs, "diff: no FQN on either side", &e);
 	if (e.code)
 		return cmd_fail(&e);
 	return d->counts[CKPT_DIFF_EQUAL] == d->names ? STATUS_DONE : STATUS_NO;

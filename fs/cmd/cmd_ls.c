@@ -251,12 +251,11 @@ static int print_json(struct ls_walk w, struct buf *b, struct sums *sums)
 /* The exit status when the list is empty. */
 static int nothing(const struct ckpt *c, const struct options *o)
 {
-	char meant[CMD_MEANT];
+	struct ckpt_err e = { 0 };
 
-	(void)fflush(stdout);
-	(void)fprintf(stderr, "ckptfs: ls: nothing matches '%s'%s%s\n", o->args[1],
-		      o->n_args > 2 ? " or another glob" : "",
-		      o->n_args > 2 ? "" : cmd_meant(c, o->args[1], meant));
+	if (!cmd_none_left(c, o, o->args + 1, "ls: nothing", &e))
+		return STATUS_DONE;
+	(void)cmd_fail(&e);
 	return STATUS_NO;
 }
 
@@ -384,8 +383,8 @@ static int list_tensors(struct ckpt *c, const struct options *o, struct buf *b)
 			       : print_text(w, o->long_list || o->human, &look, b, &sums);
 	if (rc)
 		return rc;
-	if (o->n_args > 1 && !sums.tensors && !sums.objects)
-		return cmd_finish(nothing(c, o));
+	if (!sums.tensors && !sums.objects && nothing(c, o))
+		return cmd_finish(STATUS_NO);
 	if (look.header && !o->json) {
 		add_sums(b, c, &sums, o->n_args == 1);
 		rc = cmd_print(b);

@@ -4,6 +4,7 @@
 #include "cmd/page_file.h"
 
 #include "base/cleanup.h"
+#include "base/err.h"
 #include "base/progress.h"
 #include <ckptfs/ckpt_report.h>
 
@@ -61,7 +62,11 @@ static int make_page(const struct options *o, struct ckpt *c, char **ret, size_t
 				       .open = open_step,
 				       .progress = show_bytes,
 				       .arg = &m };
-	int rc = ckpt_report(c, &r, ret, ret_len, e);
+	int rc = ckpt_is_run(c) ? 0 : cmd_refuse_nothing(c, o, e);
+
+	if (rc)
+		return err_wrap(e, "report");
+	rc = ckpt_report(c, &r, ret, ret_len, e);
 
 	end_progress(&m);
 	return rc;

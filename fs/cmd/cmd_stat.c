@@ -524,16 +524,13 @@ static void end(struct report *r, const struct ckpt_values_scan *s)
 
 static int verdict(const struct ckpt *c, const struct options *o, const struct ckpt_values_scan *s)
 {
-	const char *const *globs = o->args + 1;
 	struct ckpt_err e = { 0 };
-	char meant[CMD_MEANT];
 
 	if (s->failed)
 		(void)err_set(&e, EIO, "stat: %" PRIu64 " of %" PRIu64 " tensors cannot be read",
 			      s->failed, s->tensors);
-	else if (*globs && !s->tensors)
-		(void)err_set(&e, ENOENT, "stat: no tensor matches '%s'%s", *globs,
-			      globs[1] ? " or another glob" : cmd_meant(c, *globs, meant));
+	else if (!s->tensors)
+		(void)cmd_none_left(c, o, o->args + 1, "stat: no tensor", &e);
 	return e.code ? cmd_fail(&e) : STATUS_DONE;
 }
 

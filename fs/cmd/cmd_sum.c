@@ -246,15 +246,15 @@ static int run(const struct options *o, const char *list, const char *const *glo
 		return rc < 0 ? cmd_fail(&e) : rc;
 	if (list && !s.failed)
 		add_verdict(&r, globs);
-	else if (!*globs) /* no tensors */
-		begin(&r);
-	if (cmd_print(&out))
-		return STATUS_TROUBLE;
 	if (s.failed)
 		(void)err_set(&e, EIO, "sum: %" PRIu64 " of %" PRIu64 " tensors cannot be read",
 			      s.failed, s.tensors);
-	else if (*globs && !s.tensors && !r.missing)
-		(void)err_set(&e, ENOENT, "sum: no tensor matches '%s'", *globs);
+	else if (!s.tensors && !r.missing)
+		(void)cmd_none_left(c, o, globs, "sum: no tensor", &e);
+	if (!e.code || s.failed) /* there may be no tensors */
+		begin(&r);
+	if (cmd_print(&out))
+		return STATUS_TROUBLE;
 	if (e.code)
 		return cmd_finish(cmd_fail(&e));
 	return cmd_finish(r.differ || r.missing || r.added ? STATUS_NO : STATUS_DONE);
