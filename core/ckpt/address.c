@@ -27,6 +27,7 @@ __attribute__((format(printf, 2, 3))) static void append(struct ckpt_err *e, con
 	va_start(ap, text);
 	(void)vsnprintf(e->msg + n, sizeof(e->msg) - n, text, ap);
 	va_end(ap);
+	text_make_fit(e->msg + n); /* it may quote a hostile name */
 }
 
 /* Does the path look like "ORG/NAME", a repository of the Hugging Face Hub? */
@@ -173,7 +174,8 @@ static int meant(struct ckpt *run, const char *path, const char *name, char **re
 			       !i		? "; did you mean "
 			       : i + 1 < near.n ? ", "
 						: " or ",
-			       about.name, i + 1 == near.n ? "?" : "");
+			       FQN_TEXT(about.name, strlen(about.name)),
+			       i + 1 == near.n ? "?" : "");
 	return -ENOENT;
 }
 

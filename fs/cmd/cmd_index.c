@@ -26,6 +26,7 @@ static int index_run(const struct options *o)
 	};
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct ckpt_totals t;
+	char shown[4096];
 	struct ckpt_err e = { 0 };
 
 	if (cmd_open(o->args[0], o, &how, &c, &e))
@@ -40,7 +41,8 @@ static int index_run(const struct options *o)
 	if (o->print)
 		(void)printf("%s\n", t.index);
 	else
-		(void)printf("%s: %s, %" PRIu64 " tensor%s, %" PRIu64 " chunk%s\n", t.index,
+		(void)printf("%s: %s, %" PRIu64 " tensor%s, %" PRIu64 " chunk%s\n",
+			     text_show(t.index, strlen(t.index), shown, sizeof(shown)),
 			     t.index_built ? "built" : "up to date", t.tensors, text_s(t.tensors),
 			     t.chunks, text_s(t.chunks));
 	return cmd_finish(STATUS_DONE);

@@ -172,7 +172,7 @@ static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_
 	struct options open = *o;
 	bool speaks = !r->comm || !r->comm->rank;
 	struct progress p;
-	char size[16];
+	char size[16], shown[4096];
 	int rc;
 
 	if (!words)
@@ -199,7 +199,8 @@ static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_
 	if (rc)
 		return err_wrap(e, "reshard");
 	if (!open.quiet)
-		(void)printf("%s: %ju tensor%s, %ju object%s, %s for %ju rank%s\n", o->args[1],
+		(void)printf("%s: %ju tensor%s, %ju object%s, %s for %ju rank%s\n",
+			     text_show(o->args[1], strlen(o->args[1]), shown, sizeof(shown)),
 			     (uintmax_t)r->tensors, text_s(r->tensors), (uintmax_t)r->objects,
 			     text_s(r->objects), text_size(r->bytes, size), (uintmax_t)r->ranks,
 			     text_s(r->ranks));

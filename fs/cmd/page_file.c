@@ -88,7 +88,7 @@ static int write_to(const char *path, const char *page, size_t len, struct ckpt_
 
 int page_file_write(const char *path, const char *page, size_t len, bool quiet, struct ckpt_err *e)
 {
-	char size[16];
+	char size[16], shown[4096];
 	int rc;
 
 	if (!strcmp(path, "-")) {
@@ -100,6 +100,8 @@ int page_file_write(const char *path, const char *page, size_t len, bool quiet, 
 	}
 	rc = write_to(path, page, len, e);
 	if (!rc && !quiet)
-		(void)fprintf(stderr, "%s: %s\n", path, text_size(len, size));
+		(void)fprintf(stderr, "%s: %s\n",
+			      text_show(path, strlen(path), shown, sizeof(shown)),
+			      text_size(len, size));
 	return rc;
 }

@@ -172,6 +172,29 @@ test_ls_shows_no_control_bytes() {
   grep -q '^new%0Aline$' out
 }
 
+# no_control_bytes WORDS FILE: it has the words, and nothing that a terminal would obey.
+no_control_bytes() {
+  grep -qF -- "$1" "$2" || fail "$(cat -v "$2")"
+  is "$(wc -l <"$2")" "$(LC_ALL=C tr -cd '[:cntrl:]' <"$2" | wc -c)"
+}
+
+test_paths_are_shown_without_control_bytes() {
+  need_fixture plain
+  mkdir run
+  copy_of plain $'run/step-10\e'
+  copy_of plain run/step-20
+  aged run
+  status_of 2 ckptfs info run/step-1
+  no_control_bytes "did you mean 'step-10%1B'" err
+  status_of 0 ckptfs reshard run/step-20 $'x\e[31m\ny'
+  no_control_bytes 'x%1B[31m%0Ay: 5 tensors' out
+  status_of 0 ckptfs report $'--output=y\e\n.html' run/step-20
+  no_control_bytes 'y%1B%0A.html: ' err
+  status_of 0 ckptfs index $'--index=i\e' run/step-20
+  no_control_bytes '/i%1B: built' out
+  is "$PWD/"$'i\e' "$(ckptfs index --print $'--index=i\e' run/step-20)"
+}
+
 test_include_and_exclude_hold_everywhere() {
   need_fixture plain
   local c
