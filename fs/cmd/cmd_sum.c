@@ -30,6 +30,7 @@
 enum { LINE_MAX_BYTES = 64 << 20 };
 
 static const char *const kinds[] = { [CKPT_SUM_SHA256] = "sha256", [CKPT_SUM_XXH] = "xxh3" };
+static const size_t digits[] = { [CKPT_SUM_SHA256] = 64, [CKPT_SUM_XXH] = 32 };
 static const char first_line[] = "# ckptfs sum ";
 
 /* A line of the file that --check names: "HEX  DTYPE SHAPE  FQN". */
@@ -57,17 +58,18 @@ static int by_fqn(const void *a, const void *b)
 	return strcmp(((const struct line *)a)->fqn, ((const struct line *)b)->fqn);
 }
 
-static int take_line(struct report *r, char *text, size_t number, const char *path,
+static int take_line(struct report *r, char *text, size_t n_digits, size_t number, const char *path,
 		     struct ckpt_err *e)
 {
 	char *fqn = strstr(text, "  ");
 
-	fqn = fqn ? strstr(fqn + 2, "  ") : NULL;
-	if (!fqn || !fqn[2])
+	/* The name may be empty. */
+	fqn = fqn && strspn(text, "0123456789abcdef") == n_digits ? strstr(fqn + 2, "  ") : NULL;
+	if (!fqn || strcspn(text, " ") != n_digits)
 		return err_set(e, EINVAL,
-			       "'%s', line %zu: expected a hash, dtype, shape and FQN as "
-			       "'ckptfs sum' prints them",
-			       path, number);
+			       "'%s', line %zu: expected a hash of %zu digits, dtype, shape and "
+			       "FQN as 'ckptfs sum' prints them",
+			       path, number, n_digits);
 	if (!VEC_ROOM(r->lines, r->cap_lines, r->n_lines + 1))
 		return err_nomem(e);
 	r->lines[r->n_lines++] = (struct line){ text, fqn + 2, false };
@@ -101,7 +103,7 @@ static int read_list(struct report *r, const char *path, struct buf *text, enum 
 	while (!rc && (line = strtok_r(NULL, "\n", &rest))) {
 		number++;
 		if (*line != '#')
-			rc = take_line(r, line, number, path, e);
+			rc = take_line(r, line, digits[*ret], number, path, e);
 	}
 	if (!rc && r->n_lines)
 		qsort(r->lines, r->n_lines, sizeof(*r->lines), by_fqn);
@@ -114,12 +116,26 @@ static int read_list(struct report *r, const char *path, struct buf *text, enum 
 
 /* ---- a tensor ---- */
 
+/* Different names must not become the same text: '%' is written as %25. */
+static void add_fqn(struct buf *b, const char *fqn, size_t len)
+{
+	for (size_t n; len; fqn += n, len -= n) {
+		const char *percent = memchr(fqn, '%', len);
+
+		n = percent == fqn ? 1 : percent ? (size_t)(percent - fqn) : len;
+		if (percent == fqn)
+			buf_str(b, "%25");
+		else
+			cmd_add_fqn(b, fqn, n);
+	}
+}
+
 static void add_line(struct buf *b, const struct ckpt_sum_item *i)
 {
 	buf_printf(b, "%s  %s ", i->hex, i->dtype);
 	buf_json_u64s(b, i->shape, i->n_dims);
 	buf_str(b, "  ");
-	cmd_add_fqn(b, i->fqn, i->fqn_len);
+	add_fqn(b, i->fqn, i->fqn_len);
 }
 
 static void compare(struct report *r, const struct ckpt_sum_item *i)
@@ -148,7 +164,7 @@ static void compare(struct report *r, const struct ckpt_sum_item *i)
 		r->added++;
 	b->len = start;
 	buf_printf(b, "%s  ", found ? "differs  " : "not in it");
-	cmd_add_fqn(b, i->fqn, i->fqn_len);
+	add_fqn(b, i->fqn, i->fqn_len);
 	buf_str(b, "\n");
 }
 

@@ -45,8 +45,9 @@ test_a_list_is_compared() {
   is "$(grep -vc '^#' list) equal, 0 differ, 0 missing, 0 not in the list" "$(cat out)"
   ckptfs diff "$(zoo)" list | cmp - out
   # A hash, a shape, a line that is gone, and one that is new.
-  sed -e '2s/^./x/' -e '3s/\[/[1,/' -e 4d list >other
-  echo "00  float32 [1]  new" >>other
+  sed -e '2s/^./0/' -e '3s/\[/[1,/' -e 4d list >other
+  [[ $(sed -n 2p list) != 0* ]] || fail "the hash is the same"
+  printf '%064d  float32 [1]  new\n' 0 >>other
   status_of 1 ckptfs sum --check=other "$(zoo)"
   is 2 "$(grep -c '^differs ' out)"
   is 1 "$(grep -c '^not in it ' out)"
@@ -56,6 +57,21 @@ test_a_list_is_compared() {
   refused 'leave out --values' ckptfs diff --values "$(zoo)" list
 }
 
+# Names of which one is empty, and others differ only in how their bytes are shown.
+test_lists_of_odd_names_are_compared() {
+  python3 -c 'import json, struct, sys
+names = ["\1", "%01", "%2501", "", "a  b"]
+header = json.dumps({name: {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i, name in enumerate(names)}).encode()
+sys.stdout.buffer.write(struct.pack("<Q", len(header)) + header + b"abcde")' >x.safetensors
+  status_of 0 ckptfs sum x.safetensors
+  mv out list
+  is 6 "$(wc -l <list)"
+  status_of 0 ckptfs sum --check=list x.safetensors
+  is "5 equal, 0 differ, 0 missing, 0 not in the list" "$(cat out)"
+  grep -q '  %01$' list
+  grep -q '  %2501$' list
+}
+
 test_lists_that_are_none() {
   echo hello >other
   refused 'does not begin like a list' ckptfs sum --check=other "$(zoo)"
@@ -63,7 +79,14 @@ test_lists_that_are_none() {
   refused 'does not begin like a list' ckptfs sum --check=other "$(zoo)"
   printf '# ckptfs sum sha256\n00 x\n' >other
   refused 'line 2: expected a hash' ckptfs sum --check=other "$(zoo)"
-  printf '# ckptfs sum sha256\n00  a []  x\n01  a []  x\n' >other
+  ckptfs sum "$(zoo)" >list
+  sed -E '2s/^(.{8})[0-9a-f]*/\1/' list >other
+  refused 'line 2: expected a hash of 64 digits' ckptfs sum --check=other "$(zoo)"
+  sed '2s/^./x/' list >other
+  refused 'line 2: expected a hash of 64 digits' ckptfs sum --check=other "$(zoo)"
+  sed '1s/sha256/xxh3/' list >other
+  refused 'line 2: expected a hash of 32 digits' ckptfs sum --check=other "$(zoo)"
+  printf '# ckptfs sum sha256\n%064d  a []  x\n%064d  a []  x\n' 0 1 >other
   refused "two lines for 'x'" ckptfs sum --check=other "$(zoo)"
   : >other
   refused 'does not begin like a list' ckptfs sum --check=other "$(zoo)"
