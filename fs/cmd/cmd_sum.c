@@ -130,6 +130,24 @@ static void add_fqn(struct buf *b, const char *fqn, size_t len)
 	}
 }
 
+/* What add_fqn has written as this text. */
+static void add_name(struct buf *b, const char *text)
+{
+	for (; *text; text++) {
+		char hex[3] = "", *end, byte = *text;
+
+		if (*text == '%') {
+			(void)snprintf(hex, sizeof(hex), "%s", text + 1);
+			byte = (char)strtoul(hex, &end, 16);
+			if (end == hex + 2)
+				text += 2;
+			else
+				byte = '%';
+		}
+		buf_add(b, &byte, 1);
+	}
+}
+
 static void add_line(struct buf *b, const struct ckpt_sum_item *i)
 {
 	buf_printf(b, "%s  %s ", i->hex, i->dtype);
@@ -216,9 +234,14 @@ static void add_verdict(struct report *r, const char *const *globs)
 	uint64_t glob_steps = TEXT_GLOB_STEPS; /* enough: the same globs have been matched before */
 
 	for (size_t i = 0; i < r->n_lines; i++) {
+		struct buf name CLEANUP(buf_release) = BUF_INIT(MAX_LIST);
 		const struct line *l = &r->lines[i];
 
-		if (l->seen || !text_glob_any(globs, l->fqn, strlen(l->fqn), &glob_steps))
+		if (!l->seen)
+			add_name(&name, l->fqn);
+		r->out->err = r->out->err ? r->out->err : name.err;
+		if (l->seen ||
+		    !text_glob_any(globs, name.data ? name.data : "", name.len, &glob_steps))
 			continue;
 		r->missing++;
 		buf_printf(r->out, "missing    %s\n", l->fqn);

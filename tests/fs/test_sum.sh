@@ -70,6 +70,9 @@ sys.stdout.buffer.write(struct.pack("<Q", len(header)) + header + b"abcde")' >x.
   is "5 equal, 0 differ, 0 missing, 0 not in the list" "$(cat out)"
   grep -q '  %01$' list
   grep -q '  %2501$' list
+  # Globs are those of the names, not of how they are shown.
+  status_of 1 ckptfs sum --check=list "$(zoo)" '%01'
+  is "missing    %2501" "$(grep '^missing' out)"
 }
 
 test_lists_that_are_none() {
