@@ -84,6 +84,10 @@ int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e);
  */
 int cmd_join_runs(const struct command *c, struct options *o, struct ckpt_err *e);
 
+/* cmd_fail for the first argument, which cmd_open has refused. If it is a run, and the next argument
+ * may be the name of a checkpoint that it lacks, says that. */
+int cmd_fail_open(const struct options *o, struct ckpt_err *e);
+
 /* Opens the checkpoint of a run that a path leads into; *ret_rest is the rest of the path. */
 int cmd_open_in_run(struct ckpt *run, const char *path, const struct options *o,
 		    const struct cmd_how *how, struct ckpt **ret, const char **ret_rest,

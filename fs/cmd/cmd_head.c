@@ -171,7 +171,7 @@ static int head_run(const struct options *o)
 		return cmd_fail(&e);
 	}
 	if (cmd_open(o->args[0], o, &(struct cmd_how){ CMD_WORDS("allow_missing"), NULL }, &c, &e))
-		return cmd_fail(&e);
+		return cmd_fail_open(o, &e);
 	i = cmd_find_tensor(c, name);
 	if (i < 0 && ckpt_object_find(c, name, strlen(name)) >= 0) {
 		(void)err_set(

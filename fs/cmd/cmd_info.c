@@ -408,7 +408,7 @@ static int info_run(const struct options *o)
 					NULL },
 		     &c, &e) ||
 	    (ckpt_is_run(c) && cmd_run_look(c, o, &e)))
-		return cmd_fail(&e);
+		return cmd_fail_open(o, &e);
 	if (ckpt_is_run(c) && !o->json)
 		rc = print_run(c, o->args[0], cmd_color(o), &b);
 	else if (o->n_args > 1)

@@ -276,8 +276,10 @@ static int run(const struct options *o, const char *list, const char *const *glo
 		rc = read_list(&r, list, &text, &s.kind, &e);
 		lines = r.lines;
 	}
-	if (rc || cmd_open(o->args[0], o, &holes_are_fine, &c, &e))
+	if (rc)
 		return cmd_fail(&e);
+	if (cmd_open(o->args[0], o, &holes_are_fine, &c, &e))
+		return list == o->check ? cmd_fail_open(o, &e) : cmd_fail(&e); /* sum, or diff */
 	progress_start(&r.progress, "sum", 0, !o->quiet);
 	rc = ckpt_sum(c, &s, &e);
 	progress_end(&r.progress);

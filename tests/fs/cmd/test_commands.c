@@ -288,6 +288,7 @@ static const struct row looks[] = {
 	{ "info @truncated_data betas", 0, "complete  no", NULL },
 	{ "info --json @truncated_data betas", 0, "\"fault\": \"data file", NULL },
 	{ "info %/run step-1 model.norm", 0, "dtype     bfloat16\n", NULL },
+	{ "info %/run step-9", 2, NULL, "step-9': there is no such |checkpoint in the run" },
 	{ "info @plain step step", 2, NULL, "unexpected argument 'step'" },
 };
 
@@ -469,6 +470,13 @@ static const struct row others[] = {
 	  "# ckptfs sum sha256\nba517dd5af92fdfea295cd437a5a87be00205fcf2f0e83bd40abab8af0c82c22  "
 	  "float32 [5]  model.norm\n",
 	  NULL },
+	{ "sum %/run step-9", 2, NULL,
+	  "step-9': there is no such file or directory, and no such checkpoint in the run; did you "
+	  "mean 'step-1'" },
+	{ "sum %/run model.*", 2, NULL, "it is a run with 2 checkpoints; name one, as in '" },
+	{ "head %/run step-9", 2, NULL, "step-9': there is no such |checkpoint in the run" },
+	{ "head %/run step-9 model.norm", 2, NULL,
+	  "step-9': there is no such |checkpoint in the run" },
 	{ "sum --xxh @plain model.norm", 0,
 	  "# ckptfs sum xxh3\n3c989177a8a644ccb468e3f4e9b7bff6  float32 [5]  model.norm\n", NULL },
 	{ "sum @plain nothing*", 2, NULL, "sum: no tensor matches 'nothing*'" },
