@@ -314,7 +314,10 @@ static int open_average(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_e
 	len = strlen(run);
 	c->elsewhere = strncmp(c->root, run, len) != 0 || c->root[len] != '/';
 	rc = open_any(c, &one, e);
-	return rc && c->engine->refused_parts ? err_wrap(e, "'%s'", c->root) : rc;
+	/* Later faults are said to be those of the option, or of a file. */
+	return rc && (c->engine->refused_parts || !c->engine->catalog)
+		       ? err_wrap(e, "'%s'", c->root)
+		       : rc;
 }
 
 static int open_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)

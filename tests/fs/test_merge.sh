@@ -78,6 +78,14 @@ test_a_list_ends_at_the_next_option() {
   refused "unknown option 'step-3000'" ckptfs ls run -o dtype=bf16,step-3000
 }
 
+test_an_incomplete_checkpoint_is_named() {
+  mkdir run
+  old_copy "$(zoo)" run/step-1
+  old_copy "$(zoo)" run/step-2
+  rm run/step-2/.metadata
+  refused "checkpoint 'run': '.*/run/step-2': .metadata is missing" ckptfs info run -o average=step-2
+}
+
 test_what_is_missing_is_refused() {
   ln -s "$(run)/run" run
   mkdir m
