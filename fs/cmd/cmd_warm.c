@@ -57,6 +57,7 @@ struct place {
 struct job {
 	bool opened; /* a checkpoint that is not mounted */
 	bool stored; /* one in an object store */
+	bool part;   /* include and exclude leave some of it out */
 	const struct options *o;
 	struct place place;
 	struct warm source, view;
@@ -127,7 +128,20 @@ static int add_source(void *arg, const struct ckpt_source *s)
 
 static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt_err *e);
 
-static int add_entries(struct job *j, ckpt_node dir, const char *path, struct ckpt_err *e)
+/* The directories that show everything in a checkpoint once. */
+static const char *const all_of_it[] = { "tensors", "objects" };
+
+static bool is_of_all(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_LEN(all_of_it); i++)
+		if (!strcmp(name, all_of_it[i]))
+			return true;
+	return false;
+}
+
+/* once: only those that show everything once. */
+static int add_entries(struct job *j, ckpt_node dir, const char *path, bool once,
+		       struct ckpt_err *e)
 {
 	char name[CKPT_NAME_MAX + 1];
 	ckpt_node node;
@@ -136,6 +150,8 @@ static int add_entries(struct job *j, ckpt_node dir, const char *path, struct ck
 	for (uint64_t pos = 0; !rc && !ckpt_next(j->place.ckpt, dir, &pos, name, &node);) {
 		autofree char *below = NULL;
 
+		if (once && !is_of_all(name))
+			continue;
 		if (path && asprintf(&below, "%s/%s", path, name) < 0) {
 			below = NULL;
 			return err_sys(e, ENOMEM, "'%s'", path);
@@ -163,6 +179,22 @@ static int add_view(struct job *j, ckpt_node node, const char *path, size_t firs
 	return warm_add(&j->view, &part, e);
 }
 
+static int find_source(void *arg, const struct ckpt_source *s)
+{
+	(void)s;
+	*(bool *)arg = true;
+	return 1; /* one is enough */
+}
+
+/* The sources of the root of a checkpoint are all of them, even of what is left out. */
+static int add_part(struct job *j, ckpt_node dir, const char *path, struct ckpt_err *e)
+{
+	bool root = false;
+	int rc = ckpt_sources(j->place.ckpt, dir, find_source, &root, e);
+
+	return rc < 0 ? rc : add_entries(j, dir, path, root, e);
+}
+
 /* path: where it is mounted, or NULL. Links are skipped: their targets are in the tree anyway. */
 static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt_err *e)
 {
@@ -173,6 +205,8 @@ static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt
 
 	if (rc || st.is_link)
 		return rc;
+	if (st.is_dir && j->part)
+		return add_part(j, node, path, e);
 	rc = ckpt_sources(j->place.ckpt, node, add_source, &a, e);
 	if (rc && rc != -ENOMEM && !st.is_dir) { /* the other files can still be read */
 		note(j, e);
@@ -183,7 +217,7 @@ static int add_node(struct job *j, ckpt_node node, const char *path, struct ckpt
 	if (!st.is_dir)
 		return path ? add_view(j, node, path, before, e) : 0;
 	/* The root of a checkpoint has all its sources. */
-	return j->source.n == before ? add_entries(j, node, path, e) : 0;
+	return j->source.n == before ? add_entries(j, node, path, false, e) : 0;
 }
 
 /* ---- a mount ---- */
@@ -283,13 +317,12 @@ static int enter(struct job *j, char *root, struct ckpt_err *e)
 /* Adds everything in a checkpoint once, without knowing its sources. */
 static int add_all_through(struct job *j, struct ckpt_err *e)
 {
-	static const char *const names[] = { "tensors", "objects" };
 	int rc = 0;
 
-	for (size_t i = 0; !rc && i < ARRAY_LEN(names); i++) {
+	for (size_t i = 0; !rc && i < ARRAY_LEN(all_of_it); i++) {
 		autofree char *dir = NULL;
 
-		if (asprintf(&dir, "%s/%s", j->place.root, names[i]) < 0) {
+		if (asprintf(&dir, "%s/%s", j->place.root, all_of_it[i]) < 0) {
 			dir = NULL;
 			return err_sys(e, ENOMEM, "'%s'", j->place.root);
 		}
@@ -548,7 +581,9 @@ static void job_release(struct job *j)
 
 static int warm_main(const struct options *o)
 {
-	struct job j CLEANUP(job_release) = { .o = o };
+	struct job j CLEANUP(job_release) = {
+		.o = o, .part = options_get(o, "include") || options_get(o, "exclude")
+	};
 	size_t threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS;
 	struct ckpt_err e = { 0 };
 	int rc = 0;
