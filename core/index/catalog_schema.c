@@ -5,6 +5,8 @@
 
 #include <xxhash.h>
 
+#include <string.h>
+
 /*
  * All chunks of a tensor are one row, not one row each: tensors are looked up, written and hashed
  * as a whole, and 1.3 million rows would take as much time as parsing 230 MB of pickle. The row is
@@ -57,6 +59,7 @@ int catalog_no_memory(struct ckpt_err *e)
 
 int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what)
 {
+	const char *path = sqlite3_db_filename(db, "main");
 	int rc = sqlite3_extended_errcode(db) & 0xff;
 	int code = rc == SQLITE_NOMEM	 ? ENOMEM
 		   : rc == SQLITE_FULL	 ? ENOSPC
@@ -64,7 +67,10 @@ int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what)
 		   : rc == SQLITE_IOERR	 ? EIO
 					 : ERR_CORRUPT;
 
-	return err_set(e, code, "%s: %s", what, sqlite3_errmsg(db));
+	/* Neither in memory, nor one that is only read, nor named already? */
+	if (!path || *path != '/' || !strcmp(path, what))
+		return err_set(e, code, "%s: %s", what, sqlite3_errmsg(db));
+	return err_set(e, code, "%s '%s': %s", what, path, sqlite3_errmsg(db));
 }
 
 int sql_exec(sqlite3 *db, const char *sql, struct ckpt_err *e)

@@ -423,7 +423,7 @@ test_disk_of_the_index_is_full() {
   ckptfs umount m
   ends
   # A file that was asked for: said so, and nothing is left of it.
-  refused "chunk index: .*disk is full" ckptfs mount "$(many)/ckpt" m -o "index=$T/full/index"
+  refused "chunk index '.*/full/index\.tmp': .*disk is full" ckptfs mount "$(many)/ckpt" m -o "index=$T/full/index"
   [[ $(find full -type f) == full/fill ]] || fail "$(find full)"
   # A mount whose index is there, and is spoilt when there is no room for another.
   rm full/fill
