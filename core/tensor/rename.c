@@ -306,8 +306,8 @@ static int compile(struct rule *r, const char *re, struct ckpt_err *e)
 		return err_set(e, EINVAL, "%s", why);
 	}
 	if (r->n_groups > r->re.re_nsub + 1) {
-		err_set(e, EINVAL, "'\\%zu' in the replacement, but the expression has %zu groups",
-			r->n_groups - 1, r->re.re_nsub);
+		err_set(e, EINVAL, "'\\%zu' in the replacement, but the expression has %zu group%s",
+			r->n_groups - 1, r->re.re_nsub, text_s(r->re.re_nsub));
 		regfree(&r->re);
 		return -e->code;
 	}

@@ -266,7 +266,7 @@ struct run_lines {
 	struct buf *b;
 	struct json_out json;
 	uint64_t glob_steps;
-	bool any, color;
+	bool long_list, any, color;
 };
 
 static void add_entry_json(struct json_out *j, const struct ckpt_run_entry *x)
@@ -286,20 +286,20 @@ static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
 	const struct options *o = l->o;
 
 	if (!text_glob_any(o->args + 1, x->name, strlen(x->name), &l->glob_steps) ||
-	    (!x->complete && !o->json && !o->long_list))
+	    (!x->complete && !o->json && !l->long_list))
 		return 0;
 	if (o->json) {
 		add_entry_json(&l->json, x);
 	} else {
-		if (o->long_list)
+		if (l->long_list)
 			buf_printf(l->b, "%s%-10s%s  ",
 				   cmd_style(l->color, x->complete ? STYLE_GOOD : STYLE_BAD),
 				   x->complete ? "complete" : "incomplete",
 				   cmd_style(l->color, STYLE_PLAIN));
 		cmd_add_fqn(l->b, x->name, strlen(x->name));
-		if (o->long_list && x->latest)
+		if (l->long_list && x->latest)
 			buf_str(l->b, "  (latest)");
-		if (o->long_list && x->fault)
+		if (l->long_list && x->fault)
 			buf_printf(l->b, "  (%s)", x->fault);
 		buf_str(l->b, "\n");
 	}
@@ -309,11 +309,14 @@ static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
 
 static int list_run(struct ckpt *c, const struct options *o, struct buf *b)
 {
-	struct run_lines l = {
-		.o = o, .b = b, .json.to = b, .glob_steps = TEXT_GLOB_STEPS, .color = cmd_color(o)
-	};
+	struct run_lines l = { .o = o,
+			       .b = b,
+			       .json.to = b,
+			       .glob_steps = TEXT_GLOB_STEPS,
+			       .long_list = o->long_list || o->human,
+			       .color = cmd_color(o) };
 	struct ckpt_err e = { 0 };
-	int rc = o->long_list || o->json ? cmd_run_look(c, o, &e) : 0;
+	int rc = l.long_list || o->json ? cmd_run_look(c, o, &e) : 0;
 
 	if (o->json)
 		json_open(&l.json, NULL, '[');
@@ -352,10 +355,7 @@ static int check_options(const struct options *o, struct ckpt_err *e)
 /* Refuses options that do not apply to a run. */
 static int check_run_options(const struct options *o, struct ckpt_err *e)
 {
-	const char *given = o->tree    ? "tree"
-			    : o->sort  ? "sort"
-			    : o->human ? "human_readable"
-				       : NULL;
+	const char *given = o->tree ? "tree" : o->sort ? "sort" : NULL;
 
 	return !given ? 0
 		      : err_set(e, EINVAL,

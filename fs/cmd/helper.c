@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -78,8 +79,11 @@ int helper_main(int argc, char *const *argv)
 	/* getopt skips argv[0], which is the directory here. */
 	if (read_letters(&c, argc - 1, argv + 1, &e))
 		return cmd_fail(&e);
-	if (c.fake)
-		return STATUS_DONE;
+	if (c.fake) { /* what does not exist cannot be mounted */
+		autofree char *path = NULL;
+
+		return ckpt_address(argv[0], &path, &e) ? cmd_fail(&e) : STATUS_DONE;
+	}
 	if (c.namespace && enter_namespace(c.namespace, &e))
 		return cmd_fail(&e);
 	if (options_add_arg(&o, argv[0], &e) || options_add_arg(&o, argv[1], &e))

@@ -371,7 +371,8 @@ static int set_number(const struct word *w, const char *value, uint64_t *ret, st
 	errno = 0;
 	*ret = strtoull(value, &end, 10);
 	if (*value < '0' || *value > '9' || *end || errno || *ret > UINT32_MAX)
-		return err_set(e, EINVAL, "option '%s': '%s' is not a number", w->name, value);
+		return err_set(e, EINVAL, "option '%s': '%s' is not a whole number from %d to %ju",
+			       w->name, value, w->kind != NUMBER, (uintmax_t)UINT32_MAX);
 	if (!*ret && w->kind != NUMBER) /* the library takes 0 as the default */
 		return err_set(e, EINVAL, "option '%s': must be at least 1", w->name);
 	return 0;

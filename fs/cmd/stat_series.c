@@ -196,7 +196,8 @@ static int refuse(const struct options *o, struct ckpt_err *e)
 				       : NULL;
 
 	return word ? err_set(e, EINVAL,
-			      "option '%s': not of a run; name one of its checkpoints, or 'latest'",
+			      "option '%s' is for a checkpoint, not for a run: name one of its "
+			      "checkpoints, or 'latest'",
 			      word)
 		    : 0;
 }

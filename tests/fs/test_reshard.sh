@@ -355,7 +355,7 @@ test_options_that_cannot_be() {
   refused "option 'zstd': levels are 1 to 22$" "${r[@]}" --zstd=23
   refused "option 'threads': at most 256$" "${r[@]}" --threads=257
   refused "option 'jobs': at most 256$" "${r[@]}" --jobs=257
-  refused "option 'ranks': 'many' is not a number" "${r[@]}" --ranks=many
+  refused "option 'ranks': 'many' is not a whole number from 1 to 4294967295" "${r[@]}" --ranks=many
   refused "option 'ranks': must be at least 1" "${r[@]}" --ranks=0
   refused "option 'zstd': must be at least 1" "${r[@]}" --zstd=0
   refused "65537 ranks are too many: at most 65536 are possible$" "${r[@]}" --ranks=65537

@@ -259,7 +259,7 @@ rows = list(csv.DictReader(sys.stdin))
 assert [r["checkpoint"] for r in rows] == ["step-9", "step-10", "step-11", "step-12"]
 assert [r["changed"] for r in rows] == ["", "1", "", "1"] and rows[3]["nan"] == "1", rows'
   refused "no tensor of the run's checkpoints matches" ckptfs stat -q run nothing
-  refused "option 'by': not of a run" ckptfs stat --by=layer run
+  refused "option 'by' is for a checkpoint, not for a run" ckptfs stat --by=layer run
   # One of them is a checkpoint as any other.
   is 2 "$(ckptfs stat run latest | wc -l)"
 }

@@ -141,7 +141,7 @@ static const struct {
 	{ NAME("s/[b-a]/x/"), "'rules' line 1: Invalid range end" },
 	{ NAME("s/a{2,1}/x/"), "'rules' line 1: Invalid content of \\{\\}" },
 	{ NAME("s/(a)/\\2/"),
-	  "'rules' line 1: '\\2' in the replacement, but the expression has 1 groups" },
+	  "'rules' line 1: '\\2' in the replacement, but the expression has 1 group" },
 	{ NAME("s/a\\d/x/"), "'rules' line 1: '\\d' has no meaning in the expression" },
 	{ NAME("s/(a)\\1/x/"), "'rules' line 1: '\\1' has no meaning in the expression" },
 	{ NAME("s/a/\\n/"), "'rules' line 1: '\\n' has no meaning in the replacement" },
