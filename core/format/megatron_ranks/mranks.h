@@ -25,6 +25,8 @@
 
 /* ---- files (mranks_files.c) ---- */
 
+struct mr;
+
 struct mr_file {
 	const char *path; /* borrowed: "mp_rank_00_001/model_optim_rng.pt" */
 	size_t dir_len;	  /* bytes of its first component */
@@ -34,11 +36,18 @@ struct mr_file {
 	uint32_t p, e;	 /* pipeline stage, expert-parallel rank */
 	uint32_t number; /* in the catalog */
 	bool done;
+	/* What it has: */
+	struct digest sums; /* if the archive has CRCs, see torchsave.h */
+	bool has_sums;
+	bool slices, experts; /* tensors that other ranks have other slices of, or other experts */
+	uint64_t rank;	      /* args.rank of who has written it; UINT64_MAX: not known */
 };
 
 /* False: it is not the name of a rank's file. */
 bool mr_file_parse(const char *path, struct mr_file *ret);
 int mr_probe(struct place *place, struct name_list *files, struct ckpt_err *e);
+/* Fails if a rank's file is a copy of another's. */
+int mr_check_copies(struct mr *d, struct ckpt_err *e);
 
 /* ---- rules (mranks_rules.c) ---- */
 

@@ -22,6 +22,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const model_names[] = { "model_optim_rng.pt", "model_rng.pt",
@@ -102,4 +103,67 @@ int mr_probe(struct place *place, struct name_list *files, struct ckpt_err *e)
 			return rc;
 	}
 	return files->n > 0;
+}
+
+/* ---- copies ---- */
+
+/* Files that have the same bytes one after the other; else as they are sorted. */
+static int by_sums(const void *ap, const void *bp)
+{
+	const struct mr_file *a = *(const struct mr_file *const *)ap;
+	const struct mr_file *b = *(const struct mr_file *const *)bp;
+	int c = memcmp(&a->sums, &b->sums, sizeof(a->sums));
+
+	return c ? c : (a > b) - (a < b);
+}
+
+/* Must these two differ? What is not sliced, all ranks of a stage have alike. */
+static bool must_differ(const struct mr_file *a, const struct mr_file *b)
+{
+	return (a->p != b->p && (a->slices || a->experts)) || (a->t != b->t && a->slices) ||
+	       (a->e != b->e && a->experts);
+}
+
+/* Were the files written by different processes? One that converts a model writes them all. */
+static bool ranks_differ(const struct mr *d)
+{
+	for (size_t i = 1; i < d->n_files; i++)
+		if (d->files[i].rank != d->files[0].rank)
+			return true;
+	return false;
+}
+
+static int check_pair(struct mr *d, const struct mr_file *a, const struct mr_file *b,
+		      struct ckpt_err *e)
+{
+	if (memcmp(&a->sums, &b->sums, sizeof(a->sums)) != 0 || !must_differ(a, b))
+		return 0;
+	/* Of a model that was made from one without experts, all experts may be equal. */
+	if (a->p == b->p && a->t == b->t && !ranks_differ(d))
+		return format_note(d->not_shown,
+				   "the experts in '%.100s', if it was overwritten with '%.100s': "
+				   "both have the same bytes",
+				   b->path, a->path);
+	return err_set(e, ERR_CORRUPT,
+		       "'%.100s' and '%.100s' have the same bytes, but are of different ranks: "
+		       "one is a copy of the other",
+		       a->path, b->path);
+}
+
+int mr_check_copies(struct mr *d, struct ckpt_err *e)
+{
+	const struct mr_file **v = calloc(d->n_files + 1, sizeof(*v));
+	size_t n = 0;
+	int rc = 0;
+
+	if (!v)
+		return err_nomem(e);
+	for (size_t i = 0; i < d->n_files; i++)
+		if (d->files[i].has_sums)
+			v[n++] = &d->files[i];
+	qsort(v, n, sizeof(*v), by_sums);
+	for (size_t i = 1; !rc && i < n; i++)
+		rc = check_pair(d, v[i - 1], v[i], e);
+	free(v);
+	return rc;
 }

@@ -29,7 +29,7 @@ enum {
 
 struct walk {
 	struct mr *d;
-	const struct mr_file *f;
+	struct mr_file *f;
 	struct torch_file file;
 	uint32_t v;
 	struct buf fqn;
@@ -61,6 +61,17 @@ static int sample(struct walk *w, const struct torch_view *v, struct digest *ret
 	return torch_file_sample(&w->file, v, ret, e);
 }
 
+/* Notes what makes a rank's file differ from those of others. */
+static void note_kind(struct mr_file *f, const char *name, size_t len)
+{
+	enum mr_rule rule = mr_rule_of(name, len);
+
+	if (mr_is_expert(name))
+		f->experts = true;
+	else if (rule != MR_UNKNOWN && rule != MR_COPY && rule != MR_EITHER)
+		f->slices = true;
+}
+
 static int add_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 {
 	struct mr *d = w->d;
@@ -85,6 +96,8 @@ static int add_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err 
 		rc = sample(w, view, &p.sample, e);
 	if (rc)
 		return err_wrap(e, "'%.100s': '%s'", w->f->path, FQN_TEXT(w->fqn.data, w->fqn.len));
+	if (view->numel)
+		note_kind(w->f, p.name->data, p.name->len);
 	d->parts[d->n_parts++] = p;
 	return 0;
 }
@@ -136,6 +149,13 @@ static uint64_t number_arg(const struct pk_value *root, const char *name)
 	const struct pk_value *v = arg_of(root, name);
 
 	return v && v->type == PK_INT && v->i > 0 ? (uint64_t)v->i : UINT64_MAX;
+}
+
+static uint64_t rank_of(const struct pk_value *root)
+{
+	const struct pk_value *v = arg_of(root, "rank");
+
+	return v && v->type == PK_INT && v->i >= 0 ? (uint64_t)v->i : UINT64_MAX;
 }
 
 /* checkpoint_version is a float, of which only 0, 1, 2 and 3 have occurred. */
@@ -409,6 +429,9 @@ static int read_file(struct mr *d, struct mr_file *f, bool first, struct ckpt_er
 	if (!rc) {
 		f->number = w.file.number;
 		f->done = true;
+		f->sums = w.file.t.sums;
+		f->has_sums = w.file.t.has_sums;
+		f->rank = rank_of(root);
 		d->optimizer |= pk_get(root, "optimizer") != NULL;
 		rc = read_models(&w, root, e);
 	}
@@ -428,5 +451,5 @@ int mr_read(struct mr *d, struct ckpt_err *e)
 	for (size_t i = 0; !rc && i < d->n_files; i++)
 		if (!d->files[i].done)
 			rc = read_file(d, &d->files[i], false, e);
-	return rc;
+	return rc ? rc : mr_check_copies(d, e);
 }

@@ -9,6 +9,7 @@
 #define TORCH_TORCHSAVE_H
 
 #include "base/blob.h"
+#include "base/digest.h"
 #include "parse/pickle.h"
 
 #include <stdbool.h>
@@ -47,6 +48,8 @@ struct torchsave {
 	struct torchsave_storage *storages; /* by string id of their key */
 	size_t n_storages;
 	struct torchsave_tar *tar;
+	struct digest sums; /* of the CRCs in an archive's directory */
+	bool has_sums;	    /* there are CRCs of all members: archives with the same are the same */
 	uint64_t visits, entries; /* of values, that reports may still make */
 	uint64_t text;		  /* bytes that reports may still write of objects */
 	bool walked;

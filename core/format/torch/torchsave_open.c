@@ -191,6 +191,14 @@ struct members {
 	bool have_order;
 };
 
+static void add_sum(struct torchsave *t, const struct zip_member *m)
+{
+	const uint64_t v[] = { m->header, m->size, m->crc };
+
+	digest_add(&t->sums, v, sizeof(v));
+	t->has_sums &= m->crc || !m->size;
+}
+
 static int each_member(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct members *x = arg;
@@ -200,6 +208,7 @@ static int each_member(void *arg, const struct zip_member *m, struct ckpt_err *e
 	bool is_data = len >= 5 && !memcmp(name, "data/", 5);
 	int rc;
 
+	add_sum(x->t, m);
 	if (m->packed && (is_data || is_member(m, "data.pkl") || is_member(m, "byteorder")))
 		return err_set(e, ERR_UNSUPPORTED, "zip member '%.*s' is compressed or encrypted",
 			       (int)min_u64(m->name_len, 60), m->name);
@@ -247,7 +256,10 @@ static int open_zip(struct torchsave *t, bool script, struct ckpt_err *e)
 	const struct pickle_opts opts = { .max_bytes = MAX_PICKLE };
 	struct members x = { .t = t };
 	struct part part = { .file = t->file };
-	int rc = (script ? zip_list : zip_each)(t->file, each_member, &x, e);
+	int rc;
+
+	t->has_sums = true;
+	rc = (script ? zip_list : zip_each)(t->file, each_member, &x, e);
 
 	if (!rc)
 		rc = zip_member_data(t->file, &x.pickle, &part.at, e);

@@ -34,15 +34,17 @@ static void drop(const char *name)
 	REQUIRE(!unlinkat(dir_fd, path, AT_REMOVEDIR));
 }
 
-/* A rank's state with this model, args and version. */
+/* A rank's state with this model, args and version, written by a process of its own. */
 static void put_model(const char *name, const char *model, const char *args, int version,
 		      unsigned first)
 {
+	static unsigned rank;
 	char text[3000];
 
 	(void)snprintf(text, sizeof(text),
-		       "{'args': A{%s}, 'checkpoint_version': %d, 'iteration': 5, 'model': {%s}}",
-		       args, version, model);
+		       "{'args': A{'rank': %u, %s}, 'checkpoint_version': %d, 'iteration': 5, "
+		       "'model': {%s}}",
+		       rank++, args, version, model);
 	put(name, text, first);
 }
 
@@ -314,6 +316,52 @@ START_TEST(files_that_are_not_of_one_save_are_refused)
 	put("01_000", "{'iteration': 6, 'checkpoint_version': 3, 'model': {}}", 0);
 	expect_error("'mp_rank_01_000/model_optim_rng.pt' is of iteration 6, and "
 		     "'mp_rank_00_000/model_optim_rng.pt' of 5: are these files from one save?");
+}
+END_TEST
+
+/* One is a copy of the other. */
+#define COPIES(a, b) \
+	"'mp_rank_" a "/model_optim_rng.pt' and 'mp_rank_" b \
+	"/model_optim_rng.pt' have the same bytes"
+
+START_TEST(a_file_copied_over_anothers_is_refused)
+{
+	static const char slice[] = "{'model': {'layers.0.linear_proj.weight': t0+0(1,2)}}";
+	static const char copy[] = "{'model': {'layers.0.norm.weight': t0+0(2)}}";
+	static const char expert[] =
+		"{'args': A{'pipeline_model_parallel_size': 1, 'expert_model_parallel_size': 2,"
+		" 'rank': %u}, 'model': {'layers.0.experts.linear_fc2.weight0': t0+0(1,2)}}";
+	char text[400];
+
+	put("00", slice, 0);
+	put("01", slice, 0);
+	expect_error(COPIES("00", "01"));
+	put("01", slice, 1000);
+	expect("layers.0.linear_proj.weight[1,4] 0 1 1000 1001\n");
+	/* Tensors that are not sliced. */
+	put("00", copy, 0);
+	put("01", copy, 0);
+	expect("layers.0.norm.weight[2] 0 1\n");
+	drop("00");
+	drop("01");
+	/* Stages have different layers. */
+	put("00_000", slice, 0);
+	put("00_001", slice, 0);
+	expect_error(COPIES("00_000", "00_001"));
+	/* Experts may be equal, but each process has written one file. */
+	(void)snprintf(text, sizeof(text), expert, 0U);
+	put("00_000", text, 0);
+	put("00_001", text, 0);
+	expect("layers.0.experts.linear_fc2.weight0[1,2] 0 1\n"
+	       "layers.0.experts.linear_fc2.weight1[1,2] 0 1\nobject args\n"
+	       "! not everything is shown: the experts in 'mp_rank_00_001/model_optim_rng.pt', if "
+	       "it was overwritten with 'mp_rank_00_000/model_optim_rng.pt': both have the same "
+	       "bytes");
+	(void)snprintf(text, sizeof(text), expert, 2U);
+	put("01_000", text, 0);
+	(void)snprintf(text, sizeof(text), expert, 3U);
+	put("01_001", text, 0);
+	expect_error(COPIES("00_000", "00_001"));
 }
 END_TEST
 
