@@ -4,6 +4,8 @@
  *
  *	NAME			with the numbers that layers and experts have in the model
  *	mp_rank_TT_PPP/NAME	a rank's tensor if it is not known how it is joined
+ *	mp_rank_TT_PPP/modelN/NAME
+ *				the same of virtual stage N, if an earlier one has the name, too
  *
  * The first projection of a gated MLP is [gate; up] in each tensor-parallel rank, so the halves are
  * joined one after the other. Whether there is a gate follows from the shapes: then it has twice as
@@ -110,9 +112,9 @@ static int put_part(struct reporter *r, const struct mr_part *p, const struct se
 	return put(r, p, p->view->n_dims, p->view->size, &p->view->layout, NULL, s);
 }
 
-/* Hands the tensor over. rank: NULL, or whose it is. */
-static int finish(struct reporter *r, const struct mr_file *rank, enum ckpt_dtype dtype,
-		  size_t n_dims, const uint64_t *shape)
+/* Hands the tensor over. before: of its name. */
+static int finish(struct reporter *r, const char *before, enum ckpt_dtype dtype, size_t n_dims,
+		  const uint64_t *shape)
 {
 	struct buf fqn = BUF_INIT(MR_MAX_FQN + 64);
 	struct tensor_chunks c = { .path = catalog_path_flat,
@@ -130,8 +132,7 @@ static int finish(struct reporter *r, const struct mr_file *rank, enum ckpt_dtyp
 		c.boxes = &none;
 	if (!c.locs)
 		c.locs = &nowhere;
-	if (rank)
-		buf_printf(&fqn, "%.*s/", (int)rank->dir_len, rank->path);
+	buf_str(&fqn, before);
 	buf_add(&fqn, r->name->data, r->name->len);
 	c.fqn = fqn.data;
 	c.fqn_len = fqn.len;
@@ -141,11 +142,11 @@ static int finish(struct reporter *r, const struct mr_file *rank, enum ckpt_dtyp
 	return rc;
 }
 
-static int report_whole(struct reporter *r, const struct mr_part *p, const struct mr_file *rank)
+static int report_whole(struct reporter *r, const struct mr_part *p, const char *before)
 {
 	int rc = put_part(r, p, NULL);
 
-	return rc ? rc : finish(r, rank, p->view->dtype, p->view->n_dims, p->view->size);
+	return rc ? rc : finish(r, before, p->view->dtype, p->view->n_dims, p->view->size);
 }
 
 /*
@@ -162,9 +163,16 @@ static int report_apart(struct reporter *r, const struct mr_part *v, size_t n, c
 			"how the ranks' slices of '%.120s' are joined: %s, so they are shown "
 			"as %.*s/NAME",
 			r->name->data, why, (int)v->file->dir_len, v->file->path);
-	for (size_t i = 0; !rc && i < n; i++)
-		if (v[i].v == v->v && v[i].file->p == v->file->p)
-			rc = report_whole(r, &v[i], v[i].file);
+	for (size_t i = 0; !rc && i < n; i++) {
+		char before[64];
+		int len = snprintf(before, sizeof(before), "%.*s/", (int)v[i].file->dir_len,
+				   v[i].file->path);
+
+		if (v[i].v != v->v)
+			(void)snprintf(before + len, sizeof(before) - (size_t)len, "model%u/",
+				       v[i].v);
+		rc = report_whole(r, &v[i], before);
+	}
 	return rc;
 }
 
@@ -194,7 +202,7 @@ static int report_split(struct reporter *r, size_t dim, uint64_t halves)
 
 			rc = put_part(r, r->slices[t], &s);
 		}
-	return rc ? rc : finish(r, NULL, first->dtype, first->n_dims, shape);
+	return rc ? rc : finish(r, "", first->dtype, first->n_dims, shape);
 }
 
 /* Rows in the order of versions 0 and 1, of `kinds` (query, key, value) each. 1: impossible. */
@@ -224,7 +232,7 @@ static int report_old_rows(struct reporter *r, uint64_t kinds)
 
 		rc = put_part(r, r->slices[t], &s);
 	}
-	return rc ? rc : finish(r, NULL, first->dtype, first->n_dims, shape);
+	return rc ? rc : finish(r, "", first->dtype, first->n_dims, shape);
 }
 
 /* The second projection of the same MLP, in any rank: NULL if there is none. */
@@ -340,7 +348,7 @@ static int report_grouped(struct reporter *r, const struct mr_part *v, size_t n,
 
 		rc = put_grouped(r, p, size, &s);
 	}
-	return rc ? rc : finish(r, NULL, v->view->dtype, 3, shape);
+	return rc ? rc : finish(r, "", v->view->dtype, 3, shape);
 }
 
 /* ---- tensors ---- */
@@ -445,9 +453,9 @@ static int report_tensor(struct reporter *r, const struct mr_part *v, size_t n)
 		for (uint32_t i = 1; !equal && i < r->n_slices; i++)
 			if (!same_sample(v, r->slices[i]))
 				(void)tell_difference(r, v, r->slices[i]);
-		return report_whole(r, v, NULL);
+		return report_whole(r, v, "");
 	case MR_UNKNOWN:
-		return equal ? report_whole(r, v, NULL)
+		return equal ? report_whole(r, v, "")
 			     : report_apart(r, v, n, "its name is not one of Megatron's");
 	case MR_ROW:
 		rc = report_split(r, 1, 1);

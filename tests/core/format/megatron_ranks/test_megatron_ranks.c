@@ -245,6 +245,24 @@ START_TEST(copies_are_shown_once_and_others_apart)
 }
 END_TEST
 
+/* The note says where each of them is. */
+START_TEST(unknown_tensors_of_all_stages_are_shown)
+{
+	static const char two[] = "{'model0': {'odd': t0+0(1)}, 'model1': {'odd': t0+1(1)}}";
+
+	put_model("00_000", "'odd': t0+0(1)", "", 3, 0);
+	put_model("00_001", "'odd': t0+0(2)", "", 3, 1000);
+	expect("mp_rank_00_000/odd[1] 0\nmp_rank_00_001/odd[2] 1000 1001\n" OBJECTS
+	       "! not everything is shown: how the ranks' slices of 'odd' are joined: its name is "
+	       "not one of Megatron's, so they are shown as mp_rank_00_000/NAME");
+	put("00_000", two, 0);
+	put("00_001", two, 1000);
+	saved_expect_begin(dir, "megatron-legacy",
+			   "mp_rank_00_000/model1/odd[1] 1\nmp_rank_00_000/odd[1] 0\n"
+			   "mp_rank_00_001/model1/odd[1] 1001\nmp_rank_00_001/odd[1] 1000\n");
+}
+END_TEST
+
 START_TEST(extra_states_are_each_ranks_own)
 {
 	put_model("00", "'layers.0.linear_qkv._extra_state': t0+0(1)", "", 3, 0);
@@ -682,7 +700,8 @@ START_TEST(tensors_of_several_stages_are_the_first_ones)
 	put_model("00_001", model, "'num_layers': 1", 3, 0);
 	expect("layers.0.norm.weight[1] 0\nlayers.1.norm.weight[1] 0\n"
 	       "m.experts.weight1[2,1,2] 0 1 2 3\nm.experts.weight2[2,2,1] 8 9 10 11\n"
-	       "m.router.weight[2,1] 100 101\nmp_rank_00_000/output_layer.weight[] 0\n" OBJECTS
+	       "m.router.weight[2,1] 100 101\nmp_rank_00_000/output_layer.weight[] 0\n"
+	       "mp_rank_00_001/output_layer.weight[] 0\n" OBJECTS
 	       "! not everything is shown: how the ranks' slices of 'output_layer.weight' are "
 	       "joined: "
 	       "its shape is not that of such a tensor, so they are shown as mp_rank_00_000/NAME");
