@@ -61,6 +61,7 @@ enum mr_rule {
 	MR_GATED,   /* dimension 0 is split; if a gate is in it, so are its halves */
 	MR_QKV,	    /* like MR_COLUMN; before version 2, rows are in another order */
 	MR_KV,
+	MR_MAMBA,     /* dimension 0 is split, and so is each of several sections of it */
 	MR_GROUPED_1, /* all experts of a rank in one tensor */
 	MR_GROUPED_2,
 };

@@ -16,6 +16,10 @@
  * (head, dimension, one of the three); they are shown in the order of version 2, as Megatron loads
  * them (fix_query_key_value_ordering). That needs the number of heads.
  *
+ * Mamba's in_proj and conv1d have sections, z, x, B, C, dt and x, B, C, each of which is split
+ * (sharded_state_dict in megatron/core/ssm/mamba_mixer.py). Their sizes follow from the shapes of
+ * the mixer's tensors; those of other mixers do not add up in the same way.
+ *
  * The experts that GroupedMLP has in one tensor, weight1 [hidden, experts * ffn], are in memory, and
  * are shown, as [experts, hidden, ffn] (forward() in megatron/core/transformer/moe/experts.py).
  */
@@ -178,31 +182,40 @@ static int report_apart(struct reporter *r, const struct mr_part *v, size_t n, c
 
 /* ---- joining ---- */
 
-/* The slices along a dimension, `halves` of them in each. */
-static int report_split(struct reporter *r, size_t dim, uint64_t halves)
+/* The slices along a dimension; each has n sections of these sizes, which are joined one by one. */
+static int report_sections(struct reporter *r, size_t dim, size_t n, const uint64_t *sizes)
 {
 	const struct torch_view *first = r->slices[0]->view;
-	uint64_t shape[CKPT_MAX_DIMS], each, all;
+	uint64_t shape[CKPT_MAX_DIMS], all, from = 0;
 	int rc = 0;
 
-	if (dim >= first->n_dims || first->size[dim] % halves)
-		return 1;
 	if (ckd_mul(&all, first->size[dim], (uint64_t)r->n_slices) || all >> 62)
 		return err_set(r->e, ERR_CORRUPT, "its sizes are more than 2^62");
 	memcpy(shape, first->size, sizeof(shape));
 	shape[dim] = all;
-	each = first->size[dim] / halves;
-	for (uint64_t h = 0; h < halves; h++)
+	for (size_t i = 0; i < n; from += sizes[i++])
 		for (uint32_t t = 0; !rc && t < r->n_slices; t++) {
 			const struct segment s = { .dim = dim,
-						   .from = h * each,
+						   .from = from,
 						   .step = 1,
-						   .len = each,
-						   .to = (h * r->n_slices + t) * each };
+						   .len = sizes[i],
+						   .to = from * r->n_slices + t * sizes[i] };
 
 			rc = put_part(r, r->slices[t], &s);
 		}
 	return rc ? rc : finish(r, "", first->dtype, first->n_dims, shape);
+}
+
+/* One or two sections. 1: the shape does not allow it. */
+static int report_split(struct reporter *r, size_t dim, uint64_t n)
+{
+	const struct torch_view *first = r->slices[0]->view;
+	uint64_t each = dim < first->n_dims ? first->size[dim] / n : 0;
+	const uint64_t sizes[] = { each, each };
+
+	if (dim >= first->n_dims || first->size[dim] % n)
+		return 1;
+	return report_sections(r, dim, (size_t)n, sizes);
 }
 
 /* Rows in the order of versions 0 and 1, of `kinds` (query, key, value) each. 1: impossible. */
@@ -269,6 +282,37 @@ static int report_gated(struct reporter *r)
 	    (first->size[0] != columns && (first->size[0] != 2 * columns || columns >> 61)))
 		return 1;
 	return report_split(r, 0, first->size[0] == columns ? 1 : 2);
+}
+
+/* The size of a dimension of another tensor of the same mixer; 0: there is none. */
+static uint64_t mixer_size(struct reporter *r, const char *name, size_t dim)
+{
+	static const char word[] = ".mixer.";
+	const char *at = strstr(r->name->data, word);
+	const struct mr_part *p = at ? beside(r, at + strlen(word), name) : NULL;
+
+	return p && dim < p->view->n_dims && !(p->view->size[dim] >> 60) ? p->view->size[dim] : 0;
+}
+
+/* The sections z, x, B, C and dt of Mamba 2. 1: it is another mixer, or the shapes do not fit. */
+static int report_mamba(struct reporter *r)
+{
+	uint64_t inner = mixer_size(r, "out_proj.weight", 1), heads = mixer_size(r, "A_log", 0);
+	uint64_t in = mixer_size(r, "in_proj.weight", 0);
+	uint64_t conv = mixer_size(r, "conv1d.weight", 0);
+	const struct torch_view *first = r->slices[0]->view;
+
+	if (!conv) /* another version's name */
+		conv = mixer_size(r, "conv1d_weight", 0);
+	if (!inner || !heads || conv < inner || (conv - inner) % 2 || in != inner + conv + heads ||
+	    !first->n_dims)
+		return 1;
+	const uint64_t group = (conv - inner) / 2;
+	const uint64_t sizes[] = { inner, inner, group, group, heads };
+
+	if (first->size[0] == in)
+		return report_sections(r, 0, 5, sizes);
+	return first->size[0] == conv ? report_sections(r, 0, 3, sizes + 1) : 1;
 }
 
 static bool same_shape(const struct mr_part *a, const struct mr_part *b)
@@ -462,6 +506,9 @@ static int report_tensor(struct reporter *r, const struct mr_part *v, size_t n)
 		break;
 	case MR_GATED:
 		rc = r->n_slices == 1 ? report_split(r, 0, 1) : report_gated(r);
+		break;
+	case MR_MAMBA:
+		rc = r->n_slices == 1 ? report_split(r, 0, 1) : report_mamba(r);
 		break;
 	case MR_QKV:
 	case MR_KV:

@@ -55,7 +55,12 @@ static const struct {
 	{ "*.router.*", MR_COPY },
 	{ "*.shared_experts.gate_weight", MR_COPY },
 	{ "{position,tokentype,*.position,*.tokentype}_embeddings.weight", MR_COPY },
-	{ "*.mixer.*", MR_UNKNOWN }, /* of Mamba: its norm is split, too */
+	/* megatron.core.ssm */
+	{ "*.mixer.{in_proj.weight,conv1d[._]{weight,bias}}", MR_MAMBA },
+	{ "*.mixer.{A_log,D,dt_bias,norm.weight}", MR_COLUMN },
+	{ "*.mixer.out_proj.weight", MR_ROW },
+	{ "*.mixer.in_proj.layer_norm_{weight,bias}", MR_COPY },
+	{ "*.mixer.*", MR_UNKNOWN },
 	{ "*{norm,ln_f}.{weight,bias}", MR_COPY },
 	{ "*layer_norm_{weight,bias}", MR_COPY },
 };

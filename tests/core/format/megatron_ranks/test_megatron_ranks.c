@@ -478,7 +478,11 @@ START_TEST(slices_of_odd_shapes_are_shown_apart)
 		  "a.attention.query_key_value.weight[12,1] 0 1 2 3 4 5 0 1 2 3 4 5\n" OBJECTS },
 		{ "", "'a.final_norm.weight': t0+0(1), 'odd': t0+1(1)",
 		  "a.final_norm.weight[1] 0\nodd[1] 1\n" OBJECTS },
-		{ "'a.mixer.norm.weight': t0+0(1)", NULL, "a.mixer.norm.weight[1] 0\n" OBJECTS },
+		/* Slices, even if they are equal. */
+		{ "'a.mixer.norm.weight': t0+0(1)", NULL, "a.mixer.norm.weight[2] 0 0\n" OBJECTS },
+		{ "'a.mixer.conv1d.bias': t0+0(1)", NULL,
+		  "mp_rank_00/a.mixer.conv1d.bias[1] 0\nmp_rank_01/a.mixer.conv1d.bias[1] "
+		  "0\n" OBJECTS APART("a.mixer.conv1d.bias", ODD_SHAPE) },
 		{ "'layers.x.norm.weight': t0+0(1), 'xlayers.0.norm.weight': t0+1(1), "
 		  "'layers.0norm.weight': t0+2(1)",
 		  NULL,
@@ -508,6 +512,47 @@ START_TEST(slices_of_odd_shapes_are_shown_apart)
 			   "mp_rank_00/a.key_value.weight[6,1] 0 1 2 3 4 5\n");
 	put_pair("'x': t0+0(1)", "'x': t0+1(1)", "'tensor_model_parallel_size': 'x'");
 	saved_expect_begin(dir, "megatron-legacy", "mp_rank_00/x[1] 0\nmp_rank_01/x[1] 1\n");
+}
+END_TEST
+
+START_TEST(sections_of_mamba_are_joined_one_by_one)
+{
+	/* Two inner dimensions, B and C of one, one head. */
+	static const char model[] =
+		"'a.mixer.in_proj.weight': t0+0(7,1), 'a.mixer.in_proj.layer_norm_weight': t1+0(1),"
+		" 'a.mixer.conv1d.weight': t0+10(4,1,1), 'a.mixer.conv1d.bias': t0+20(4),"
+		" 'a.mixer.A_log': t0+30(1), 'a.mixer.D': t1+5(1), 'a.mixer.dt_bias': t0+31(1),"
+		" 'a.mixer.norm.weight': t0+32(2), 'a.mixer.out_proj.weight': t0+34(1,2)";
+	static const char renamed[] =
+		"'a.mixer.in_proj.weight': t0+0(7,1), 'a.mixer.conv1d_weight': t0+10(4,1,1),"
+		" 'a.mixer.A_log': t0+30(1), 'a.mixer.out_proj.weight': t0+34(1,2)";
+	/* Of GatedDeltaNet: twice as many rows for heads. */
+	static const char other[] =
+		"'a.mixer.in_proj.weight': t0+0(8,1), 'a.mixer.conv1d.weight': t0+10(4,1,1),"
+		" 'a.mixer.A_log': t0+30(1), 'a.mixer.out_proj.weight': t0+34(1,2)";
+
+	put_pair(model, model, "");
+	expect("a.mixer.A_log[2] 30 30\na.mixer.D[2] 105 105\n"
+	       "a.mixer.conv1d.bias[8] 20 21 20 21 22 22 23 23\n"
+	       "a.mixer.conv1d.weight[8,1,1] 10 11 10 11 12 12 13 13\na.mixer.dt_bias[2] 31 31\n"
+	       "a.mixer.in_proj.layer_norm_weight[1] 100\n"
+	       "a.mixer.in_proj.weight[14,1] 0 1 0 1 2 3 2 3 4 4 5 5 6 6\n"
+	       "a.mixer.norm.weight[4] 32 33 32 33\n"
+	       "a.mixer.out_proj.weight[1,4] 34 35 34 35\n" OBJECTS);
+	put_pair(renamed, renamed, "");
+	expect("a.mixer.A_log[2] 30 30\na.mixer.conv1d_weight[8,1,1] 10 11 10 11 12 12 13 13\n"
+	       "a.mixer.in_proj.weight[14,1] 0 1 0 1 2 3 2 3 4 4 5 5 6 6\n"
+	       "a.mixer.out_proj.weight[1,4] 34 35 34 35\n" OBJECTS);
+	put_pair(other, other, "");
+	saved_expect_begin(dir, "megatron-legacy",
+			   "a.mixer.A_log[2] 30 30\na.mixer.out_proj.weight[1,4] 34 35 34 35\n"
+			   "mp_rank_00/a.mixer.conv1d.weight[4,1,1] 10 11 12 13\n"
+			   "mp_rank_00/a.mixer.in_proj.weight[8,1] 0 1 2 3 4 5 6 7\n"
+			   "mp_rank_01/a.mixer.conv1d.weight[4,1,1] 10 11 12 13\n"
+			   "mp_rank_01/a.mixer.in_proj.weight[8,1] 0 1 2 3 4 5 6 7\n");
+	drop("01");
+	put_model("00", "'a.mixer.in_proj.weight': t0+0(3,1)", "", 3, 0);
+	expect("a.mixer.in_proj.weight[3,1] 0 1 2\n" OBJECTS);
 }
 END_TEST
 
