@@ -102,6 +102,35 @@ static int add_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err 
 	return 0;
 }
 
+/* 1: it contains a tensor, or is nested too deep to tell. */
+static int has_tensor(struct walk *w, const struct pk_value *v, unsigned depth, struct ckpt_err *e)
+{
+	size_t step = v->type == PK_DICT ? 2 : 1;
+	size_t n = v->type == PK_DICT || v->type == PK_LIST || v->type == PK_TUPLE ? pk_len(v) : 0;
+	int rc = torch_file_spend(&w->file, 1 + n, e);
+
+	if (rc || torch_is_tensor(v))
+		return rc ? rc : 1;
+	if (depth == MAX_DEPTH)
+		return n > 0;
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = has_tensor(w, &v->n->v[step * i + step - 1], depth + 1, e);
+	return rc;
+}
+
+/* State dicts are neither lists nor have numbers as keys. */
+static int tell_tensors_in(struct walk *w, const struct pk_value *v, unsigned depth,
+			   struct ckpt_err *e)
+{
+	int rc = has_tensor(w, v, depth, e);
+
+	return rc <= 0 ? rc
+		       : format_note(w->d->not_shown,
+				     "tensors in lists or under keys that are not names, in "
+				     "'%.120s' of '%.100s'",
+				     w->fqn.len ? w->fqn.data : "model", w->f->path);
+}
+
 /* Legacy models nest state dicts: {"language_model": {"encoder": {"layers.0...": tensor}}}. */
 static int read_dict(struct walk *w, const struct pk_value *dict, unsigned depth,
 		     struct ckpt_err *e)
@@ -112,8 +141,10 @@ static int read_dict(struct walk *w, const struct pk_value *dict, unsigned depth
 		const struct pk_value *key = &dict->n->v[2 * i], *v = key + 1;
 		size_t len = w->fqn.len;
 
-		if (key->type != PK_STR || strlen(key->s->data) != key->s->len)
+		if (key->type != PK_STR || strlen(key->s->data) != key->s->len) {
+			rc = tell_tensors_in(w, v, depth, e);
 			continue; /* no name of a module or parameter */
+		}
 		buf_str(&w->fqn, len ? "." : "");
 		buf_add(&w->fqn, key->s->data, key->s->len);
 		if (buf_check(&w->fqn, e, "a name of more than %d bytes", MR_MAX_FQN))
@@ -125,6 +156,8 @@ static int read_dict(struct walk *w, const struct pk_value *dict, unsigned depth
 				     w->f->path, MAX_DEPTH);
 		else if (v->type == PK_DICT)
 			rc = read_dict(w, v, depth + 1, e);
+		else
+			rc = tell_tensors_in(w, v, depth, e);
 		w->fqn.len = len;
 		w->fqn.data[len] = 0;
 	}

@@ -263,6 +263,22 @@ START_TEST(unknown_tensors_of_all_stages_are_shown)
 }
 END_TEST
 
+START_TEST(tensors_that_have_no_names_are_told)
+{
+	static const char *const models[] = { "'m': {'d': 0, 'l': [(t0+0(1),)]}",
+					      "'m': {'l': {1: {'x': t0+0(1)}}}" };
+
+	for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+		put_model("00", models[i], "", 3, 0);
+		expect(OBJECTS "! not everything is shown: tensors in lists or under keys that "
+			       "are not names, in 'm.l' of 'mp_rank_00/model_optim_rng.pt'");
+	}
+	put_model("00", "2: t0+0(1)", "", 3, 0);
+	expect(OBJECTS "! not everything is shown: tensors in lists or under keys that are not "
+		       "names, in 'model' of 'mp_rank_00/model_optim_rng.pt'");
+}
+END_TEST
+
 START_TEST(extra_states_are_each_ranks_own)
 {
 	put_model("00", "'layers.0.linear_qkv._extra_state': t0+0(1)", "", 3, 0);
@@ -468,7 +484,7 @@ START_TEST(slices_of_odd_shapes_are_shown_apart)
 		  "a.linear_q_down_proj.weight[2,2] 0 1 1 2\n" OBJECTS },
 		{ "'a.linear_qkv.weight': t0+0(0,2)", NULL, "a.linear_qkv.weight[0,2]\n" OBJECTS },
 		{ "'a.final_norm.weight': t0+0(0)", NULL, "a.final_norm.weight[0]\n" OBJECTS },
-		{ "'a.linear_qkv.weight': t0+0(1,2), 5: t0+0(1), 'n': 6, 's': "
+		{ "'a.linear_qkv.weight': t0+0(1,2), 5: [6], 'n': (6,), 's': "
 		  "torch._utils._rebuild_sparse_tensor(5)",
 		  NULL,
 		  "a.linear_qkv.weight[2,2] 0 1 0 1\n" OBJECTS
@@ -814,7 +830,9 @@ START_TEST(odd_values_that_describe_a_checkpoint)
 	static const struct {
 		const char *text, *want; /* after a '?': an error */
 	} v[] = {
-		{ "{'model': {'x': t0+0(1), 'y\\0z': t0+1(1)}}", "x[1] 0\n" },
+		{ "{'model': {'x': t0+0(1), 'y\\0z': t0+1(1)}}",
+		  "x[1] 0\n! not everything is shown: tensors in lists or under keys that are not "
+		  "names, in 'model' of 'mp_rank_00/model_optim_rng.pt'" },
 		{ "{'model': {'x': t0+0(1)}, 'checkpoint_version': N, 'iteration': -1}",
 		  "x[1] 0\nobject iteration\n" },
 		{ "{'model': {'x': t0+0(1)}, 'checkpoint_version': 3.0, 'iteration': 'x'}",
