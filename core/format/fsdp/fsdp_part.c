@@ -413,19 +413,68 @@ static int read_placement(const struct pk_value *v, const struct fsdp_part *p,
 }
 
 /*
- * The order in which the axes split the tensor: shard_order, ((dim, (axis, ...)), ...), since torch
- * 2.10; otherwise ascending.
+ * Axes that split the dimension that axis number `first` splits, in the order in which they did.
+ * _StridedShard says that later axes, split_factor parts in all, came before it: FSDP splits what
+ * tensor parallelism has left to a rank. Then a plain Shard is split after them. The two are alike
+ * only if sizes are divisible. A split_factor that no such axes have is kept.
  */
-static int read_order(const struct pk_value *spec, const struct placement *v, size_t n,
+static size_t order_dim(const struct fsdp_reader *r, struct placement *v, size_t first,
+			size_t *order)
+{
+	size_t n = 0, k;
+	bool told = true;
+
+	for (size_t i = r->n_axes; i-- > first;) {
+		uint64_t parts = 1;
+
+		if (v[i].kind == REPLICATE || v[i].dim != v[first].dim)
+			continue;
+		for (k = 0; k < n && parts < v[i].pieces; k++)
+			parts *= r->sizes[order[k]];
+		told &= parts == v[i].pieces;
+		memmove(order + k + 1, order + k, (n++ - k) * sizeof(*order));
+		order[k] = i;
+	}
+	k = 0;
+	for (size_t i = first; i < r->n_axes; i++)
+		if (v[i].kind == REPLICATE || v[i].dim != v[first].dim)
+			continue;
+		else if (told)
+			v[i].pieces = 1;
+		else
+			order[k++] = i;
+	return n;
+}
+
+static void order_all(const struct fsdp_reader *r, struct placement *v, size_t order[FSDP_MAX_AXES])
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < r->n_axes; i++) {
+		bool seen = false;
+
+		for (size_t j = 0; j < i; j++)
+			seen |= v[j].kind != REPLICATE && v[j].dim == v[i].dim;
+		if (v[i].kind == REPLICATE)
+			order[n++] = i;
+		else if (!seen)
+			n += order_dim(r, v, i, order + n);
+	}
+}
+
+/*
+ * The order in which the axes split the tensor: shard_order, ((dim, (axis, ...)), ...), since torch
+ * 2.10; otherwise as _StridedShard says, or ascending.
+ */
+static int read_order(const struct fsdp_reader *r, const struct pk_value *spec, struct placement *v,
 		      size_t order[FSDP_MAX_AXES], struct ckpt_err *e)
 {
 	const struct pk_value *entries = attr(spec, "shard_order"),
 			      *flag = attr(spec, "use_strided_shard_as_shard_order");
-	size_t same = 0, strided = 0, k = 0;
+	size_t n = r->n_axes, same = 0, strided = 0, k = 0;
 	bool used[FSDP_MAX_AXES] = { false };
 
 	for (size_t i = 0; i < n; i++) {
-		order[i] = i;
 		strided += v[i].kind == STRIDED;
 		for (size_t j = 0; j < i; j++)
 			same += v[i].kind == SHARD && v[j].kind == SHARD && v[i].dim == v[j].dim;
@@ -441,8 +490,10 @@ static int read_order(const struct pk_value *spec, const struct placement *v, si
 		return err_set(e, ERR_UNSUPPORTED,
 			       "two axes of the mesh split one dimension, and torch before 2.5 "
 			       "does not record which came first");
-	if (!same || strided || !entries || entries->type != PK_TUPLE)
+	if (!same || strided || !entries || entries->type != PK_TUPLE) {
+		order_all(r, v, order);
 		return 0;
+	}
 	for (size_t i = 0; i < pk_len(entries); i++) {
 		const struct pk_value *x = &entries->n->own[i];
 		const struct pk_value *t = x->type == PK_OBJECT ? &x->n->own[PK_ARGS] : x;
@@ -507,8 +558,10 @@ static int read_dtensor(struct fsdp_reader *r, const struct pk_value *args,
 		rc = read_placement(&list->n->v[i], &p, &v[i], e);
 		p.copy |= !rc && v[i].kind == REPLICATE && r->coords[i];
 	}
-	if (!rc)
-		rc = read_order(spec, v, r->n_axes, order, e);
+	if (!rc) {
+		describe(r, v, &p);
+		rc = read_order(r, spec, v, order, e);
+	}
 	for (size_t d = 0; !rc && d < p.n_dims; d++) {
 		whole[d] = (struct fsdp_run){ 0, p.shape[d] };
 		p.runs[d] = &whole[d];
@@ -522,7 +575,6 @@ static int read_dtensor(struct fsdp_reader *r, const struct pk_value *args,
 	}
 	if (rc)
 		return rc;
-	describe(r, v, &p);
 	if (r->outside) /* this rank does not train the tensor */
 		p.local = NULL;
 	return r->add(r->arg, &p, e);

@@ -234,6 +234,55 @@ START_TEST(axes_that_split_one_dimension_do_so_in_the_order_told)
 }
 END_TEST
 
+/*
+ * FSDP splits what tensor parallelism, whose axes come later, has left to a rank. Sizes that are not
+ * divisible show it: splitting in the order of the axes would give other rows to the ranks.
+ */
+START_TEST(strided_axes_split_after_those_that_they_count)
+{
+	static const struct {
+		const char *mesh, *placements, *size;
+		const char *rows; /* of each rank */
+		const char *want;
+	} v[] = {
+		{ "I[0,1,2,3,4,5](3,2)", "(" STRIDED(0, 2) ", " SHARD(0) ")", "7", "212101",
+		  "w[7] 0 1 2000 2001 1000 3000 5000\n" },
+		/* the same, twice */
+		{ "I[0,1,2,3,4,5,6,7,8,9,10,11](2,3,2)",
+		  "(" REPLICATE ", " STRIDED(0, 2) ", " SHARD(0) ")", "7", "212101212101",
+		  "w[7] 0 1 2000 2001 1000 3000 5000\n" },
+		/* two axes of tensor parallelism; then two strided ones, the last one first */
+		{ "I[0,1,2,3,4,5,6,7](2,2,2)", "(" STRIDED(0, 4) ", " SHARD(0) ", " SHARD(0) ")",
+		  "5", "11111000", "w[5] 0 4000 1000 2000 3000\n" },
+		{ "I[0,1,2,3,4,5,6,7](2,2,2)",
+		  "(" STRIDED(0, 4) ", " STRIDED(0, 2) ", " SHARD(0) ")", "5", "11111000",
+		  "w[5] 0 4000 2000 1000 3000\n" },
+		/* after the second, before the third */
+		{ "I[0,1,2,3,4,5,6,7](2,2,2)", "(" STRIDED(0, 2) ", " SHARD(0) ", " SHARD(0) ")",
+		  "5", "11101010", "w[5] 0 1000 4000 2000 6000\n" },
+	};
+	char *text;
+
+	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+		unsigned world = (unsigned)strlen(v[i].rows);
+		unsigned apart = strstr(v[i].placements, "Replicate") ? world / 2 : world;
+
+		dir_teardown();
+		dir_setup();
+		for (unsigned rank = 0; rank < world; rank++) {
+			REQUIRE(asprintf(&text,
+					 "{'w': " DTENSOR("t0+0(%c)", "(%s,)",
+							  SPEC(MESH("%s"), "%s")) "}",
+					 v[i].size, v[i].rows[rank], v[i].mesh,
+					 v[i].placements) > 0);
+			put("model", world, rank, text, 1000 * (rank % apart));
+			free(text);
+		}
+		expect(v[i].want);
+	}
+}
+END_TEST
+
 /* The third axis is replicated and not in the order: it comes last. */
 START_TEST(axes_that_are_not_in_the_order_come_last)
 {
