@@ -113,6 +113,13 @@ struct ds_alias {
 	const struct pk_str *name, *of;
 };
 
+/* How often a group was stepped. */
+struct ds_step {
+	const char *path; /* of the file that says it; NULL: none */
+	bool is_option;	  /* it was among the options of the optimizer's groups */
+	struct digest is; /* its value */
+};
+
 struct ds_join;
 
 struct ds {
@@ -130,6 +137,8 @@ struct ds {
 
 	const char *first_model; /* the model states file that says how many steps were made */
 	int64_t steps;
+	struct ds_step *first_steps; /* of each group, as the first optimizer states have it */
+	size_t n_first_steps;
 
 	uint32_t tp, pp; /* tensor-parallel ranks; pipeline stages */
 	bool pipeline;

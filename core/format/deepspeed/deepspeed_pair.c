@@ -142,7 +142,7 @@ static int add_steps(struct ds_rank *x, const struct ds_group *g, const struct d
 	t.key = ds_name(x->d, "step", 4, e);
 	if (!t.key)
 		return -e->code;
-	for (size_t i = 0; !rc && f->has_step && i < g->n; i++) {
+	for (size_t i = 0; !rc && f->stepped.path && i < g->n; i++) {
 		t.name = names[i];
 		rc = ds_add(x->d, &t, e);
 	}
@@ -200,11 +200,14 @@ static int add_group(struct ds_rank *x, size_t number, const uint32_t *members, 
 	for (size_t k = 0; !rc && k < f->n; k++) {
 		struct ds_column *c;
 
-		rc = f->columns[k].mixed
-			     ? 0
-			     : make_column(x, f, &f->columns[k], members, n, start, &c, e);
-		if (!rc && !f->columns[k].mixed && c)
+		rc = make_column(x, f, &f->columns[k], members, n, start, &c, e);
+		if (!rc && c)
 			rc = add_params(x, g, c, names, e);
+		else if (!rc)
+			rc = ds_refuse(x->d,
+				       "'%.100s' of group %zu of the optimizer states is not as "
+				       "long as the masters",
+				       f->columns[k].key->data, number);
 	}
 	return rc ? rc : add_steps(x, g, f, names, e);
 }

@@ -58,9 +58,8 @@ struct ds_flat_group {
 	struct ds_making columns[DS_MAX_COLUMNS]; /* the first one holds the masters */
 	size_t n;
 	struct ds_tensor step;
-	bool has_step;
-	bool step_is_option;   /* it was among the options of the optimizer's groups */
-	struct digest step_is; /* its value */
+	struct ds_step stepped; /* its path is NULL: there is no step */
+	bool *have_step;	/* of each rank */
 };
 
 struct ds_rank {

@@ -78,30 +78,48 @@ static int read_step_value(struct ds_open *o, const struct pk_value *v, struct b
 }
 
 /* All ranks make the same steps. 1: this one has made others, which has been recorded. */
-static int read_step(struct ds_rank *x, struct ds_open *o, const struct pk_value *v,
-		     struct ds_flat_group *g, bool is_option, struct ckpt_err *e)
+static int compare_steps(struct ds_rank *x, const struct ds_step *first, const struct ds_step *s)
+{
+	if (!first->path || first->is_option != s->is_option ||
+	    !memcmp(&first->is, &s->is, sizeof(s->is)))
+		return 0;
+	(void)ds_refuse(
+		x->d,
+		"'%.120s' is of another step than '%.120s': they are from two different saves",
+		s->path, first->path);
+	return 1;
+}
+
+/* 1: it is not that of other ranks, which has been recorded. */
+static int read_step(struct ds_rank *x, struct ds_open *o, const struct pk_value *v, size_t group,
+		     bool is_option, struct ckpt_err *e)
 {
 	struct buf text CLEANUP(buf_release) = BUF_INIT(64);
-	struct digest is = { 0 };
+	struct ds_flat_group *g = &x->flat[group];
+	struct ds_step is = { .path = o->f->path, .is_option = is_option };
 	int rc;
 
-	if (!v || (g->has_step && g->step_is_option != is_option))
+	if (!v || (g->stepped.path && g->stepped.is_option != is_option))
 		return 0;
-	rc = read_step_value(o, v, &text, &is, e);
+	rc = read_step_value(o, v, &text, &is.is, e);
 	if (rc)
 		return rc < 0 ? rc : 0;
-	if (g->has_step && memcmp(&is, &g->step_is, sizeof(is)) != 0) {
-		(void)ds_refuse(x->d,
-				"'%.120s' is of another step than rank 0's file: they are from two "
-				"different saves",
-				o->f->path);
-		return 1;
+	if (!g->stepped.path)
+		g->have_step = arena_array(&x->d->arena, x->world, sizeof(*g->have_step));
+	if (!g->have_step)
+		return err_nomem(e);
+	g->have_step[o->f->rank] = true;
+	if (g->stepped.path)
+		return compare_steps(x, &g->stepped, &is);
+	if (x->d->n_first_steps == x->n_flat) {
+		struct ds_step *first = &x->d->first_steps[group];
+
+		if (compare_steps(x, first, &is))
+			return 1;
+		if (!first->path)
+			*first = is;
 	}
-	if (g->has_step)
-		return 0;
-	g->has_step = true;
-	g->step_is_option = is_option;
-	g->step_is = is;
+	g->stepped = is;
 	g->step = (struct ds_tensor){ .stage = x->stage, .t = DS_WHOLE };
 	if (torch_is_tensor(v))
 		return ds_tensor_of(x->d, o, v, &g->step, e);
@@ -111,8 +129,9 @@ static int read_step(struct ds_rank *x, struct ds_open *o, const struct pk_value
 
 /* Reads a group's part of the optimizer state: flat tensors, and the step. */
 static int read_state(struct ds_rank *x, struct ds_open *o, const struct pk_value *state,
-		      struct ds_flat_group *g, uint32_t r, struct ckpt_err *e)
+		      size_t group, uint32_t r, struct ckpt_err *e)
 {
+	struct ds_flat_group *g = &x->flat[group];
 	size_t n = pk_dict_len(state);
 	int rc = torch_file_spend(&o->file, n + 1, e);
 
@@ -124,7 +143,7 @@ static int read_state(struct ds_rank *x, struct ds_open *o, const struct pk_valu
 		if (key->type != PK_STR)
 			continue;
 		if (pk_is_text(key, "step"))
-			rc = read_step(x, o, v, g, false, e);
+			rc = read_step(x, o, v, group, false, e);
 		/*
 		 * The error buffers of 1-bit Adam are as long as a communication buffer, not the
 		 * group.
@@ -154,7 +173,7 @@ static int read_options(struct ds_rank *x, struct ds_open *o, const struct pk_va
 			int64_t g;
 
 			if (ds_number(&params->n->v[k], &g) && g >= 0 && (uint64_t)g < x->n_flat)
-				rc = read_step(x, o, step, &x->flat[g], true, e);
+				rc = read_step(x, o, step, (size_t)g, true, e);
 		}
 	}
 	return rc;
@@ -169,7 +188,7 @@ static int read_base(struct ds_rank *x, struct ds_open *o, const struct pk_value
 	int rc = torch_file_spend(&o->file, n, e);
 
 	for (size_t i = 0; !rc && i < n && i < x->n_flat; i++)
-		rc = read_state(x, o, &base->n->v[i], &x->flat[i], r, e);
+		rc = read_state(x, o, &base->n->v[i], i, r, e);
 	n = pk_dict_len(state);
 	if (!rc)
 		rc = torch_file_spend(&o->file, n, e);
@@ -177,7 +196,7 @@ static int read_base(struct ds_rank *x, struct ds_open *o, const struct pk_value
 		const struct pk_value *key = &state->n->v[2 * i];
 
 		if (key->type == PK_INT && key->i >= 0 && (uint64_t)key->i < x->n_flat)
-			rc = read_state(x, o, key + 1, &x->flat[key->i], r, e);
+			rc = read_state(x, o, key + 1, (size_t)key->i, r, e);
 	}
 	return rc ? rc : read_options(x, o, ds_get(base, "param_groups"), e);
 }
@@ -262,6 +281,13 @@ static int read_flat(struct ds_rank *x, struct ds_open *o, uint32_t r, struct ck
 		x->flat = arena_array(&x->d->arena, x->n_flat + 1, sizeof(*x->flat));
 		if (!x->flat)
 			return err_nomem(e);
+		if (!x->d->first_steps) {
+			x->d->n_first_steps = x->n_flat;
+			x->d->first_steps = arena_array(&x->d->arena, x->n_flat + 1,
+							sizeof(*x->d->first_steps));
+			if (!x->d->first_steps)
+				return err_nomem(e);
+		}
 		if (!x->has_shapes)
 			rc = ds_read_shapes(x, o, ds_get(&o->file.root, "param_shapes"), e);
 		else
@@ -341,6 +367,55 @@ static int check_world(struct ds_rank *x)
 	return 1;
 }
 
+/* Does every rank with masters have this part of the optimizer state? */
+static int check_have(struct ds_rank *x, const struct ds_file *f, size_t group, const bool *have,
+		      const char *key)
+{
+	const struct ds_piece *masters = x->flat[group].columns[0].piece;
+	uint32_t with = 0;
+
+	while (!have[with])
+		with++;
+	for (uint32_t r = 0; r < x->world; r++)
+		if (masters[r].numel && !have[r]) {
+			(void)ds_refuse(x->d,
+					"'%.120s' has '%.60s' of group %zu, and '%.120s' has none: "
+					"they are from two different saves",
+					f[with].path, key, group, f[r].path);
+			return 1;
+		}
+	return 0;
+}
+
+/*
+ * A file that was saved before the first step has no moments. Without them in one file, those of the
+ * others cannot be shown; and the masters are not of one step.
+ */
+static int check_states(struct ds_rank *x, const struct ds_file *f)
+{
+	int rc = 0;
+
+	for (size_t g = 0; !rc && g < x->n_flat; g++) {
+		const struct ds_flat_group *v = &x->flat[g];
+
+		for (size_t k = 1; !rc && k < v->n; k++) {
+			const struct ds_making *m = &v->columns[k];
+
+			rc = check_have(x, f, g, m->have, m->key->data);
+			if (rc || !m->mixed)
+				continue;
+			(void)ds_refuse(x->d,
+					"'%.60s' of group %zu has different dtypes in the files of "
+					"optimizer states: they are from two different saves",
+					m->key->data, g);
+			rc = 1;
+		}
+		if (!rc && v->have_step)
+			rc = check_have(x, f, g, v->have_step, "step");
+	}
+	return rc;
+}
+
 int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e)
 {
 	size_t n;
@@ -358,5 +433,5 @@ int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e)
 			rc = check_world(x);
 		rc = ds_close(x->d, &o, rc, e);
 	}
-	return rc;
+	return rc ? rc : check_states(x, f);
 }

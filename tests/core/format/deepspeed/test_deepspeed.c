@@ -227,8 +227,12 @@ START_TEST(each_parameter_of_zero_3_is_padded_by_itself)
 	put_shard(OPTIM(0), "[t0+0(3)]",
 		  "{'state': {0: {'m': t1+0(3)}}, 'param_groups': [{'params': [0], 'step': 4}]}",
 		  "3", 1000);
-	put_shard(OPTIM(1), "[t0+0(3)]", "{'state': {0: {'m': t1+0(3)}}}", "3", 2000);
-	put_shard(OPTIM(2), "[t0+0(3)]", "{'state': {0: {'m': t1+0(3)}}}", "3", 3000);
+	put_shard(OPTIM(1), "[t0+0(3)]",
+		  "{'state': {0: {'m': t1+0(3)}}, 'param_groups': [{'params': [0], 'step': 4}]}",
+		  "3", 2000);
+	put_shard(OPTIM(2), "[t0+0(3)]",
+		  "{'state': {0: {'m': t1+0(3)}}, 'param_groups': [{'params': [0], 'step': 4}]}",
+		  "3", 3000);
 	expect("", "a[2,2] 1000 1001 2000 2001\nb[1] 1002\nf[3] float16\nn[2] 200 201\n"
 		   "optimizer.state.a.fp32[2,2] 1000 1001 2000 2001\n"
 		   "optimizer.state.a.m[2,2] 1100 1101 2100 2101\n"
@@ -239,6 +243,10 @@ START_TEST(each_parameter_of_zero_3_is_padded_by_itself)
 		   "object optimizer.param_groups\n"
 		   "object optimizer.state.a.step\nobject optimizer.state.b.step\n"
 		   "object optimizer.state.t.step\n");
+	put_shard(OPTIM(2), "[t0+0(3)]", "{'state': {}}", "3", 3000);
+	expect("", "f[3] float16\nn[2] 200 201\nobject optimizer.param_groups\n! not everything is "
+		   "shown: '" OPTIM(0) "' has 'm' of group 0, and '" OPTIM(
+			   2) "' has none: they are from two different saves");
 	/* A file of a save on fewer ranks has larger parts. */
 	put_model3(SHARD(2), "'frozen_param_fragments': {'f': h3+0(2)}", 0);
 	put_shard(OPTIM(2), "[t0+0(2)]", "{'state': {}}", "3", 3000);
@@ -661,6 +669,9 @@ START_TEST(odd_optimizer_states)
 	", 'single_partition_of_fp32_groups': " masters more "}}"
 #define BASE(state) STATES("[1]", "[t0+0(2)]", ", 'base_optimizer_state': " state)
 #define FP32	    "optimizer.state.a.fp32[2] 0 1\n"
+#define LENGTH \
+	"! not everything is shown: 'm' of group 0 of the optimizer states is not as long as the " \
+	"masters"
 #define COUNTS \
 	NOT "'" OPTIM(0) "': its partition_count is not that of rank 0's file: they are from two " \
 			 "different saves"
@@ -715,8 +726,8 @@ START_TEST(odd_optimizer_states)
 		  "a[2] float16\n" FP32 "object optimizer.param_groups\n"
 		  "object optimizer.state.a.step\n" },
 		/* Shorter than the masters; far longer. */
-		{ BASE("{'state': {0: {'m': t1+0(1)}}}"), "a[2] float16\n" FP32 },
-		{ BASE("{'state': {0: {'m': t1+0(5)}}}"), "a[2] float16\n" FP32 },
+		{ BASE("{'state': {0: {'m': t1+0(1)}}}"), "a[2] float16\n" FP32 LENGTH },
+		{ BASE("{'state': {0: {'m': t1+0(5)}}}"), "a[2] float16\n" FP32 LENGTH },
 		{ BASE("{'state': {0: {'m': t1+0(4)}}}"),
 		  "a[2] float16\n" FP32 "optimizer.state.a.m[2] 100 101\n" },
 		{ STATES("[1]", "[t0+0(3)]", ""), "a[2] float16\n" FP32 },
@@ -762,8 +773,9 @@ START_TEST(columns_that_ranks_do_not_share_are_not_shown)
 		 1000);
 	put_rank(OPTIM(1), "[t0+0(1)]", "{'state': {0: {'m': h1+0(1), 'n': t1+0(1)}}}", "[2]",
 		 2000);
-	expect("", "a[2] float16\noptimizer.state.a.fp32[2] 1000 2000\n"
-		   "optimizer.state.a.n[2] 1100 2100\nobject optimizer.loss_scaler\n");
+	expect("", LOSS "'m' of group 0 has different dtypes in the files of optimizer states: "
+			"they are from two different saves");
+	put_rank(OPTIM(0), "[t0+0(1)]", "{}", "[2]", 1000);
 	put_rank(OPTIM(1), "[h0+0(1)]", "{}", "[2]", 2000);
 	expect("", LOSS "group 0 of the optimizer states does not have the elements that the model "
 			"states list, 2: they are from two different saves");
@@ -832,10 +844,41 @@ START_TEST(odd_files_of_zero_3)
 	put_shard(OPTIM(1), "[t0+0(3)]",
 		  "{'state': {0: {'m': t1+0(3), 'n': t1+0(4), 'o': t1+0(3)}}}", "3", 2000);
 	put_shard(OPTIM(2), "[t0+0(3)]", "{'state': {0: {'m': t1+0(3), 'n': t1+0(4)}}}", "3", 3000);
+	expect("", "f[3] float16\nn[2] 200 201\n! not everything is shown: '" OPTIM(
+			   0) "' has 'o' of group 0, and '" OPTIM(2) "' has none: they are from "
+								     "two different saves");
+	put_shard(OPTIM(2), "[t0+0(3)]",
+		  "{'state': {0: {'m': t1+0(3), 'n': t1+0(4), 'o': t1+0(2)}}}", "3", 3000);
 	expect("", "a[2,2] 1000 1001 2000 2001\nb[1] 1002\nf[3] float16\nn[2] 200 201\n"
 		   "optimizer.state.a.fp32[2,2] 1000 1001 2000 2001\n"
 		   "optimizer.state.a.m[2,2] 1100 1101 2100 2101\n"
-		   "optimizer.state.b.fp32[1] 1002\noptimizer.state.b.m[1] 1102\n");
+		   "optimizer.state.b.fp32[1] 1002\noptimizer.state.b.m[1] 1102\n"
+		   "! not everything is shown: 'n' of group 0 of the optimizer states is not as "
+		   "long as the masters");
+}
+END_TEST
+
+/* Each name is looked at once: with a search among all names for each, this takes minutes. */
+START_TEST(there_may_be_many_experts)
+{
+	enum { N = 24000 };
+	struct buf b CLEANUP(buf_release) = BUF_INIT(64 << 20);
+
+	buf_str(&b, "{'module': {'g': t0+0(2)}, 'param_shapes': [{'g': (2,)}, {");
+	for (unsigned i = 0; i < N; i++) {
+		buf_str(&b, "'a.deepspeed_moe.experts.deepspeed_experts.");
+		buf_u64(&b, i);
+		buf_str(&b, "': (0,), ");
+	}
+	buf_str(&b, "}]}");
+	REQUIRE(!b.err);
+	put(MODEL, b.data, 0);
+	put_rank(OPTIM(0), "[t0+0(1), h1+0(0)]", "{}", "[2, 1]", 1000);
+	put_rank(OPTIM(1), "[t0+0(1), h1+0(0)]", "{}", "[2, 1]", 2000);
+	saved_expect_begin(dir, "deepspeed",
+			   "a.deepspeed_moe.experts.deepspeed_experts.0[0] float16\n"
+			   "a.deepspeed_moe.experts.deepspeed_experts.1[0] float16\n"
+			   "a.deepspeed_moe.experts.deepspeed_experts.2[0] float16\n");
 }
 END_TEST
 
@@ -1070,9 +1113,8 @@ END_TEST
 START_TEST(files_of_different_steps_are_not_of_one_save)
 {
 #define OTHER_STEP \
-	"! not everything is shown: 'zero_pp_rank_1_mp_rank_00_optim_states.pt' is of another " \
-	"step than " \
-	"rank 0's file: they are from two different saves"
+	"! not everything is shown: '" OPTIM(1) "' is of another step than '" OPTIM( \
+		0) "': they are from two different saves"
 	static const char *const steps[][2] = {
 		{ "{'state': {0: {'step': 3}}}", "{'state': {0: {'step': 4}}}" },
 		{ "{'state': {0: {'step': t1+3()}}}", "{'state': {0: {'step': t1+4()}}}" },
@@ -1108,6 +1150,64 @@ START_TEST(files_of_different_steps_are_not_of_one_save)
 	put("mp_rank_01_model_states.pt", "{'module': {'a': t0+0(2)}, 'global_steps': 4}", 10);
 	expect_error("", "'mp_rank_00_model_states.pt' was saved after 5 steps and "
 			 "'mp_rank_01_model_states.pt' after 4: they are from two different saves");
+}
+END_TEST
+
+/* The others' moments cannot be shown without it, and it has other masters. */
+START_TEST(a_file_from_before_the_first_step_is_of_another_save)
+{
+	static const struct {
+		const char *state, *key;
+	} v[] = {
+		{ "{'state': {0: {'step': 3, 'm': t1+0(1)}}}", "m" },
+		{ "{'state': {0: {'step': 3}}}", "step" },
+		{ "{'state': {}, 'param_groups': [{'params': [0], 'step': 3}]}", "step" },
+	};
+	char want[500];
+
+	put(MODEL, "{'module': {'a': t0+0(2)}, 'param_shapes': [{'a': (2,)}]}", 0);
+	for (size_t i = 0; i < ARRAY_LEN(v); i++)
+		for (int old = 0; old < 2; old++) {
+			put_rank(OPTIM(0), "[t0+0(1)]", old ? v[i].state : "{}", "[2]", 0);
+			put_rank(OPTIM(1), "[t0+0(1)]", old ? "{}" : v[i].state, "[2]", 100);
+			(void)snprintf(
+				want, sizeof(want),
+				"a[2] 0 1\nobject optimizer.loss_scaler\n%s! not everything "
+				"is shown: '%s' has '%s' of group 0, and '%s' has none: they "
+				"are from two different saves",
+				old && i == 2 ? "object optimizer.param_groups\n" : "",
+				old ? OPTIM(0) : OPTIM(1), v[i].key, old ? OPTIM(1) : OPTIM(0));
+			expect("", want);
+		}
+}
+END_TEST
+
+START_TEST(slices_of_different_steps_are_not_of_one_save)
+{
+	static const char model[] = "{'module': {'a': t0+0(1)}, 'param_shapes': [{'a': (1,)}]}";
+	static const char other[] = "zero_pp_rank_0_mp_rank_01_optim_states.pt";
+
+	put(MODEL, model, 0);
+	put("mp_rank_01_model_states.pt", model, 10);
+	put_rank(OPTIM(0), "[t0+0(1)]", "{'state': {0: {'step': t1+3()}}}", "[1]", 0);
+	put_rank(other, "[t0+0(1)]", "{'state': {0: {'step': t1+3()}}}", "[1]", 0);
+	saved_expect_begin(dir, "deepspeed",
+			   "mp_rank_00/a[1] 0\nmp_rank_01/a[1] 10\noptimizer.state.a.step[] 103\n"
+			   "optimizer.state.mp_rank_00/a.fp32[1] 0\n"
+			   "optimizer.state.mp_rank_01/a.fp32[1] 0\n");
+	put_rank(other, "[t0+0(1)]", "{'state': {0: {'step': t1+8()}}}", "[1]", 0);
+	expect("", "mp_rank_00/a[1] 0\nmp_rank_01/a[1] 10\noptimizer.state.a.step[] 103\n"
+		   "optimizer.state.mp_rank_00/a.fp32[1] 0\nobject optimizer.loss_scaler\n"
+		   "! not everything is shown: 'zero_pp_rank_0_mp_rank_01_optim_states.pt' is of "
+		   "another step than '" OPTIM(0) "': they are from two different saves");
+	/* With other groups there is nothing to compare. */
+	put("mp_rank_01_model_states.pt",
+	    "{'module': {'a': t0+0(1)}, 'param_shapes': [{'a': (1,)}, {}]}", 10);
+	put_rank(other, "[t0+0(1), t0+0(0)]", "{'state': {0: {'step': t1+8()}}}", "[1, 1]", 0);
+	saved_expect_begin(dir, "deepspeed",
+			   "mp_rank_00/a[1] 0\nmp_rank_01/a[1] 10\noptimizer.state.a.step[] 103\n"
+			   "optimizer.state.mp_rank_00/a.fp32[1] 0\n"
+			   "optimizer.state.mp_rank_01/a.fp32[1] 0\n");
 }
 END_TEST
 
