@@ -200,6 +200,19 @@ struct ds_weights {
 int ds_read_weights(struct ds *d, struct ds_open *o, const struct ds_weights *x,
 		    struct ckpt_err *e);
 
+/* ---- copies (deepspeed_copies.c) ---- */
+
+/* Some of the bytes of some of a file's tensors. */
+struct ds_sample {
+	struct digest is;
+	uint32_t n, n_varied; /* number of tensors; of those whose bytes say something */
+};
+/* Adds a tensor. */
+int ds_sample(struct ds_open *o, const struct ds_piece *p, enum ckpt_dtype dtype,
+	      struct ds_sample *s, struct ckpt_err *e);
+/* 1: two of n files have the same sample, and this is no coincidence. */
+int ds_find_copy(const struct ds_sample *s, size_t n, size_t ret[2], struct ckpt_err *e);
+
 /* ---- reading (deepspeed_states.h, deepspeed_experts.c, deepspeed_universal.c) ---- */
 
 /* Reads the model and optimizer states of model-parallel rank mp. */

@@ -39,8 +39,10 @@ int ds_read_frozen_names(struct ds_rank *x, struct ds_open *o, size_t files, str
 		return err_nomem(e);
 	x->fragments = arena_array(&x->d->arena, n + 1, sizeof(*x->fragments));
 	x->frozen_dtype = arena_array(&x->d->arena, x->frozen.n + 1, sizeof(*x->frozen_dtype));
-	return x->fragments && x->frozen_dtype ? ds_mark_group(x, &x->frozen, true, e)
-					       : err_nomem(e);
+	x->frozen_samples = arena_array(&x->d->arena, files + 1, sizeof(*x->frozen_samples));
+	return x->fragments && x->frozen_dtype && x->frozen_samples
+		       ? ds_mark_group(x, &x->frozen, true, e)
+		       : err_nomem(e);
 }
 
 /*
@@ -69,6 +71,8 @@ int ds_read_frozen(struct ds_rank *x, struct ds_open *o, size_t file, size_t fil
 			continue;
 		}
 		rc = ds_flat_of(x->d, o, found, p->name->data, piece, &dtype, e);
+		if (!rc && files > 1)
+			rc = ds_sample(o, piece, dtype, &x->frozen_samples[file], e);
 		if (!file)
 			x->frozen_dtype[i] = dtype;
 		else if (!rc && dtype != x->frozen_dtype[i])
@@ -80,10 +84,15 @@ int ds_read_frozen(struct ds_rank *x, struct ds_open *o, size_t file, size_t fil
 /* Joins ZeRO 3's frozen parameters from the parts in all files. */
 int ds_add_frozen(struct ds_rank *x, struct ckpt_err *e)
 {
-	size_t files;
-	int rc = 0;
+	size_t files, same[2];
+	const struct ds_file *f = ds_files_of(x->d, DS_MODEL, x->mp, &files);
+	int rc = x->frozen.n ? ds_find_copy(x->frozen_samples, files, same, e) : 0;
 
-	(void)ds_files_of(x->d, DS_MODEL, x->mp, &files);
+	if (rc > 0)
+		return ds_refuse(x->d,
+				 "'%.120s' and '%.120s' hold the same parts of frozen parameters: "
+				 "one of them has another rank's file in its place; restore it",
+				 f[same[0]].path, f[same[1]].path);
 	for (size_t i = 0; !rc && x->sharded && i < x->frozen.n; i++) {
 		const struct ds_param *p = &x->frozen.params[i];
 		const struct ds_piece *piece = &x->fragments[i * files];

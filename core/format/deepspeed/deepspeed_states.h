@@ -74,6 +74,7 @@ struct ds_rank {
 	struct ds_group frozen;
 	struct ds_piece *fragments; /* frozen.n rows with a piece for each model states file */
 	enum ckpt_dtype *frozen_dtype;
+	struct ds_sample *frozen_samples; /* of each model states file */
 	struct digest shapes, names;
 
 	uint32_t world; /* number of optimizer states files */
@@ -81,7 +82,8 @@ struct ds_rank {
 	uint64_t *counts; /* partition_count of each group */
 	struct ds_flat_group *flat;
 	size_t n_flat;
-	bool by_data; /* use_data_before_expert_parallelism */
+	struct ds_sample *masters; /* of each file */
+	bool by_data;		   /* use_data_before_expert_parallelism */
 };
 
 /* The value of dict[key] unless it is None; dict may be NULL, or no dict. */

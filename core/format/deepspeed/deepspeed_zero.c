@@ -314,6 +314,11 @@ static int read_flat(struct ds_rank *x, struct ds_open *o, uint32_t r, struct ck
 		rc = torch_file_spend(&o->file, x->n_flat, e);
 	for (size_t g = 0; !rc && g < x->n_flat; g++)
 		rc = add_piece(x, o, &x->flat[g], "fp32", 4, &flat->n->v[g], r, e);
+	for (size_t g = 0; !rc && x->world > 1 && g < x->n_flat; g++) {
+		const struct ds_making *m = &x->flat[g].columns[0];
+
+		rc = ds_sample(o, &m->piece[r], m->dtype, &x->masters[r], e);
+	}
 	return rc ? rc : read_base(x, o, base, r, e);
 }
 
@@ -416,6 +421,20 @@ static int check_states(struct ds_rank *x, const struct ds_file *f)
 	return rc;
 }
 
+/* Does each file hold values of its own? 1: no, which has been recorded. */
+static int check_copies(struct ds_rank *x, const struct ds_file *f, struct ckpt_err *e)
+{
+	size_t same[2];
+	int rc = ds_find_copy(x->masters, x->world, same, e);
+
+	if (rc > 0)
+		(void)ds_refuse(x->d,
+				"'%.120s' and '%.120s' hold the same values: one of them has "
+				"another rank's file in its place; restore it",
+				f[same[0]].path, f[same[1]].path);
+	return rc;
+}
+
 int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e)
 {
 	size_t n;
@@ -423,6 +442,9 @@ int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e)
 	int rc = check_files(x, f, n);
 
 	x->world = (uint32_t)n;
+	x->masters = arena_array(&x->d->arena, n + 1, sizeof(*x->masters));
+	if (!x->masters)
+		return err_nomem(e);
 	for (size_t i = 0; !rc && i < n; i++) {
 		struct ds_open o;
 
@@ -433,5 +455,7 @@ int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e)
 			rc = check_world(x);
 		rc = ds_close(x->d, &o, rc, e);
 	}
-	return rc ? rc : check_states(x, f);
+	if (!rc)
+		rc = check_states(x, f);
+	return rc ? rc : check_copies(x, f, e);
 }

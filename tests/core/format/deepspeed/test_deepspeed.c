@@ -1182,6 +1182,55 @@ START_TEST(a_file_from_before_the_first_step_is_of_another_save)
 }
 END_TEST
 
+/* With a copy of another rank's in its place, its values would be missing without a word. */
+START_TEST(a_rank_has_values_of_its_own)
+{
+	static const char model[] = "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (20,)}]}";
+	static const char frozen[] = "{'module': {}, 'param_shapes': [{'a': (20,)}], "
+				     "'frozen_param_shapes': {'f': (20,)},"
+				     " 'frozen_param_fragments': {'f': t0+0(10)}}";
+
+	put(MODEL, model, 0);
+	put_rank(OPTIM(0), "[t0+0(10)]", "{}", "[2]", 0);
+	put_rank(OPTIM(1), "[t0+0(10)]", "{}", "[2]", 1);
+	saved_expect_begin(dir, "deepspeed",
+			   "a[2] float16\noptimizer.state.a.fp32[20] 0 1 2 3 4 5 6 7 8 9 1 2 3");
+	put_rank(OPTIM(1), "[t0+0(10)]", "{}", "[2]", 0);
+	expect("", LOSS "'" OPTIM(0) "' and '" OPTIM(
+			   1) "' hold the same values: one of them has another rank's file in its "
+			      "place; restore it");
+	/* Not all groups are equal; and ranks may have the same zeros or ones. */
+	put(MODEL, "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (20,)}, {'b': (2,)}]}", 0);
+	put_rank(OPTIM(0), "[t0+0(10), t1+0(1)]", "{}", "[2, 2]", 0);
+	put_rank(OPTIM(1), "[t0+0(10), t1+1(1)]", "{}", "[2, 2]", 0);
+	saved_expect_begin(dir, "deepspeed", "a[2] float16\nb[2] 100 101\noptimizer.");
+	put(MODEL, model, 0);
+	put_rank(OPTIM(0), "[I[1,1,1,1,1,1,1,1,1,1](10)]", "{}", "[2]", 0);
+	put_rank(OPTIM(1), "[I[1,1,1,1,1,1,1,1,1,1](10)]", "{}", "[2]", 0);
+	saved_expect_begin(dir, "deepspeed", "a[2] float16\noptimizer.state.a.fp32[20] int64");
+	REQUIRE(!unlinkat(dir_fd, MODEL, 0));
+	put_shard(OPTIM(0), "[t0+0(10)]", "{}", "2", 0);
+	put_shard(OPTIM(1), "[t0+0(10)]", "{}", "2", 1);
+	put(SHARD(0), frozen, 0);
+	put(SHARD(1), frozen, 1);
+	saved_expect_begin(dir, "deepspeed",
+			   "a[20] 0 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 10\n"
+			   "f[20] 0 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 10\n");
+	put(SHARD(1), frozen, 0);
+	expect("", "a[20] 0 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 10\n"
+		   "optimizer.state.a.fp32[20] 0 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 10\n"
+		   "! not everything is shown: '" SHARD(0) "' and '" SHARD(
+			   1) "' hold the same parts of frozen parameters: one of them has another "
+			      "rank's file in its place; restore it");
+	put_shard(OPTIM(1), "[t0+0(10)]", "{}", "2", 0);
+	put(SHARD(1), frozen, 1);
+	expect("", "f[20] 0 1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9 10\n"
+		   "! not everything is shown: '" OPTIM(0) "' and '" OPTIM(
+			   1) "' hold the same values: one of them has another rank's file in its "
+			      "place; restore it");
+}
+END_TEST
+
 START_TEST(slices_of_different_steps_are_not_of_one_save)
 {
 	static const char model[] = "{'module': {'a': t0+0(1)}, 'param_shapes': [{'a': (1,)}]}";
