@@ -105,7 +105,9 @@ struct ds_mark {
 	uint32_t stage;
 	uint8_t n_dims;
 	bool is_param, is_buffer, is_frozen;
-	bool is_universal; /* it has a master in a Universal checkpoint */
+	bool is_universal; /* it has a master in a Universal checkpoint, of this shape: */
+	uint8_t master_dims;
+	const uint64_t *master_shape;
 };
 
 /* Another name for a parameter. */

@@ -4,6 +4,7 @@
  * model states. A file is a tensor, or a dict with it as "param", in its shape; for ZeRO 3 it is
  * flat, and the model states have the shape.
  */
+#include "base/text.h"
 #include "format/deepspeed/deepspeed.h"
 
 #include <string.h>
@@ -24,7 +25,6 @@ static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, stru
 	rc = ds_tensor_of(d, o, v, t, e);
 	if (rc)
 		return err_wrap(e, "'%.200s'", o->f->path);
-	m->is_universal |= !strcmp(t->key->data, "fp32");
 	if (v == &o->file.root && t->n_dims == 1 && !t->stride && m->is_param) {
 		if (ds_numel(m->shape, m->n_dims, &numel, e))
 			return -e->code;
@@ -35,6 +35,11 @@ static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, stru
 				       (unsigned long long)numel);
 		t->shape = m->shape;
 		t->n_dims = m->n_dims;
+	}
+	if (!strcmp(t->key->data, "fp32")) {
+		m->is_universal = true;
+		m->master_shape = t->shape;
+		m->master_dims = t->n_dims;
 	}
 	return ds_add(d, t, e);
 }
@@ -54,10 +59,100 @@ static void check_masters(struct ds *d)
 		}
 }
 
+/* A parameter's files, which follow each other in alphabetical order. */
+struct states {
+	const struct ds_file *f;
+	size_t n;
+};
+
+static struct states states_of_one(const struct ds_file *f, size_t n)
+{
+	struct states r = { .f = f, .n = 1 };
+
+	while (r.n < n && f[r.n].fqn_len == f->fqn_len && !memcmp(f[r.n].fqn, f->fqn, f->fqn_len))
+		r.n++;
+	return r;
+}
+
+static bool has_master(const struct states *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (!strcmp(s->f[i].base, "fp32.pt"))
+			return true;
+	return false;
+}
+
+/* Have both the same files? */
+static bool compare_states(struct ds *d, const struct states *a, const struct states *b)
+{
+	size_t i = 0;
+	int order;
+
+	while (i < a->n && i < b->n && !strcmp(a->f[i].base, b->f[i].base))
+		i++;
+	if (i == a->n && i == b->n)
+		return true;
+	order = i == a->n ? 1 : i == b->n ? -1 : strcmp(a->f[i].base, b->f[i].base);
+	if (order > 0) {
+		const struct states *other = a;
+
+		a = b;
+		b = other;
+	}
+	(void)ds_refuse(d, "'zero/%.*s/%.40s' is missing, and perhaps others: '%.120s' is there",
+			b->f->fqn_len > 120 ? 120 : (int)b->f->fqn_len, b->f->fqn, a->f[i].base,
+			a->f[i].path);
+	return false;
+}
+
+/* Have all parameters with a master the same states? */
+static void check_states(struct ds *d, const struct ds_file *f, size_t n)
+{
+	struct states first = { 0 };
+	bool same = true;
+
+	for (size_t i = 0; same && i < n;) {
+		struct states s = states_of_one(f + i, n - i);
+
+		i += s.n;
+		if (!has_master(&s))
+			continue;
+		if (!first.n)
+			first = s;
+		same = compare_states(d, &first, &s);
+	}
+}
+
+/* Drops states that do not have their master's shape, of the tensors from the first one on. */
+static void drop_misfits(struct ds *d, size_t first)
+{
+	size_t kept = first;
+
+	for (size_t i = first; i < d->n_tensors; i++) {
+		const struct ds_tensor *t = &d->tensors[i];
+		const struct ds_mark *m = ds_mark_of(d, t->name);
+
+		if (!m->is_universal || !t->n_dims || /* a step has no dimensions */
+		    (t->n_dims == m->master_dims &&
+		     !memcmp(t->shape, m->master_shape, t->n_dims * sizeof(*t->shape)))) {
+			d->tensors[kept++] = *t;
+			continue;
+		}
+		(void)ds_refuse(
+			d,
+			"'zero/%.100s/%.40s.pt' has shape %s, but the fp32.pt beside it %s: "
+			"they are from two different saves",
+			t->name->data, t->key->data, TUPLE_TEXT(t->shape, t->n_dims),
+			TUPLE_TEXT(m->master_shape, m->master_dims));
+	}
+	d->n_tensors = kept;
+}
+
 int ds_read_universal(struct ds *d, struct ckpt_err *e)
 {
 	size_t n;
 	struct ds_file *f = ds_files_of(d, DS_UNIVERSAL, UINT32_MAX, &n);
+	size_t first = d->n_tensors;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < n; i++) {
@@ -73,7 +168,10 @@ int ds_read_universal(struct ds *d, struct ckpt_err *e)
 			rc = read_state(d, &o, &t, e);
 		rc = ds_close(d, &o, rc, e);
 	}
-	if (!rc)
-		check_masters(d);
-	return rc;
+	if (rc)
+		return rc;
+	check_masters(d);
+	check_states(d, f, n);
+	drop_misfits(d, first);
+	return 0;
 }

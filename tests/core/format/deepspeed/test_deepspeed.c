@@ -501,12 +501,23 @@ START_TEST(universal_checkpoints_have_a_file_for_each_state)
 	directory("zero/b");
 	put("zero/optimizer_state.pt", "{}", 0);
 	put("zero/a/fp32.pt", "t0+0(4)", 10);
+	put("zero/a/exp_avg.pt", "t0+4(4)", 10);
 	put("zero/a/step.pt", "5", 0);
 	put("zero/b/fp32.pt", "{'param': t0+0(2), 'cat_dim': 0}", 20);
+	put("zero/b/exp_avg.pt", "{'param': t0+2(2)}", 20);
+	put("zero/b/step.pt", "t0+9()", 20);
+	expect("", "a[2,2] 10 11 12 13\nb[2] float16\n"
+		   "optimizer.state.a.exp_avg[2,2] 14 15 16 17\n"
+		   "optimizer.state.a.fp32[2,2] 10 11 12 13\n"
+		   "optimizer.state.b.exp_avg[2] 22 23\noptimizer.state.b.fp32[2] 20 21\n"
+		   "optimizer.state.b.step[] 29\n");
 	put("zero/b/exp_avg.pt", "{'param': t0+2(1,2)}", 20);
 	expect("", "a[2,2] 10 11 12 13\nb[2] float16\n"
+		   "optimizer.state.a.exp_avg[2,2] 14 15 16 17\n"
 		   "optimizer.state.a.fp32[2,2] 10 11 12 13\n"
-		   "optimizer.state.b.exp_avg[1,2] 22 23\noptimizer.state.b.fp32[2] 20 21\n");
+		   "optimizer.state.b.fp32[2] 20 21\noptimizer.state.b.step[] 29\n"
+		   "! not everything is shown: 'zero/b/exp_avg.pt' has shape (1, 2), but the "
+		   "fp32.pt beside it (2,): they are from two different saves");
 	put("zero/a/fp32.pt", "t0+0(5)", 10);
 	expect_error("", "'zero/a/fp32.pt' has 5 elements, the model states say 4");
 }
@@ -1287,13 +1298,24 @@ START_TEST(missing_files_are_told)
 	       "a[2] 0 1\noptimizer.state.a.fp32[2] 0 1\noptimizer.state.b.exp_avg[2] 2 3\n! not "
 	       "everything is shown: 'zero/b/fp32.pt' is missing, and perhaps others");
 	put("one/zero/b/fp32.pt", "t0+4(2)", 0);
-	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.fp32[2] 0 1\n"
-		      "optimizer.state.b.exp_avg[2] 2 3\noptimizer.state.b.fp32[2] 4 5\n");
+#define B_STATES "optimizer.state.b.exp_avg[2] 2 3\noptimizer.state.b.fp32[2] 4 5\n"
+	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.fp32[2] 0 1\n" B_STATES
+		      "! not everything is shown: 'zero/a/exp_avg.pt' is missing, and perhaps "
+		      "others: 'zero/b/exp_avg.pt' is there");
+	put("one/zero/a/exp_avg.pt", "t0+6(2)", 0);
+	put("one/zero/a/step.pt", "5", 0);
+	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.exp_avg[2] 6 7\n"
+		      "optimizer.state.a.fp32[2] 0 1\n" B_STATES
+		      "! not everything is shown: 'zero/b/step.pt' is missing, and perhaps "
+		      "others: 'zero/a/step.pt' is there");
+	REQUIRE(!unlinkat(dir_fd, "one/zero/a/step.pt", 0));
+	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.exp_avg[2] 6 7\n"
+		      "optimizer.state.a.fp32[2] 0 1\n" B_STATES);
 	/* Of experts, a name may be of any rank. */
 	REQUIRE(!unlinkat(dir_fd, "one/zero/b/fp32.pt", 0));
 	put("one/expert_0_mp_rank_00_model_states.pt", "{}", 0);
-	expect("one",
-	       "a[2] 0 1\noptimizer.state.a.fp32[2] 0 1\noptimizer.state.b.exp_avg[2] 2 3\n");
+	expect("one", "a[2] 0 1\noptimizer.state.a.exp_avg[2] 6 7\noptimizer.state.a.fp32[2] 0 1\n"
+		      "optimizer.state.b.exp_avg[2] 2 3\n");
 }
 END_TEST
 
