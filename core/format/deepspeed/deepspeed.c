@@ -70,8 +70,14 @@ int ds_add(struct ds *d, const struct ds_tensor *t, struct ckpt_err *e)
 int ds_add_alias(struct ds *d, const struct pk_str *name, const struct pk_str *of,
 		 struct ckpt_err *e)
 {
+	struct ds_mark *m;
+
 	if (!VEC_ROOM(d->aliases, d->cap_aliases, d->n_aliases + 1))
 		return err_nomem(e);
+	m = ds_mark(d, name, e);
+	if (!m)
+		return -e->code;
+	m->is_alias = true;
 	d->aliases[d->n_aliases++] = (struct ds_alias){ name, of };
 	return 0;
 }

@@ -104,7 +104,8 @@ struct ds_mark {
 	const uint64_t *shape; /* for a parameter */
 	uint32_t stage;
 	uint8_t n_dims;
-	bool is_param, is_buffer, is_frozen;
+	bool is_param, is_buffer, is_frozen, is_alias;
+	bool is_other;	   /* it is no tensor, and has been reported */
 	bool is_universal; /* it has a master in a Universal checkpoint, of this shape: */
 	uint8_t master_dims;
 	const uint64_t *master_shape;
@@ -197,7 +198,7 @@ struct ds_weights {
 	const struct pk_value *dict;
 	const char *prefix; /* prepended to each name */
 	uint32_t stage, t;
-	bool buffers_only;
+	bool placeholders; /* parameters have none of their elements here */
 };
 int ds_read_weights(struct ds *d, struct ds_open *o, const struct ds_weights *x,
 		    struct ckpt_err *e);

@@ -79,14 +79,28 @@ int ds_flat_of(struct ds *d, struct ds_open *o, const struct pk_value *v, const 
 }
 
 /* Reports values that are neither parameters nor buffers, by the catalog's own rules. */
-static int report_other(struct ds *d, struct ds_open *o, const struct pk_value *key,
+static int report_other(struct ds *d, struct ds_open *o, const struct ds_weights *x,
+			const struct pk_str *name, const struct pk_value *key,
 			const struct pk_value *v, struct ckpt_err *e)
 {
-	const char *const steps[] = { key->s->data, NULL };
+	size_t before = strlen(x->prefix);
+	struct ds_mark *m = ds_mark(d, name, e);
+	const char *steps[] = { key->s->data, NULL, NULL };
+	char *module;
 
-	return strlen(key->s->data) == key->s->len
-		       ? torchsave_report_at(&o->file.t, o->f->path, v, steps, d->w, e)
-		       : 0;
+	if (!m)
+		return -e->code;
+	if (m->is_other || strlen(key->s->data) != key->s->len)
+		return 0;
+	m->is_other = true;
+	if (before) { /* with a dot at its end */
+		module = arena_dup(&d->arena, x->prefix, before - 1);
+		if (!module)
+			return err_nomem(e);
+		steps[0] = module;
+		steps[1] = key->s->data;
+	}
+	return torchsave_report_at(&o->file.t, o->f->path, v, steps, d->w, e);
 }
 
 /* The name of a dict's key; NULL with an error. */
@@ -111,25 +125,35 @@ static const struct pk_str *name_of(struct ds *d, const struct ds_weights *x,
 	return r;
 }
 
+/* With ZeRO 3 a parameter has a placeholder in place of its elements, under each of its names. */
+static bool is_placeholder(const struct ds_mark *m, const struct pk_value *v)
+{
+	struct torch_tensor t = { 0 };
+	struct ckpt_err ignored;
+
+	if (m && (m->is_param || m->is_alias || m->is_buffer))
+		return !m->is_buffer;
+	return torch_is_tensor(v) && !torch_tensor_read(v, &t, &ignored) && t.n_dims == 1 &&
+	       t.size[0] <= 1;
+}
+
 static int read_weight(struct ds *d, struct ds_open *o, const struct ds_weights *x,
 		       const struct pk_value *key, const struct pk_value *v, struct ckpt_err *e)
 {
-	bool first = !*x->prefix && !x->stage && (!x->t || x->t == DS_WHOLE);
+	bool first = (*x->prefix || !x->stage) && (!x->t || x->t == DS_WHOLE);
 	struct ds_tensor t = { .stage = x->stage, .t = x->t };
-	const struct ds_mark *m;
 	int rc;
 
 	t.name = name_of(d, x, key->s, e);
 	if (!t.name)
 		return -e->code;
-	m = ds_mark_of(d, t.name);
-	if (x->buffers_only && !(m && m->is_buffer))
+	if (x->placeholders && is_placeholder(ds_mark_of(d, t.name), v))
 		return 0;
 	if (!torch_is_tensor(v))
-		return first ? report_other(d, o, key, v, e) : 0;
+		return first ? report_other(d, o, x, t.name, key, v, e) : 0;
 	rc = ds_tensor_of(d, o, v, &t, e);
 	if (rc == -ERR_UNSUPPORTED && first)
-		return report_other(d, o, key, v, e);
+		return report_other(d, o, x, t.name, key, v, e);
 	return rc ? err_wrap(e, "'%.200s': '%.100s'", o->f->path, key->s->data) : ds_add(d, &t, e);
 }
 

@@ -194,7 +194,7 @@ static int read_first_model(struct ds_rank *x, struct ds_open *o, size_t files, 
 	const struct pk_value *module = ds_get(&o->file.root, "module");
 	const struct pk_value *config = ds_get(&o->file.root, "ds_config");
 	const struct pk_value *by_data = ds_get(config, "use_data_before_expert_parallelism");
-	struct ds_weights weights = { .dict = module, .prefix = "", .buffers_only = x->sharded };
+	struct ds_weights weights = { .dict = module, .prefix = "", .placeholders = x->sharded };
 	int rc = check_model_ranks(x, o, e);
 
 	if (!rc && !x->mp)
@@ -216,9 +216,11 @@ static int read_first_model(struct ds_rank *x, struct ds_open *o, size_t files, 
 		rc = err_set(e, ERR_CORRUPT, "'%.200s': its 'module' is not a state dict",
 			     o->f->path);
 	if (!rc && module)
-		rc = ds_read_weights(x->d, o, &weights, e);
-	if (!rc && module)
 		rc = ds_find_ties(x, module, e);
+	if (!rc)
+		rc = read_shared(x, o, e);
+	if (!rc && module)
+		rc = ds_read_weights(x->d, o, &weights, e);
 	return rc || x->mp ? rc : read_rest(x, o, e);
 }
 
@@ -282,7 +284,7 @@ static int read_model(struct ds_rank *x, struct ckpt_err *e)
 				       "from two different saves",
 				       f[i].path, f->path);
 		}
-		if (!rc)
+		if (!rc && i)
 			rc = read_shared(x, &o, e);
 		if (!rc)
 			rc = ds_read_frozen(x, &o, i, n, e);

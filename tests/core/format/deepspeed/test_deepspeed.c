@@ -268,6 +268,21 @@ START_TEST(each_parameter_of_zero_3_is_padded_by_itself)
 }
 END_TEST
 
+START_TEST(other_values_of_a_zero_3_module_are_shown)
+{
+	put(SHARD(0),
+	    "{'module': {'a': t0+0(0), 'same': t0+0(1), 'tied': t1+0(2), 'lone': t1+0(1),"
+	    " 'norm._extra_state': t2+0(3), 'act._extra_state': {'scale': 1}, 'none': N},"
+	    " 'param_shapes': [{'a': (2,)}], 'shared_params': {'tied': 'a'}}",
+	    0);
+	put_shard(OPTIM(0), "[t0+0(2)]", "{'state': {}}", "1", 1000);
+	expect("", "a[2] 1000 1001\nnorm._extra_state[3] 200 201 202\n"
+		   "optimizer.state.a.fp32[2] 1000 1001\n"
+		   "optimizer.state.tied.fp32[2] 1000 1001\ntied[2] 1000 1001\n"
+		   "object act._extra_state\nobject none\n");
+}
+END_TEST
+
 START_TEST(zero_3_without_optimizer_states_has_no_weights)
 {
 	put_model3(SHARD(0), "'frozen_param_fragments': N", 0);
@@ -869,30 +884,6 @@ START_TEST(odd_files_of_zero_3)
 }
 END_TEST
 
-/* Each name is looked at once: with a search among all names for each, this takes minutes. */
-START_TEST(there_may_be_many_experts)
-{
-	enum { N = 24000 };
-	struct buf b CLEANUP(buf_release) = BUF_INIT(64 << 20);
-
-	buf_str(&b, "{'module': {'g': t0+0(2)}, 'param_shapes': [{'g': (2,)}, {");
-	for (unsigned i = 0; i < N; i++) {
-		buf_str(&b, "'a.deepspeed_moe.experts.deepspeed_experts.");
-		buf_u64(&b, i);
-		buf_str(&b, "': (0,), ");
-	}
-	buf_str(&b, "}]}");
-	REQUIRE(!b.err);
-	put(MODEL, b.data, 0);
-	put_rank(OPTIM(0), "[t0+0(1), h1+0(0)]", "{}", "[2, 1]", 1000);
-	put_rank(OPTIM(1), "[t0+0(1), h1+0(0)]", "{}", "[2, 1]", 2000);
-	saved_expect_begin(dir, "deepspeed",
-			   "a.deepspeed_moe.experts.deepspeed_experts.0[0] float16\n"
-			   "a.deepspeed_moe.experts.deepspeed_experts.1[0] float16\n"
-			   "a.deepspeed_moe.experts.deepspeed_experts.2[0] float16\n");
-}
-END_TEST
-
 START_TEST(experts_without_numbers_are_not_named)
 {
 	static const char word[] = "'m.deepspeed_moe.experts.deepspeed_experts.";
@@ -965,6 +956,24 @@ START_TEST(experts_without_zero_have_objects_of_their_own)
 }
 END_TEST
 
+START_TEST(other_values_of_layers_are_shown)
+{
+	put(MODEL,
+	    "{'module': N, 'checkpoint_parallel_dimensions': {'pp_degree': 2, 'tp_degree': 1},"
+	    " 'param_shapes': [{'tied_modules.e.w': (2,), '1.w': (1,)}]}",
+	    0);
+	put("mp_rank_01_model_states.pt",
+	    "{'module': N, 'param_shapes': [{'3.w': (1,), 'tied_modules.e.w': (2,)}]}", 0);
+	put("layer_00-model_states.pt", "{'w': t0+0(2), 'o': 5}", 0);
+	put("layer_01-model_states.pt", "{'w': t0+0(1), 'lin._extra_state': {'a': 5}}", 0);
+	put("layer_02-model_states.pt", "{'w': t0+0(2), 'o': 5}", 0);
+	put("layer_03-model_states.pt", "{'w': t0+0(1), 'o': 5, 'n': 6, 'x\\0y': 7}", 0);
+	expect("", "1.w[1] 0\n3.w[1] 0\ntied_modules.e.w[2] 0 1\n"
+		   "object 1.lin._extra_state\nobject 3.n\nobject 3.o\n"
+		   "object tied_modules.e.o\n");
+}
+END_TEST
+
 START_TEST(only_one_tied_module_may_fit_a_layer)
 {
 	put(MODEL,
@@ -976,12 +985,12 @@ START_TEST(only_one_tied_module_may_fit_a_layer)
 	put("layer_02-model_states.pt", "{'w': t0+0(2,1)}", 0);
 	put("layer_03-model_states.pt", "{'w': t0+0(1,2)}", 0);
 	expect("", "1.w[2] 0 1\n3.w[1,2] 0 1\ntied_modules.a.b[1] 2\ntied_modules.a.w[2] 0 1\n"
-		   "tied_modules.c.w[2,1] 0 1\n");
+		   "tied_modules.c.w[2,1] 0 1\nobject tied_modules.a.n\n");
 	put(MODEL,
 	    "{'module': N, 'param_shapes': [{'tied_modules.c.w': (2,1), 'tied_modules.e.w': "
 	    "(2,1)}]}",
 	    0);
-	expect("", "0.b[1] 2\n0.w[2] 0 1\n1.w[2] 0 1\n2.w[2,1] 0 1\n3.w[1,2] 0 1\n");
+	expect("", "0.b[1] 2\n0.w[2] 0 1\n1.w[2] 0 1\n2.w[2,1] 0 1\n3.w[1,2] 0 1\nobject 0.n\n");
 	put("layer_00-model_states.pt", "[]", 0);
 	expect_error("", "'layer_00-model_states.pt' does not hold a state dict");
 }
