@@ -446,7 +446,7 @@ static void show_values(struct buf *b, struct ckpt *c, uint64_t i)
 /* What it is shown as, for the caller to release. */
 static struct buf shown(const char *path, const char *format)
 {
-	struct buf b = BUF_INIT(1 << 20);
+	struct buf b = BUF_INIT(16 << 20);
 	struct ckpt *c = NULL;
 	struct ckpt_totals t;
 	struct ckpt_err e = { 0 };

@@ -105,7 +105,13 @@ static int make_column(struct ds_rank *x, const struct ds_flat_group *g, const s
 }
 
 /* "A.deepspeed_experts.3.up" is expert 3 of its rank: "A.deepspeed_experts.7.up" among all. */
-static int expert_name(struct ds_rank *x, const struct ds_group *g, const struct pk_str *name,
+struct expert {
+	size_t at, len; /* of the number, in the name */
+	uint64_t number;
+	uint32_t module; /* number of the prefix */
+	uint64_t each;	 /* how many experts of its module a rank has */
+};
+static int expert_name(struct ds_rank *x, const struct pk_str *name, const struct expert *v,
 		       uint32_t e_rank, const struct pk_str **ret, struct ckpt_err *e);
 
 static int add_params(struct ds_rank *x, const struct ds_group *g, const struct ds_column *c,
@@ -150,11 +156,11 @@ static int add_steps(struct ds_rank *x, const struct ds_group *g, const struct d
 }
 
 /*
- * Adds a group as stored by the ranks that share it: all of them, or those of expert-parallel rank
- * `expert`. 1: it is inconsistent, which has been recorded.
+ * Adds a group as stored by the ranks that share it: all of them, if `experts` is NULL, or those of
+ * expert-parallel rank e_rank. 1: it is inconsistent, which has been recorded.
  */
 static int add_group(struct ds_rank *x, size_t number, const uint32_t *members, uint32_t n,
-		     int64_t expert, struct ckpt_err *e)
+		     const struct expert *experts, uint32_t e_rank, struct ckpt_err *e)
 {
 	const struct ds_group *g = &x->groups[number];
 	const struct ds_flat_group *f = &x->flat[number];
@@ -194,8 +200,8 @@ static int add_group(struct ds_rank *x, size_t number, const uint32_t *members, 
 	}
 	for (size_t i = 0; !rc && i < g->n; i++) {
 		names[i] = g->params[i].name;
-		if (expert >= 0)
-			rc = expert_name(x, g, names[i], (uint32_t)expert, &names[i], e);
+		if (experts)
+			rc = expert_name(x, names[i], &experts[i], e_rank, &names[i], e);
 	}
 	for (size_t k = 0; !rc && k < f->n; k++) {
 		struct ds_column *c;
@@ -230,66 +236,81 @@ static bool expert_number(const struct pk_str *name, size_t *ret_at, size_t *ret
 	return *ret_len > 0;
 }
 
-/* The number of experts per rank: those numbered 0, 1, ... in the names of the same module. */
-static uint64_t local_experts(const struct ds_group *g, const struct pk_str *name, size_t prefix)
+/*
+ * Finds the experts' numbers in the names, and how many experts a rank has: those numbered 0, 1, ... in
+ * the names of one module. 1: a name has none, which has been recorded.
+ */
+static int find_experts(struct ds_rank *x, const struct ds_group *g, struct expert *v,
+			struct pk_strings *modules, struct ckpt_err *e)
 {
-	uint64_t most = 0, number;
-	size_t at, len;
+	autofree uint64_t *each = calloc(g->n + 1, sizeof(*each));
 
+	if (!each || !modules)
+		return err_nomem(e);
+	for (size_t i = 0; i < g->n; i++) {
+		const struct pk_str *name = g->params[i].name, *module;
+
+		if (!expert_number(name, &v[i].at, &v[i].len, &v[i].number)) {
+			(void)ds_refuse(
+				x->d,
+				"'%.100s' is an expert's, and its name does not say which one's",
+				name->data);
+			return 1;
+		}
+		module = pk_intern(modules, name->data, v[i].at);
+		if (!module)
+			return err_nomem(e);
+		v[i].module = module->id;
+		each[module->id] = max_u64(each[module->id], v[i].number + 1);
+	}
 	for (size_t i = 0; i < g->n; i++)
-		if (expert_number(g->params[i].name, &at, &len, &number) && at == prefix &&
-		    !memcmp(g->params[i].name->data, name->data, prefix))
-			most = max_u64(most, number + 1);
-	return most;
+		v[i].each = each[v[i].module];
+	return 0;
 }
 
-static int expert_name(struct ds_rank *x, const struct ds_group *g, const struct pk_str *name,
+static int expert_name(struct ds_rank *x, const struct pk_str *name, const struct expert *v,
 		       uint32_t e_rank, const struct pk_str **ret, struct ckpt_err *e)
 {
 	struct buf b CLEANUP(buf_release) = BUF_INIT((size_t)1 << 20);
-	uint64_t number;
-	size_t at, len;
 
-	if (!expert_number(name, &at, &len, &number)) {
-		(void)ds_refuse(x->d,
-				"'%.100s' is an expert's, and its name does not say which one's",
-				name->data);
-		return 1;
-	}
-	buf_add(&b, name->data, at);
-	buf_u64(&b, e_rank * local_experts(g, name, at) + number);
-	buf_add(&b, name->data + at + len, name->len - at - len);
+	buf_add(&b, name->data, v->at);
+	buf_u64(&b, e_rank * v->each + v->number);
+	buf_add(&b, name->data + v->at + v->len, name->len - v->at - v->len);
 	if (buf_check(&b, e, "a name of %u bytes", name->len))
 		return -e->code;
 	*ret = ds_name(x->d, b.data, b.len, e);
 	return *ret ? 0 : -e->code;
 }
 
-/* The names of a group's experts are made for each rank: limits their total. */
-#define MAX_EXPERT_WORK ((uint64_t)1 << 30)
-
 /* 1: it is inconsistent, which has been recorded. */
 static int add_shared_group(struct ds_rank *x, size_t g, struct ckpt_err *e)
 {
 	uint32_t *members = arena_array(&x->d->arena, x->world + 1ul, sizeof(*members));
-	uint64_t count = x->counts[g], experts = x->world / count;
-	uint64_t n = x->groups[g].n;
+	uint64_t count = x->counts[g], n = x->world / count;
+	autofree struct expert *experts = NULL;
 	int rc = 0;
 
 	if (!members)
 		return err_nomem(e);
-	if (x->world % count || (experts > 1 && n && n * experts > MAX_EXPERT_WORK / n)) {
+	if (x->world % count) {
 		(void)ds_refuse(x->d, "group %zu has %llu of the %u ranks, which is not supported",
 				g, (unsigned long long)count, x->world);
 		return 1;
 	}
-	for (uint32_t i = 0; !rc && i < experts; i++) {
+	if (n > 1) {
+		struct pk_strings *modules = pk_strings_new(DS_MAX_NAMES);
+
+		experts = calloc(x->groups[g].n + 1, sizeof(*experts));
+		rc = experts ? find_experts(x, &x->groups[g], experts, modules, e) : err_nomem(e);
+		pk_strings_free(modules);
+	}
+	for (uint32_t i = 0; !rc && i < n; i++) {
 		uint32_t k = 0;
 
 		for (uint32_t r = 0; r < x->world; r++)
-			if (experts == 1 || (x->by_data ? r / count : r % experts) == i)
+			if (n == 1 || (x->by_data ? r / count : r % n) == i)
 				members[k++] = r;
-		rc = add_group(x, g, members, k, experts > 1 ? (int64_t)i : -1, e);
+		rc = add_group(x, g, members, k, experts, i, e);
 	}
 	return rc;
 }

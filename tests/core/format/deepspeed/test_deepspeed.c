@@ -884,6 +884,30 @@ START_TEST(odd_files_of_zero_3)
 }
 END_TEST
 
+/* Each name is looked at once: with a search among all names for each, this takes minutes. */
+START_TEST(there_may_be_many_experts)
+{
+	enum { N = 24000 };
+	struct buf b CLEANUP(buf_release) = BUF_INIT(64 << 20);
+
+	buf_str(&b, "{'module': {'g': t0+0(2)}, 'param_shapes': [{'g': (2,)}, {");
+	for (unsigned i = 0; i < N; i++) {
+		buf_str(&b, "'a.deepspeed_moe.experts.deepspeed_experts.");
+		buf_u64(&b, i);
+		buf_str(&b, "': (0,), ");
+	}
+	buf_str(&b, "}]}");
+	REQUIRE(!b.err);
+	put(MODEL, b.data, 0);
+	put_rank(OPTIM(0), "[t0+0(1), h1+0(0)]", "{}", "[2, 1]", 1000);
+	put_rank(OPTIM(1), "[t0+0(1), h1+0(0)]", "{}", "[2, 1]", 2000);
+	saved_expect_begin(dir, "deepspeed",
+			   "a.deepspeed_moe.experts.deepspeed_experts.0[0] float16\n"
+			   "a.deepspeed_moe.experts.deepspeed_experts.1[0] float16\n"
+			   "a.deepspeed_moe.experts.deepspeed_experts.2[0] float16\n");
+}
+END_TEST
+
 START_TEST(experts_without_numbers_are_not_named)
 {
 	static const char word[] = "'m.deepspeed_moe.experts.deepspeed_experts.";
