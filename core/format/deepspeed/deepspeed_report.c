@@ -7,7 +7,8 @@
  *
  *	NAME                        a weight
  *	optimizer.state.NAME.KEY    its master (KEY fp32), moments and step
- *	mp_rank_MM/NAME             for NAME, if it is unknown how slices are joined
+ *	mp_rank_MM/NAME             for NAME, if it is unknown how slices are joined, or if stages
+ *	                            that are not of DeepSpeed's pipeline have other tensors of that name
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -252,20 +253,21 @@ static int report_group(struct reporter *r, const struct ds_tensor *const *v, si
 {
 	struct ds *d = r->d;
 	struct ds_joined joined = { 0 };
+	/* In a pipeline it is a tied tensor; without one, stages may use a name for different ones. */
+	bool apart = !d->pipeline && v[n - 1]->stage != v[0]->stage;
 	uint32_t slices = 0;
 	int rc = 0;
 
-	/* a tied tensor is in several stages */
-	if (d->tp == 1 || v[0]->t == DS_WHOLE || v[0]->text)
+	if ((d->tp == 1 && !apart) || v[0]->t == DS_WHOLE || v[0]->text)
 		return report_one(r, v, NULL, name, key, -1);
 	while (slices < n && v[slices]->stage == v[0]->stage && v[slices]->t == slices)
 		slices++;
-	if (slices == d->tp)
+	if (slices == d->tp && !apart)
 		rc = ds_join_find(d, v, slices, &joined, r->e);
 	if (rc > 0)
 		rc = report_one(r, v, &joined, name, key, -1);
 	else
-		for (size_t i = 0; !rc && i < n && v[i]->stage == v[0]->stage; i++)
+		for (size_t i = 0; !rc && i < n && (apart || v[i]->stage == v[0]->stage); i++)
 			rc = report_one(
 				r, v + i, NULL, name, key,
 				v[i]->t == DS_WHOLE ? -1 : (int64_t)v[i]->stage * d->tp + v[i]->t);

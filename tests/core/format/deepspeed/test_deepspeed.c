@@ -394,6 +394,30 @@ START_TEST(slices_of_a_pipelines_layers_are_of_its_stage)
 }
 END_TEST
 
+/* They are not DeepSpeed's, whose layers have files and numbers in their names. */
+START_TEST(stages_may_use_a_name_for_different_tensors)
+{
+	static const char model[] =
+		"{'module': {'0.w': t0+0(1), 'only%d': t0+1(1)},"
+		" 'checkpoint_parallel_dimensions': {'pp_degree': 2, 'tp_degree': %d}}";
+	char path[40], text[300];
+
+	for (int tp = 1; tp <= 2; tp++) {
+		for (int mp = 0; mp < 2 * tp; mp++) {
+			(void)snprintf(path, sizeof(path), "mp_rank_%02d_model_states.pt", mp);
+			(void)snprintf(text, sizeof(text), model, mp / tp, tp);
+			put(path, text, 100 * (unsigned)mp);
+		}
+		expect("", tp == 1 ? "mp_rank_00/0.w[1] 0\nmp_rank_01/0.w[1] 100\nonly0[1] 1\n"
+				     "only1[1] 101\n"
+				   : "mp_rank_00/0.w[1] 0\nmp_rank_00/only0[1] 1\n"
+				     "mp_rank_01/0.w[1] 100\nmp_rank_01/only0[1] 101\n"
+				     "mp_rank_02/0.w[1] 200\nmp_rank_02/only1[1] 201\n"
+				     "mp_rank_03/0.w[1] 300\nmp_rank_03/only1[1] 301\n");
+	}
+}
+END_TEST
+
 START_TEST(slices_are_joined_by_what_the_checkpoint_says)
 {
 	static const char model[] =
