@@ -144,8 +144,9 @@ static bool is_test(const char *p)
 
 static bool is_too_large(const struct cost *c)
 {
-	return c->size > RENAME_MAX_REGEX || c->tests > RENAME_MAX_TESTS ||
-	       (c->tests && c->loops && c->tests + c->loops > RENAME_MAX_TESTS_AND_LOOPS);
+	return c->size > (c->loops ? RENAME_MAX_LOOPING : RENAME_MAX_REGEX) ||
+	       c->tests > RENAME_MAX_TESTS ||
+	       (c->loops && c->tests && c->tests + c->loops > RENAME_MAX_TESTS_AND_LOOPS);
 }
 
 static int check_size(const char *p, uint64_t *ret, struct ckpt_err *e)

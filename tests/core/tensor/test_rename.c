@@ -152,6 +152,7 @@ static const struct {
 	{ NAME("s/a{99999999999999999999999}/x/"), "'rules' line 1: the expression is too large" },
 	{ NAME("s/(a*)*{255}{255}/x/"), "'rules' line 1: the expression is too large" },
 	{ NAME("s/a{}/x/"), "'rules' line 1: Invalid content of \\{\\}" },
+	{ NAME("s/((|||){15}){2,}/x/"), "'rules' line 1: the expression is too large" },
 	{ NAME("s/$(.?)*{20}/x/"), "'rules' line 1: the expression is too large" },
 	{ NAME("s/(x|\\b)*{6}/x/"), "'rules' line 1: the expression is too large" },
 	{ NAME("s/^(.?)+{12}/x/"), "'rules' line 1: the expression is too large" },
