@@ -266,6 +266,35 @@ static const struct {
 	      "{" T("w", "X", "[2]", "[0,2]") "," SHARDING("{" AT("w", "[2]") "}") "}", 2 } },
 	  "w object: a tensor of dtype 'X', which is not known; ",
 	  NULL },
+	/* Shards of two models, each complete; of ranks, which have none of some. */
+	{ { { "a-00001-of-00002.safetensors", A, 8 },
+	    { "a-00002-of-00002.safetensors", B, 8 },
+	    { "a-b-00001-of-00001.safetensors", "{}", 0 },
+	    { "b-of-00003.safetensors", "{}", 0 },
+	    { "3-of-3.safetensors", "{}", 0 } },
+	  "a uint8 [2,3] complete: [0,0]+[2,3]@a-00001-of-00002:0+6; "
+	  "a2 bfloat16 [] complete: []+[]@a-00001-of-00002:6+2; "
+	  "b int64 [1] complete: [0]+[1]@a-00002-of-00002:0+8; ",
+	  NULL },
+	{ { { "shard-00001-a-00003-of-00003.safetensors", A, 8 },
+	    { "shard-00003-a-00002-of-00003.safetensors", B, 8 } },
+	  "a uint8 [2,3] complete: [0,0]+[2,3]@shard-00001-a-00003-of-00003:0+6; "
+	  "a2 bfloat16 [] complete: []+[]@shard-00001-a-00003-of-00003:6+2; "
+	  "b int64 [1] complete: [0]+[1]@shard-00003-a-00002-of-00003:0+8; ",
+	  NULL },
+	/* numbered from 0 */
+	{ { { "a-0-of-2.safetensors", B, 8 }, { "a-1-of-2.safetensors", "{}", 0 } },
+	  "b int64 [1] complete: [0]+[1]@a-0-of-2:0+8; ",
+	  NULL },
+	/* one of them alone, or what an index names */
+	{ { { "a-00002-of-00002.safetensors", B, 8 } },
+	  "b int64 [1] complete: [0]+[1]@a-00002-of-00002:0+8; ",
+	  "a-00002-of-00002.safetensors" },
+	{ { { "a-00002-of-00002.safetensors", B, 8 },
+	    { "a-00002-of-00003.safetensors", A, 8 },
+	    { INDEX, MAP(IN("b", "a-00002-of-00002")), 0 } },
+	  "b int64 [1] complete: [0]+[1]@a-00002-of-00002:0+8; ",
+	  NULL },
 	/* A file that was cut: told where its length is compared. */
 	{ { { "a.safetensors", A, 7 } }, SHOW_A, NULL },
 };
@@ -433,6 +462,34 @@ static const struct {
 	      1 } },
 	  EBADMSG,
 	  "tensor 'w' is larger than 2^63 bytes",
+	  NULL },
+/* Shards without an index. */
+#define NO_SHARD(name, n) \
+	"'" name "' is missing: the model is in " n " files; add the file, or name one of the " \
+	"others instead of the directory to read that alone"
+	{ { { "a-00001-of-00003.safetensors", A, 8 }, { "a-00003-of-00003.safetensors", B, 8 } },
+	  ENOENT,
+	  NO_SHARD("a-00002-of-00003.safetensors", "3"),
+	  NULL },
+	{ { { "a-00002-of-00002.safetensors", A, 8 }, { "b-00001-of-00001.safetensors", B, 8 } },
+	  ENOENT,
+	  NO_SHARD("a-00001-of-00002.safetensors", "2"),
+	  NULL },
+	{ { { "a-00001-of-00002.safetensors", A, 8 }, { "a.safetensors", B, 8 } },
+	  ENOENT,
+	  NO_SHARD("a-00002-of-00002.safetensors", "2"),
+	  NULL },
+	{ { { "a-0-of-2.safetensors", A, 8 } },
+	  ENOENT,
+	  NO_SHARD("a-1-of-2.safetensors", "2"),
+	  NULL },
+	{ { { "a-00001-of-00002.safetensors", A, 8 },
+	    { "a-00002-of-00002.safetensors", B, 8 },
+	    { "a-00003-of-00003.safetensors", "{}", 0 } },
+	  ENOTUNIQ,
+	  "'a-00002-of-00002.safetensors' and 'a-00003-of-00003.safetensors' are of two saves: "
+	  "move "
+	  "the files of one of them out of the directory",
 	  NULL },
 	/* Indexes. */
 	{ { { INDEX, "{", 0 } },
