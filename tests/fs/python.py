@@ -348,6 +348,9 @@ def test_errors(path):
     fixed = np.zeros((3, 2), "i4")
     fixed.flags.writeable = False
     fails(ValueError, "read-only", t.read_into, fixed)
+    with ckptfs.open(os.path.join(os.environ["DATA"], "dtypes/ckpt")) as wide:
+        of_8 = next(wide.tensor(name) for name in wide if wide.tensor(name).itemsize == 8)
+        fails(TypeError, "of Python objects", of_8.read_into, np.zeros(of_8.shape, object))
     assert (t.__array__() == t[...]).all() and (t.__array__("f8", copy=True) == t[...]).all()
     fails(ValueError, "a copy", t.__array__, copy=False)
     fails(TypeError, "is bfloat16, which NumPy does not have without ml_dtypes: take .torch() or "

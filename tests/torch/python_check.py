@@ -371,11 +371,36 @@ def check_dlpack():
             raise AssertionError("torch has no float3")
 
 
+def check_rooms_without_elements():
+    """Tensors whose elements are not in memory as they are: refused, not written to."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def said(function, *args):
+        try:
+            function(*args)
+        except (ValueError, RuntimeError) as e:
+            return str(e)
+        return ""
+    with ckptfs.open(DATA / "dtypes/ckpt") as ck:
+        c = ck.tensor("complex64")
+        shape = c.shape
+        assert "conjugated" in said(c.read_into, torch.zeros(shape, dtype=torch.complex64).conj())
+        t = ck.tensor("float32")
+        assert "negated" in said(t.read_into, torch._neg_view(torch.zeros(t.shape)))
+        kind = type("Wrapper", (torch.Tensor,), {"__torch_dispatch__": lambda *_: None})
+        wrapper = torch.Tensor._make_wrapper_subclass(kind, t.shape, dtype=torch.float32)
+        with FakeTensorMode():
+            fake = torch.zeros(t.shape)
+            assert "in memory" in said(t.torch)
+        for room in fake, wrapper:
+            assert "in memory" in said(t.read_into, room), type(room)
+
+
 def main():
     os.environ["HF_HUB_OFFLINE"] = "1"
     passed = failed = 0
     checks = (check_all_types, check_megatron, check_transformers, check_dequantize, check_vllm, check_threads,
-              check_numpy, check_safetensors_interface, check_dlpack)
+              check_numpy, check_safetensors_interface, check_dlpack, check_rooms_without_elements)
     for check in checks:
         if sys.argv[3:] and check.__name__.removeprefix("check_") not in sys.argv[3:]:
             continue

@@ -51,6 +51,14 @@ def _resolve(index: Index, shape: Sequence[int]):
     return out
 
 
+def _address(t: _torch.Tensor) -> int:
+    """Of its elements; subclasses such as FakeTensor have none in memory."""
+    at = t.data_ptr()
+    if t.numel() and not at:
+        raise ValueError(f"a {type(t).__name__} has no elements in memory")
+    return at
+
+
 class Tensor:
     """A tensor that is read on demand. t[...] reads, with NumPy's indices: integers, slices with
     any step, '...'; only the selected elements are read."""
@@ -173,22 +181,28 @@ class Tensor:
         wanted = _resolve(index, self.shape)
         shape = [count for _, _, count, stays in wanted if stays]
         out = torch.empty(shape, dtype=self.torch_dtype(), device="cpu")  # whatever the default is
-        self._read(wanted, out.data_ptr(), [s * self.itemsize for s in out.stride()])
+        self._read(wanted, _address(out), [s * self.itemsize for s in out.stride()])
         return out
 
     def read_into(self, out: Any, index: Index = ...) -> None:
         """Read t[index] into a NumPy array or a torch tensor (in CPU memory) with the same shape and
-        element size, which need not be contiguous."""
+        element size, which need not be contiguous. A torch tensor whose elements are not in memory as they are,
+        a lazily conjugated or negated one, is refused."""
         wanted = _resolve(index, self.shape)
         shape = tuple(count for _, _, count, stays in wanted if stays)
         if hasattr(out, "data_ptr"):
             if out.device.type != "cpu":
                 raise TypeError(f"the tensor must be in CPU memory, not on {out.device}")
-            at, itemsize = out.data_ptr(), out.element_size()
+            if out.is_conj() or out.is_neg():
+                raise ValueError("the tensor is a lazily conjugated or negated view; read into out.resolve_conj()"
+                                 ".resolve_neg(), which is a copy")
+            at, itemsize = _address(out), out.element_size()
             strides = [s * itemsize for s in out.stride()]
         else:
             if not out.flags.writeable:
                 raise ValueError("the array is read-only")
+            if out.dtype.hasobject:
+                raise TypeError(f"the array is of Python objects ({out.dtype}), not of numbers")
             at, itemsize, strides = out.ctypes.data, out.itemsize, out.strides
         if tuple(out.shape) != shape or itemsize != self.itemsize:
             raise ValueError(f"room for {list(out.shape)} elements of {itemsize} bytes, but there "
