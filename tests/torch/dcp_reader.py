@@ -195,6 +195,53 @@ def check_objects_and_errors(data, out):
     assert not same(nested, wanted), same(nested, wanted)
 
 
+class Wrapper(torch.Tensor):
+    """Of another tensor; its own elements are not in memory."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return function(*(a.inner if isinstance(a, Wrapper) else a for a in args), **(kwargs or {}))
+
+
+def check_lazy_views(_, out):
+    """Tensors whose values are not what memory holds."""
+    path = out / "lazy"
+    state = {"c": torch.tensor([1 + 2j, 3 - 4j]), "n": torch.tensor([1., -2.]), "w": torch.arange(3.)}
+    dcp.save(state, checkpoint_id=path)
+    mine = {"c": torch.zeros(2, dtype=torch.complex64).conj(), "n": torch._neg_view(torch.zeros(2)),
+            "w": Wrapper(torch.zeros(3))}
+    dcp.load(mine, storage_reader=StorageReader(path))
+    assert mine["c"].tolist() == state["c"].tolist() and mine["n"].tolist() == state["n"].tolist(), mine
+    assert mine["w"].inner.tolist() == [0, 1, 2], mine["w"].inner
+
+
+def check_types_are_no_values(_, out):
+    """What is a class, a function or a constant is not made a dict of its name."""
+    path = out / "globals"
+    values = {"dtype": torch.bfloat16, "class": int, "function": len, "dots": ..., "in": {Odd, 1}}
+    named = {"__global__": 1, "__class__": {"__cycle__": "x"}}
+    dcp.save(values, checkpoint_id=path)
+    for name, value in values.items():
+        mine = {name: None}
+        said = raised(dcp.load, mine, storage_reader=StorageReader(path))
+        assert "pass weights_only=False" in said or mine[name] == value, (name, said, mine)
+    # A dict with such keys is one.
+    single = out / f"named-{dist.get_rank()}.pt"
+    torch.save({"w": torch.arange(6.0), "named": [named]}, single)
+    with ckptfs.open(single, index=":memory:") as ck:
+        (name,) = ck.objects
+    mine = {name: None}
+    dcp.load(mine, storage_reader=StorageReader(single, index=":memory:"))
+    assert named in (mine[name], mine[name][0]), mine
+
+
 def peak():
     with open("/proc/self/status", encoding="ascii") as f:
         return next(int(line.split()[1]) for line in f if line.startswith("VmHWM")) / 1024
@@ -256,7 +303,8 @@ def work(rank, how, data, out):
         timed(rank, pathlib.Path(data), int(out))
         dist.destroy_process_group()
         return
-    checked((check_fsdp2, check_formats, check_model, check_objects_and_errors), pathlib.Path(data), pathlib.Path(out))
+    checked((check_fsdp2, check_formats, check_model, check_objects_and_errors, check_lazy_views,
+             check_types_are_no_values), pathlib.Path(data), pathlib.Path(out))
     dist.destroy_process_group()
 
 

@@ -210,6 +210,10 @@ class Object(bytes):
         """The value, without unpickling: that of objects/NAME.json, see ckptfs-formats(5). None, bool, int,
         float, str, bytes, list, dict and set are themselves, tuples are lists, keys that are no strings their
         JSON text ("0"); anything else is a dict with its class as "__class__"."""
+        return json.loads(self._json(), object_hook=_decoded)
+
+    def _json(self) -> bytes:
+        """objects/NAME.json."""
         raw, lib = _bytes(self.name), self._checkpoint._lib
         text, size, e = c_void_p(), c_size_t(), _Err()
         with self._checkpoint._using() as handle:
@@ -217,10 +221,9 @@ class Object(bytes):
             _check(lib.ckpt_object_json(handle, i, byref(text), byref(size), byref(e)), e,
                    self._checkpoint.path)
             try:
-                found = ctypes.string_at(text, size.value)
+                return ctypes.string_at(text, size.value)
             finally:
                 lib.free(text)
-        return json.loads(found, object_hook=_decoded)
 
 
 class Objects(Mapping):

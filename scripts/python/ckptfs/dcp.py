@@ -22,6 +22,7 @@ import dataclasses
 import errno
 import gc
 import io
+import json
 import os
 import pickle
 import warnings
@@ -37,7 +38,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, ReadItem, WriteIt
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from ._checkpoint import Checkpoint, Object
+from ._checkpoint import Checkpoint, Object, _decoded
 from ._libckpt import Error, Option
 from ._load import read_boxes
 from ._writer import FORMATS, Writer, is_megatrons
@@ -142,7 +143,9 @@ class StorageReader(_AtPath, _StorageReader):
                 raise ValueError(f"tensor '{name}': {list(item.lengths)} elements are to be read, and there is room for "
                                  f"{list(target.shape)}")
             room = target
-            if target.device.type != "cpu" or target.dtype != t.torch_dtype():
+            # Memory holds other elements than a lazily conjugated or negated view has, and none of some subclasses.
+            if (target.device.type != "cpu" or target.dtype != t.torch_dtype() or target.is_conj() or target.is_neg()
+                    or not target.data_ptr()):
                 room = torch.empty(target.shape, dtype=t.torch_dtype(), device="cpu")
             wanted.append((t, room, tuple(slice(o, o + n) for o, n in zip(item.storage_offsets, item.lengths))))
             after.append((item, target, room))
@@ -166,11 +169,11 @@ class StorageReader(_AtPath, _StorageReader):
             return io.BytesIO(found)
         except Exception as e:  # whatever it says, what follows is as safe
             why = e
-        value = found.value
-        if _has_class(value):
+        try:
+            return _saved(json.loads(found._json(), object_hook=_of_python))
+        except TypeError:
             raise Error(f"object '{found.name}' of '{self._path}' is not of Python's own types"
                         + (": pass weights_only=False if you trust who saved it" if pickled else "")) from why
-        return _saved(value)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Union[str, os.PathLike]) -> bool:
@@ -336,8 +339,9 @@ def _loaded(saved: io.BytesIO) -> Any:
     return torch.load(saved, weights_only=False)
 
 
-def _has_class(value: Any) -> bool:
-    """Does it contain what has no Python value? See Object.value."""
-    if isinstance(value, dict):
-        return "__class__" in value or "__cycle__" in value or any(map(_has_class, value.values()))
-    return isinstance(value, (list, tuple, set, frozenset)) and any(map(_has_class, value))
+def _of_python(found: dict) -> Any:
+    """See _decoded(); TypeError for what stands for a value of another type, which pickle_json.h lists."""
+    value = _decoded(found)
+    if value is found and not found.keys().isdisjoint(("__class__", "__cycle__", "__global__")):
+        raise TypeError
+    return value
