@@ -59,6 +59,21 @@ static bool reads_back(const char *text, double v, enum precision p)
 	return mag - got < ulp / 2 || (mag - got == ulp / 2 && fmod(mag / ulp, 2) == 0);
 }
 
+/* Adds one to the last digit of "1.25e-05". False: all are nines; then fewer digits have done. */
+static bool next_above(char *text)
+{
+	for (char *s = strchr(text, 'e'); s-- > text;) {
+		if (*s == '.')
+			continue;
+		if (*s != '9') {
+			(*s)++;
+			return true;
+		}
+		*s = '0';
+	}
+	return false;
+}
+
 /* The shortest digits of a finite magnitude: "12345" means 1.2345 * 10^*exp. */
 static void shortest(double v, enum precision p, char digits[static DIGITS], int *exp)
 {
@@ -70,11 +85,10 @@ static void shortest(double v, enum precision p, char digits[static DIGITS], int
 		if (reads_back(text, v, p))
 			break;
 		/*
-		 * Halfway between two decimal numbers: below a power of two only the upper one may
-		 * qualify.
+		 * Numbers below a power of two are closer together than those above it, so that
+		 * only the decimal number above it may qualify, which need not be the nearest.
 		 */
-		(void)snprintf(text, sizeof(text), "%.*e", k, v * (1 + 0x1p-45));
-		if (p != DOUBLE && reads_back(text, v, p))
+		if (next_above(text) && reads_back(text, v, p))
 			break;
 	}
 	for (const char *s = text; *s != 'e'; s++)

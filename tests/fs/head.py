@@ -55,6 +55,10 @@ for i in range(160):
         shape = (random.randrange(1, 3000),)
     tensors[f"t{i}"] = values(dtype, shape)
 
+# Below a power of two numbers are closer together: the shortest digits of some are not the nearest.
+for i, exp in enumerate((-96, 87, 90, -149, -126, 127, -1017)):
+    tensors[f"p{i}"] = np.array(2.0**exp, "float64" if exp == -1017 else "float32")
+
 head, data = {}, b""
 for name, a in tensors.items():
     raw = a.tobytes()
