@@ -635,7 +635,9 @@ int options_parse(struct options *o, unsigned groups, unsigned flags, int argc, 
 		const char *s = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
 		int used = 1;
 
-		if (ended || s[0] != '-' || !s[1])
+		/* "-1" is a slice. */
+		if (ended || s[0] != '-' || !s[1] ||
+		    (groups & WORDS_HEAD && strchr("0123456789", s[1])))
 			used = options_add_arg(o, s, e) ? -ENOMEM : 1;
 		else if (!strcmp(s, "--"))
 			ended = true;

@@ -13,6 +13,9 @@ test_bits() {
   printf '%s\n' '[[0x0100 0x0302 0x0504 0x0706]' ' [0x0908 0x0b0a 0x0d0c 0x0f0e]]' | diff - out
   is 0x0908 "$(ckptfs head --bits ck v '1, 0')"
   is '[0x0302 0x0b0a]' "$(ckptfs head --bits ck v '[..., 1]')"
+  is 0x0f0e "$(ckptfs head --bits ck v -1,-1)"
+  is 0x0f0e "$(ckptfs head ck v '-1, -1' --bits)"
+  refused "unknown option '-x'" ckptfs head ck v -x
 }
 
 # Of a large tensor only what is shown is read.
