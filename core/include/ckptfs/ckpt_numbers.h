@@ -16,7 +16,10 @@ CKPT_BEGIN
 struct ckpt_values {
 	/* false: the dtype's bytes are not numbers by themselves; all other members are 0 */
 	bool known;
-	/* a complex element is NaN, or infinite, if one of its parts is; there are no min and max */
+	/*
+	 * a complex element is NaN if one of its parts is, else infinite if one is; there are no
+	 * min and max
+	 */
 	bool is_complex;
 	uint64_t elements, finite, nan, infinite, zero, subnormal;
 	/* Indices, in row-major order, of the first such elements; UINT64_MAX: there is none. */
