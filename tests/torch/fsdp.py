@@ -6,6 +6,7 @@ itself puts them together.
 
 import hashlib
 import json
+import math
 import os
 import sys
 
@@ -20,6 +21,7 @@ from torch.distributed.fsdp import LocalStateDictConfig, ShardedStateDictConfig,
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 WORLD = 4
 
@@ -60,8 +62,8 @@ class Case:
         self.warned = False
         os.makedirs(f"{self.dir}/ckpt", exist_ok=True)
 
-    def save(self, kind, state):
-        torch.save(state, f"{self.dir}/ckpt/{kind}_world_size_{WORLD}_rank_{self.rank}.pt")
+    def save(self, kind, state, world=WORLD):
+        torch.save(state, f"{self.dir}/ckpt/{kind}_world_size_{world}_rank_{self.rank}.pt")
 
     def model(self, state):
         self.save("model", state)
@@ -114,6 +116,35 @@ def fsdp2(case, mesh, plan=None):
     for rank in range(WORLD):
         note(case.expected, f"extra_state.rank_{rank}.rng.cpu", rng)
         case.object(f"extra_state.rank_{rank}.lr_scheduler", {"last_epoch": 3})
+    case.done()
+
+
+class Uneven(torch.nn.ModuleDict):
+    def forward(self):
+        pass
+
+
+def uneven(rank, out, sizes):
+    """Sizes that neither tensor parallelism nor FSDP divides, on meshes of more ranks. The weights are known, and
+    ranks exchange nothing, so their group is a fake one."""
+    world, names = math.prod(sizes), ("ddp", "dp", "tp")[-len(sizes):]
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    case = Case(out, "uneven_" + "_".join(map(str, sizes)), rank)
+    model, plan = Uneven(), {}
+    for n in range(1, 13):
+        model[f"up{n}"], plan[f"up{n}"] = torch.nn.Linear(3, n), ColwiseParallel()
+        model[f"down{n}"], plan[f"down{n}"] = torch.nn.Linear(n, 3), RowwiseParallel()
+        model[f"alone{n}"] = torch.nn.Linear(2, n)
+    for name, style in (("across", ColwiseParallel()), ("along", RowwiseParallel())):
+        model[name], plan[name] = torch.nn.Linear(2 * sizes[-2] * sizes[-1], 7, bias=False), style
+    for i, (name, p) in enumerate(model.named_parameters()):
+        p.data.copy_((1000 * i + torch.arange(p.numel())).view_as(p))
+        note(case.expected, name, p)
+    parallelize_module(model, mesh["tp"], plan, src_data_rank=None)
+    columns = {model["across"].weight, model["along"].weight}
+    fully_shard(model, mesh=mesh[names[:-1]], shard_placement_fn=lambda p: Shard(int(p in columns)))
+    case.save("model", model.state_dict(), world)
     case.done()
 
 
@@ -230,3 +261,5 @@ def work(rank, out):
 
 if __name__ == "__main__":
     mp.spawn(work, args=(sys.argv[1],), nprocs=WORLD)
+    for mesh in ((4, 2), (2, 3), (2, 3, 2)):
+        mp.start_processes(uneven, args=(sys.argv[1], mesh), nprocs=math.prod(mesh), start_method="fork")
