@@ -322,8 +322,8 @@ int recipe_apply(const struct recipe *r, const struct recipe_in *in, struct reci
 		rc = find_prefix(&w);
 	if (!rc)
 		rc = recipe_walk(&walk, 0, r->n_statements);
-	if (!rc)
-		rc = namelist_finish(&out.names, stored_name, &w, e);
+	if (!rc && namelist_finish(&out.names, stored_name, &w, e))
+		rc = err_wrap(e, "%.100s", r->file);
 	if (!rc)
 		rc = warn_unused(&w);
 	if (rc)

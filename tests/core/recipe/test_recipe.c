@@ -522,7 +522,7 @@ static const struct {
 	  "R:1: 'o' needs a tensor that does not exist: 'b'" },
 	{ "o = a [4, 3] + a [4, 4] order 1 0", EINVAL,
 	  "R:1: 'o' needs 'a' of shape [4,4], but that is [4,3]" },
-	{ "o = a [4, 3]\no = scalar []", EEXIST, "'a' and 'scalar' would both be called 'o'" },
+	{ "o = a [4, 3]\no = scalar []", EEXIST, "R: 'a' and 'scalar' would both be called 'o'" },
 	{ "for i in 4194304\no.{i} = scalar []\nend\n", EFBIG, "R:2: " RESULTS },
 	{ "for i in 1024\nfor j in 1024\nfor k in 1024\nend\nend\nend\n", EFBIG, "R:3: " STEPS },
 };
@@ -539,10 +539,12 @@ START_LOOP_TEST(what_does_not_fit_is_refused, ARRAY_LEN(refused))
 	if (refused[_i].code == EFBIG && !rng_turn((uint64_t)_i, 3)) /* a second */
 		goto out;
 	ck_assert_int_eq(store_apply(s, r, &o, &e), -refused[_i].code);
-	if (refused[_i].code == EEXIST) /* in any order */
+	if (refused[_i].code == EEXIST) { /* in any order */
 		ck_assert_ptr_nonnull(strstr(e.msg, "would both be called 'o'"));
-	else
+		ck_assert_ptr_eq(strstr(e.msg, "R: '"), e.msg);
+	} else {
 		ck_assert_str_eq(e.msg, refused[_i].says);
+	}
 out:
 	recipe_free(r);
 	free_store(s);
