@@ -7,7 +7,6 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
-#include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
 #include <stdio.h>
@@ -95,13 +94,10 @@ int cmd_join_runs(const struct command *c, struct options *o, struct ckpt_err *e
 int cmd_fail_open(const struct options *o, struct ckpt_err *e)
 {
 	const char *run = o->args[0], *name = o->args[1];
-	autofree char *path = NULL, *found = NULL;
-	struct ckpt_err why;
+	struct ckpt_err why = *e;
 
-	if (e->code != EISDIR || !name || !*name || strpbrk(name, "/*?[{\\") ||
-	    !has_checkpoint(run, NULL))
-		return cmd_fail(e);
-	if (asprintf(&path, "%s/%s", run, name) < 0)
-		path = NULL;
-	return cmd_fail(path && ckpt_address(path, &found, &why) == -ENOENT ? &why : e);
+	if (e->code == EISDIR && name && *name && !strpbrk(name, "/*?[{\\") &&
+	    has_checkpoint(run, NULL) && !has_checkpoint(run, name))
+		(void)err_set(e, why.code, "%s; none of them is '%s'", why.msg, name);
+	return cmd_fail(e);
 }

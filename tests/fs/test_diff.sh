@@ -210,7 +210,7 @@ test_bad_usage_is_refused() {
   refused "index.*:memory:" ckptfs diff a b --index=i.sqlite
   [[ ! -e i.sqlite ]]
   refused "at most 64" ckptfs diff a b --jobs=1000
-  refused "not a number" ckptfs diff a b --jobs=many
+  refused "not a whole number" ckptfs diff a b --jobs=many
   refused "nowhere" ckptfs diff a nowhere
 }
 

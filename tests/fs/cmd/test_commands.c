@@ -290,7 +290,7 @@ static const struct row looks[] = {
 	{ "info @truncated_data betas", 0, "complete  no", NULL },
 	{ "info --json @truncated_data betas", 0, "\"fault\": \"data file", NULL },
 	{ "info %/run step-1 model.norm", 0, "dtype     bfloat16\n", NULL },
-	{ "info %/run step-9", 2, NULL, "step-9': there is no such |checkpoint in the run" },
+	{ "info %/run step-9", 2, NULL, "; none of them is 'step-9'\n" },
 	{ "info @plain step step", 2, NULL, "unexpected argument 'step'" },
 };
 
@@ -475,12 +475,11 @@ static const struct row others[] = {
 	  "float32 [5]  model.norm\n",
 	  NULL },
 	{ "sum %/run step-9", 2, NULL,
-	  "step-9': there is no such file or directory, and no such checkpoint in the run; did you "
-	  "mean 'step-1'" },
+	  "2 checkpoints; name one, as in '|'; none of them is 'step-9'\n" },
+	{ "head %/run step-1", 2, NULL, "2 checkpoints; name one, as in '|step-2'\n" },
 	{ "sum %/run model.*", 2, NULL, "it is a run with 2 checkpoints; name one, as in '" },
-	{ "head %/run step-9", 2, NULL, "step-9': there is no such |checkpoint in the run" },
-	{ "head %/run step-9 model.norm", 2, NULL,
-	  "step-9': there is no such |checkpoint in the run" },
+	{ "head %/run step-9", 2, NULL, "; none of them is 'step-9'\n" },
+	{ "head %/run step-9 model.norm", 2, NULL, "; none of them is 'step-9'\n" },
 	{ "sum --xxh @plain model.norm", 0,
 	  "# ckptfs sum xxh3\n3c989177a8a644ccb468e3f4e9b7bff6  float32 [5]  model.norm\n", NULL },
 	{ "sum @plain nothing*", 2, NULL, "sum: no tensor matches 'nothing*'" },
