@@ -54,7 +54,7 @@ struct ckpt_err;
 
 #define CATALOG_MAGIC	       "SQLite format 3" /* with its NUL */
 #define CATALOG_APPLICATION_ID 0x636b7066	 /* "ckpf"; file(1) and sqlite3 show it */
-#define CATALOG_VERSION	       12		 /* user_version; any other is rebuilt */
+#define CATALOG_VERSION	       13		 /* user_version; any other is rebuilt */
 #define CATALOG_PAGE	       16384		 /* bytes of a page of the file */
 #define CATALOG_SCHEMA_ROWS    14		 /* catalog_schema, and an index for each UNIQUE */
 
