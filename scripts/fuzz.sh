@@ -28,7 +28,7 @@ targets() {
 # NAME - its files, in order.
 sources() {
   local file=tests/fuzz/fuzz_$1.c words word
-  words=$(sed -nE '/Fuzzes:/,/\*\//{s/.*Fuzzes://; s/^ \*//; s|\*/.*||; p}' "$file")
+  words=$(sed -nE '/Fuzzes:/,/\*\//{s/.*Fuzzes://; s|\*/.*||; s/^ \*//; p}' "$file")
   [[ -n $words ]] || words=$(sed -nE 's|^#include "([a-z_0-9]+/[a-z_0-9/]+)\.h".*|\1|p' "$file" | grep -vE '^(base|model|core)/')
   {
     echo "$file"
