@@ -83,7 +83,7 @@ static uint64_t next_call(uint64_t n, bool all)
 		return n + 1;
 	if (!r.state)
 		r = rng_new();
-	return n + 1 + rng_below(&r, all ? 3 : n / 8 + 1);
+	return n + 1 + rng_below(&r, !all ? n / 8 + 1 : n < 64 ? 1 : 3);
 }
 
 uint64_t fault_next(uint64_t n)

@@ -50,8 +50,8 @@ const char *fault_name(void);
 
 /* For FAULT_LOOP: arms round `n`; false when the round before met no fault. */
 bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count);
-/* The call that fails after call n has: the next, in a long run that MOST_CASES bounds one of the next three, in a
- * short run (rng.h) one of the next n / 8. */
+/* The call that fails after call n has: the next, in a long run that MOST_CASES bounds, after the first 64, one of
+ * the next three, in a short run (rng.h) one of the next n / 8. */
 uint64_t fault_next(uint64_t n);
 /* The same, also with sanitizers: for what takes long. */
 uint64_t fault_some(uint64_t n);

@@ -314,7 +314,7 @@ test_index_is_rebuilt_after_a_new_save() {
   [[ $(ckptfs index --print c) == "$old" ]]
 }
 
-cases_damaged_index_is_rebuilt() { printf '%s\n' zero text truncate flip; }
+cases_damaged_index_is_rebuilt() { printf '%s\n' zero truncate flip; }
 test_damaged_index_is_rebuilt() {
   local index offset
   index=$T/index
@@ -322,7 +322,6 @@ test_damaged_index_is_rebuilt() {
   [[ -s $index ]]
   case $1 in
     zero) : >"$index" ;;
-    text) echo 'SQLite format 3, but not really' >"$index" ;;
     truncate) truncate -s 5000 "$index" ;;
     flip)
       for offset in 20 100 1000 4096 5000 9000 13000; do
@@ -333,6 +332,14 @@ test_damaged_index_is_rebuilt() {
       ;;
   esac
   ckptfs cat "$(big)/ckpt" tensors/v --index="$index" | cmp - "$(big)/v.bin"
+}
+
+test_a_file_that_is_no_index_stays() {
+  echo 'SQLite format 3, but not really' >index
+  cp index before
+  status_of 2 ckptfs cat "$(big)/ckpt" tensors/v --index=index
+  grep -q "/index' is there, and is not a chunk index: name another file for the index, or remove it$" err
+  cmp index before
 }
 
 run_suite "$@"
