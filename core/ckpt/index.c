@@ -304,6 +304,7 @@ static int at_default(const struct index_request *rq, const char *path, bool may
 	case ENOSPC:
 	case EDQUOT:
 	case ENOLCK:
+	case EEXIST: /* a checkpoint may bring a file with the name of the lock */
 		return 1;
 	default:
 		return rc;

@@ -30,7 +30,7 @@ struct catalog_file {
  */
 static int check_first(const struct catalog_file *f, struct ckpt_err *e)
 {
-	static const uint8_t magic[] = CATALOG_MAGIC, id[] = { 0x63, 0x6b, 0x70, 0x66 },
+	static const uint8_t magic[] = CATALOG_MAGIC, id[] = CATALOG_APPLICATION_BYTES,
 			     version[] = { 0, 0, 0, CATALOG_VERSION },
 			     form[] = { CATALOG_PAGE >> 8, 0, 1, 1, 0 }, zero[4] = { 0 },
 			     utf8[] = { 0, 0, 0, 1 }, leaf[] = { 13 },

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Tells a chunk index from a file that must not be lost. */
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "index/catalog_build.h"
@@ -17,9 +18,7 @@ enum { HEADER = 100, AT_APPLICATION = 68 };
 
 static bool is_an_index(const uint8_t head[static HEADER], bool finished)
 {
-	static const uint8_t zero[HEADER],
-		id[4] = { CATALOG_APPLICATION_ID >> 24, CATALOG_APPLICATION_ID >> 16 & 255,
-			  CATALOG_APPLICATION_ID >> 8 & 255, CATALOG_APPLICATION_ID & 255 };
+	static const uint8_t zero[HEADER], id[] = CATALOG_APPLICATION_BYTES;
 	bool named = !memcmp(head, CATALOG_MAGIC, sizeof(CATALOG_MAGIC));
 
 	if (named && !memcmp(head + AT_APPLICATION, id, sizeof(id)))

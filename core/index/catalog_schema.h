@@ -54,9 +54,13 @@ struct ckpt_err;
 
 #define CATALOG_MAGIC	       "SQLite format 3" /* with its NUL */
 #define CATALOG_APPLICATION_ID 0x636b7066	 /* "ckpf"; file(1) and sqlite3 show it */
-#define CATALOG_VERSION	       13		 /* user_version; any other is rebuilt */
-#define CATALOG_PAGE	       16384		 /* bytes of a page of the file */
-#define CATALOG_SCHEMA_ROWS    14		 /* catalog_schema, and an index for each UNIQUE */
+#define CATALOG_APPLICATION_BYTES \
+	{ \
+		0x63, 0x6b, 0x70, 0x66 \
+	}
+#define CATALOG_VERSION	    13	  /* user_version; any other is rebuilt */
+#define CATALOG_PAGE	    16384 /* bytes of a page of the file */
+#define CATALOG_SCHEMA_ROWS 14	  /* catalog_schema, and an index for each UNIQUE */
 
 #define CATALOG_MAX_DIRECTORY (256u << 20) /* bytes */
 #define CATALOG_MAX_MAP	      (900u << 20) /* SQLite's own limit on a value is 10^9 bytes */

@@ -105,7 +105,7 @@ struct ds_mark {
 	uint32_t stage;
 	uint8_t n_dims;
 	bool is_param, is_buffer, is_frozen, is_alias;
-	bool is_other;	   /* it is no tensor, and has been reported */
+	bool is_other;	   /* not a tensor; already reported */
 	bool is_universal; /* it has a master in a Universal checkpoint, of this shape: */
 	uint8_t master_dims;
 	const uint64_t *master_shape;

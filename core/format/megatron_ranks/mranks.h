@@ -40,7 +40,7 @@ struct mr_file {
 	struct digest sums; /* if the archive has CRCs, see torchsave.h */
 	bool has_sums;
 	bool slices, experts; /* tensors that other ranks have other slices of, or other experts */
-	uint64_t rank;	      /* args.rank of who has written it; UINT64_MAX: not known */
+	uint64_t rank;	      /* args.rank of the process that wrote it; UINT64_MAX: unknown */
 };
 
 /* False: it is not the name of a rank's file. */

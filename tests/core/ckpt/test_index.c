@@ -618,6 +618,24 @@ START_LOOP_TEST(what_is_no_index_is_not_replaced, (int)ARRAY_LEN(in_the_way))
 }
 END_TEST
 
+/* A checkpoint of others may bring such a file: it is opened all the same. */
+START_TEST(a_checkpoint_with_a_file_in_the_locks_place_is_opened)
+{
+	char path[4400];
+	struct opened o;
+	struct stat st;
+
+	put_metadata(".metadata", 3, 100);
+	expect(beside, true, 100, beside);
+	put_metadata(".metadata", 4, 200);
+	(void)snprintf(path, sizeof(path), "%s.lock", beside);
+	put_file(AT_FDCWD, path, "text", 4);
+	open_index(&o, NULL, false);
+	ck_assert_msg(!o.rc && o.mark == 200, "%s", o.e.msg);
+	ck_assert(!stat(path, &st) && st.st_size == 4);
+}
+END_TEST
+
 /* Nor is what a link leads to, or the link itself. */
 START_TEST(a_link_is_not_replaced_by_an_index)
 {
