@@ -84,7 +84,7 @@ cases_unknown_options_are_errors() {
   printf '%s\n' "-o frob unknown.option.'frob'" "-o ro,frob=1,threads=2 unknown.option.'frob'" \
     "-o gguf_kind=f16 unknown.option.'gguf_kind'" \
     "--frob=1 unknown.option.'--frob'" "-x unknown.option.'-x'" "-o hard_remove unknown" \
-    "-o threads=many not.a.number" "-o threads needs.a.value" "-o cache=12Q not.a.size" \
+    "-o threads=many not.a.whole.number" "-o threads needs.a.value" "-o cache=12Q not.a.size" \
     "-o allow_missing=1 takes.no.value" "-o needs.a.list"
 }
 test_unknown_options_are_errors() {
