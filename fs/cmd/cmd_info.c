@@ -409,6 +409,10 @@ static int info_run(const struct options *o)
 		     &c, &e) ||
 	    (ckpt_is_run(c) && cmd_run_look(c, o, &e)))
 		return cmd_fail_open(o, &e);
+	if (!ckpt_is_run(c) && o->n_args == 1 && cmd_refuse_nothing(c, o, &e)) {
+		(void)err_wrap(&e, "info");
+		return cmd_fail(&e);
+	}
 	if (ckpt_is_run(c) && !o->json)
 		rc = print_run(c, o->args[0], cmd_color(o), &b);
 	else if (o->n_args > 1)

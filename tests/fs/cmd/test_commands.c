@@ -588,6 +588,8 @@ static const struct row others[] = {
 	{ "warm %/run step-1", 0, "warm: 352 B of 1 source file: ", NULL },
 	{ "warm %/run", 0, "warm: 704 B of 2 source files: ", NULL },
 	{ "warm %/run/step-1 --include=model.norm", 0, "warm: 8 B of 1 source file: ", NULL },
+	{ "warm @plain --include=nosuch", 2, NULL,
+	  "warm: include and exclude leave nothing of the checkpoint\n" },
 	{ "warm %/run --exclude=*.w", 0, "warm: 48 B of 2 source files: ", NULL },
 	{ "warm @truncated_data", 0, "warm: 11.1 KiB of 1 source file: ", NULL },
 	{ "reshard @plain %/none/q", 2, NULL, "/none" },
