@@ -19,13 +19,7 @@
 
 #include "scratch.h"
 
-enum {
-	MAX_FILES = 14,
-	MAX_FILE = 64 << 10,
-	MAX_EDITS = 24,
-	MAX_READ = 1 << 18,
-	MAX_PIECES = 4096
-};
+enum { MAX_FILES = 14, MAX_FILE = 64 << 10, MAX_EDITS = 24, MAX_READ = 1 << 18, MAX_PIECES = 4096 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
