@@ -11,6 +11,7 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,6 +72,37 @@ static bool has_verdict(const char *path)
 	       is_copied(path, "safetensors");
 }
 
+/* A tensor or object that cannot be read has its file, which would fail only after everything before
+ * it has been copied. */
+static int refuse_incomplete(struct ckpt *c, const char *path, struct ckpt_err *e)
+{
+	bool tensors = !*path || !strcmp(path, "tensors/") || !strcmp(path, "npy/");
+	bool objects = !*path || !strcmp(path, "objects/");
+	struct ckpt_totals all;
+	struct ckpt_tensor t;
+	struct ckpt_object x;
+	struct ckpt_err why = { 0 };
+	uint64_t n = 0;
+
+	ckpt_totals(c, &all);
+	for (uint64_t i = 0; all.incomplete && tensors && i < all.tensors; i++) {
+		ckpt_tensor(c, i, &t);
+		if (t.fault && !n++)
+			(void)err_set(&why, EIO, "'%s': %s", FQN_TEXT(t.fqn, t.fqn_len), t.fault);
+	}
+	for (uint64_t i = 0; all.incomplete && objects && i < all.objects; i++) {
+		ckpt_object(c, i, &x);
+		if (x.fault && !n++)
+			(void)err_set(&why, EIO, "'%s': %s", FQN_TEXT(x.fqn, x.fqn_len), x.fault);
+	}
+	if (!n)
+		return 0;
+	return err_set(e, EIO,
+		       "%s; %" PRIu64 " in all cannot be read: leave out with --exclude what "
+		       "'ckptfs check' names",
+		       why.msg, n);
+}
+
 static int show_verdict(void *arg, const struct ckpt_verdict *v)
 {
 	if (is_copied(arg, v->face))
@@ -111,6 +143,8 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 	else
 		add_path(&request, path);
 	buf_add(&request, o->fqn ? "\0f" : "\0p", 2);
+	if (!o->fqn && !request.err && refuse_incomplete(c, request.data, e))
+		return -e->code;
 	if (!o->quiet && !o->fqn && !request.err && has_verdict(request.data) &&
 	    ckpt_verdicts(c, !is_copied(request.data, "gguf"), show_verdict, request.data, e))
 		return -e->code;
