@@ -18,6 +18,8 @@ struct making {
 	struct progress progress;
 	uint64_t done; /* what the bar shows */
 	bool started;
+	bool some;	      /* a checkpoint of the run has something */
+	struct ckpt_err none; /* include and exclude leave nothing of one */
 };
 
 static int open_step(void *arg, const char *checkpoint, struct ckpt **ret, struct ckpt_err *e)
@@ -25,8 +27,11 @@ static int open_step(void *arg, const char *checkpoint, struct ckpt **ret, struc
 	const struct cmd_how holes_are_fine = { CMD_WORDS("allow_missing"), NULL };
 	struct making *m = arg;
 	const char *rest;
+	int rc = cmd_open_in_run(m->run, checkpoint, m->o, &holes_are_fine, ret, &rest, e);
 
-	return cmd_open_in_run(m->run, checkpoint, m->o, &holes_are_fine, ret, &rest, e);
+	if (!rc && !cmd_refuse_nothing(*ret, m->o, &m->none))
+		m->some = true;
+	return rc;
 }
 
 static void end_progress(struct making *m)
@@ -69,7 +74,10 @@ static int make_page(const struct options *o, struct ckpt *c, char **ret, size_t
 	rc = ckpt_report(c, &r, ret, ret_len, e);
 
 	end_progress(&m);
-	return rc;
+	if (rc || m.some || !m.none.code)
+		return rc;
+	*e = m.none;
+	return err_wrap(e, "report");
 }
 
 static int report_run(const struct options *o)

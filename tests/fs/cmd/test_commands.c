@@ -249,6 +249,8 @@ static const struct row looks[] = {
 	  "option 'color' is for text, not for --json" },
 	{ "info --json --color=always @plain", 2, NULL,
 	  "option 'color' is for text, not for --json" },
+	{ "info --exclude=* @plain", 2, NULL,
+	  "info: include and exclude leave nothing of the checkpoint\n" },
 	{ "info @plain", 0,
 	  "model       58 parameters, 4 tensors, 196 bytes, under 'model.'\ndtypes      float32 "
 	  "40, bfloat16 18\nformat      dcp\ntensors     5, 204 bytes\nobjects     5\n|pt/: "
@@ -555,6 +557,8 @@ static const struct row others[] = {
 	{ "report --output=%/y.html @plain", 0, NULL, "/y.html: |KiB\n" },
 	{ "report -q --output=%/y.html @hole", 0, NULL, NULL },
 	{ "report --output=%/y.html --exclude=* @plain", 2, NULL,
+	  "report: include and exclude leave nothing of the checkpoint\n" },
+	{ "report --output=%/y.html --exclude=* %/run", 2, NULL,
 	  "report: include and exclude leave nothing of the checkpoint\n" },
 	{ "report --output=- @plain", 0, "<!DOCTYPE html>|ckptfs report</title>|</html>", NULL },
 	{ "export @plain", 2, NULL, "export: needs CKPT PATH DEST" },
