@@ -299,6 +299,11 @@ static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)
 		return err_sys(e, rc, "run 'fusermount3'");
 	if (status && strstr(line, ": Device or resource busy"))
 		return in_use(path, e);
+	if (status && strstr(line, "not found in")) /* looks only for mounts of the same user */
+		return err_set(e, EPERM,
+			       "umount '%s': mounted by another user: only that user and root can "
+			       "unmount it",
+			       path);
 	if (status)
 		return err_set(e, EIO, "umount '%s': %s", path,
 			       *line ? line : "fusermount3 failed");

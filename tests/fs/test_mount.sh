@@ -511,6 +511,10 @@ test_unprivileged_user() {
     if cat m/tensors/v >/dev/null 2>&1; then exit 1; fi
     if umount m/tensors 2>/dev/null; then exit 1; fi
     $as "$CKPTFS" umount m
+    "$CKPTFS" mount -q c m -o allow_other
+    if $as "$CKPTFS" umount m 2>err; then exit 1; fi
+    grep -q "^ckptfs: umount '.*': mounted by another user: only that user and root can unmount it$" err
+    "$CKPTFS" umount m
 END
 }
 
