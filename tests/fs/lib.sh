@@ -297,11 +297,10 @@ unmounted() { ! is_mounted "$1"; }
 
 # Unmount whatever is below a directory.
 unmount_below() {
-  local m at
-  while read -r _ _ _ _ at _; do
-    [[ $at != "$1"/* ]] || break
-  done </proc/self/mountinfo
-  [[ -n $at ]] || return 0 # mostly
+  local m all
+  # All at once: for lines, bash seeks back each time, to where there may be others by then.
+  read -r -d '' all </proc/self/mountinfo || true
+  [[ $all == *" $1/"* ]] || return 0 # mostly
   awk -v d="$1/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | tac |
     while read -r m; do
       m=$(printf '%b' "$m") # \040
