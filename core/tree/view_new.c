@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes a view: which tensors and objects it shows, under which names. */
+#include "tree/view.h"
+
+#include "base/bytes.h"
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "codec/cast.h"
+#include "index/catalog_query.h"
+#include "layout/layout.h"
+#include "tensor/rename.h"
+#include "tree/view_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Also tries all globs that have not matched yet, to find out which ones never match. */
+static bool matches(const char *const *globs, bool *used, const char *fqn, size_t len,
+		    uint64_t *steps)
+{
+	bool any = false;
+
+	for (size_t i = 0; globs && globs[i]; i++)
+		if ((!any || !used[i]) && text_glob_within(globs[i], fqn, len, steps))
+			any = used[i] = true;
+	return any;
+}
+
+static bool exists(struct view *v, const char *fqn, size_t len)
+{
+	bool in = matches(v->o.include, v->included, fqn, len, &v->glob_steps),
+	     out = matches(v->o.exclude, v->excluded, fqn, len, &v->glob_steps);
+
+	return (in || !v->o.include) && !out;
+}
+
+static int new_flags(const char *const *globs, bool **ret, struct ckpt_err *e)
+{
+	size_t n = 0;
+
+	while (globs && globs[n])
+		n++;
+	*ret = calloc(n + 1, sizeof(**ret));
+	return *ret ? 0 : err_nomem(e);
+}
+
+/* A glob that matches nothing is usually a typo. */
+static void warn_unused(const struct view *v, const char *word, const char *const *globs,
+			const bool *used)
+{
+	struct ckpt_err what;
+
+	for (size_t i = 0; v->o.warn && globs && globs[i]; i++)
+		if (!used[i]) {
+			(void)err_set(&what, ENOENT, "option '%s': '%.200s' matches no FQN", word,
+				      globs[i]);
+			v->o.warn(v->o.warn_arg, what.msg);
+		}
+}
+
+static void stored_tensor(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
+{
+	const struct view *v = arg;
+	const struct catalog_tensor *t = &catalog_tensors(v->c, NULL)[index];
+
+	*ret = t->fqn;
+	*ret_len = t->fqn_len;
+}
+
+static void stored_object(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
+{
+	const struct view *v = arg;
+	const struct catalog_object *o = &catalog_objects(v->c, NULL)[index];
+
+	*ret = o->fqn;
+	*ret_len = o->fqn_len;
+}
+
+/* The names of the tree: those of n stored tensors or objects that exist, after renaming. */
+static int list_names(struct view *v, size_t n, namelist_stored_fn *stored, struct namelist *ret,
+		      struct ckpt_err *e)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && i < n; i++) {
+		const char *fqn;
+		size_t len;
+
+		stored(v, i, &fqn, &len);
+		if (exists(v, fqn, len))
+			rc = namelist_add(ret, fqn, len, i, e);
+	}
+	if (!rc)
+		rc = text_glob_check(v->glob_steps, "include= and exclude=", e);
+	if (!rc && v->o.rename)
+		rc = rename_list(v->o.rename, ret, e);
+	return rc ? rc : namelist_finish(ret, stored, v, e);
+}
+
+static int list_tree(struct view *v, struct ckpt_err *e)
+{
+	size_t n_tensors, n_objects;
+	int rc;
+
+	(void)catalog_tensors(v->c, &n_tensors);
+	(void)catalog_objects(v->c, &n_objects);
+	if (n_tensors > VIEW_MAX_NAMES)
+		return err_set(e, EFBIG, "%zu tensors: the tree has inode numbers for %u",
+			       n_tensors, VIEW_MAX_NAMES);
+	if (n_objects > VIEW_MAX_OBJECTS)
+		return err_set(e, EFBIG, "%zu objects: the tree has inode numbers for %u",
+			       n_objects, VIEW_MAX_OBJECTS);
+	rc = new_flags(v->o.include, &v->included, e);
+	if (!rc)
+		rc = new_flags(v->o.exclude, &v->excluded, e);
+	if (!rc)
+		rc = list_names(v, n_tensors, stored_tensor, &v->tensors, e);
+	if (!rc)
+		rc = list_names(v, n_objects, stored_object, &v->objects, e);
+	if (!rc)
+		rc = view_objects_init(v, e);
+	if (!rc)
+		warn_unused(v, "include", v->o.include, v->included);
+	if (!rc)
+		warn_unused(v, "exclude", v->o.exclude, v->excluded);
+	return rc;
+}
+
+static void tree_tensor(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
+{
+	const struct view *v = arg;
+
+	*ret = v->tensors.v[index].fqn;
+	*ret_len = v->tensors.v[index].len;
+}
+
+/*
+ * Is it optimizer state that was saved flattened but keeps its own shape? core_v0.8 to 0.10
+ * flattened one-dimensional state. State with more dimensions is stored as blocks, with a dimension
+ * for each and one for the elements, so a flattened tensor with one dimension can be nothing else.
+ */
+static bool is_flat_itself(const struct catalog_tensor *t)
+{
+	return t->n_dims == 1 && (text_glob("optimizer.state.*", t->fqn, t->fqn_len) ||
+				  text_glob("chained_*.optimizer.state.*", t->fqn, t->fqn_len));
+}
+
+/*
+ * If the checkpoint has tensors that are stored flattened: lists them, and one-dimensional ones
+ * like them.
+ */
+static int list_logical(struct view *v, struct ckpt_err *e)
+{
+	size_t n;
+	const struct catalog_tensor *t = catalog_tensors(v->c, &n);
+	bool any = false;
+	int rc = 0;
+
+	for (size_t i = 0; i < n && !any; i++)
+		any = t[i].n_logical;
+	for (uint32_t i = 0; !rc && any && i < v->tensors.n; i++) {
+		const struct named *name = &v->tensors.v[i];
+
+		if (t[name->index].n_logical || is_flat_itself(&t[name->index]))
+			rc = namelist_add(&v->logical, name->fqn, name->len, i, e);
+	}
+	return rc ? rc : namelist_finish(&v->logical, tree_tensor, v, e);
+}
+
+uint64_t view_logical_id(const struct view *v, size_t i)
+{
+	uint32_t at = v->logical.v[i].index;
+
+	return view_id(catalog_tensors(v->c, NULL)[v->tensors.v[at].index].n_logical ? OF_LOGICAL
+										     : OF_TREE,
+		       at);
+}
+
+static int bind_layout(struct view *v, struct ckpt_err *e)
+{
+	size_t n = v->model.names.n;
+	autofree struct layout_tensor *in = calloc(n + 1, sizeof(*in));
+	struct tensor_info t;
+
+	if (!in)
+		return err_nomem(e);
+	for (size_t i = 0; i < n; i++) {
+		(void)view_info(v, OF_MODEL, i, &t, NULL);
+		in[i] = (struct layout_tensor){ t.fqn, t.fqn_len, t.n_dims, t.shape };
+	}
+	return layout_bind(v->o.layout, in, n, e);
+}
+
+/*
+ * Names of codes and of their scales, as quantisers write them: the fp8 of DeepSeek, of
+ * compressed-tensors and of Transformer Engine; packed integers; GPTQ and AWQ; the MXFP4 of
+ * GPT-OSS; torchao's.
+ */
+static const struct {
+	const char *scales, *codes;
+} quantised[] = {
+	{ "_scale_inv", "" },
+	{ "_scale", "" },
+	{ "_scale", "_packed" },
+	{ "._scale_inv", "._data" },
+	{ "_scales", "_blocks" },
+	{ "_scales", "" },
+	{ ".scales", ".qweight" },
+	{ ".scale", ".qdata" },
+	{ "_scale", "_qdata" },
+	{ "_group_scale", "_qdata" },
+	{ "_scale_and_zero", "_qdata" },
+	{ ".scale", ".codes" },
+	{ ".scale", ".int_data" },
+	{ "._rowwise_scale_inv", "._rowwise_data" },
+};
+
+/* The tensor of codes whose scales have this name, or -1. */
+static int64_t codes_of(const struct view *v, const struct named *scales)
+{
+	const struct catalog_tensor *t = catalog_tensors(v->c, NULL);
+	char name[1024];
+
+	for (size_t i = 0; i < ARRAY_LEN(quantised); i++) {
+		size_t end = strlen(quantised[i].scales), more = strlen(quantised[i].codes);
+		int64_t at;
+
+		if (scales->len <= end || scales->len > sizeof(name) - 16 ||
+		    !bytes_end(scales->fqn, scales->len, quantised[i].scales))
+			continue;
+		memcpy(name, scales->fqn, scales->len - end);
+		memcpy(name + scales->len - end, quantised[i].codes, more);
+		at = namelist_find(&v->tensors, name, scales->len - end + more);
+		if (at >= 0 && !cast_possible(t[v->tensors.v[at].index].dtype, CKPT_DTYPE_F32))
+			return at;
+	}
+	return -1;
+}
+
+/* A cast would round the scales but not the codes, and no weights could be made from the result. */
+static int refuse_codes(const struct view *v, struct ckpt_err *e)
+{
+	const struct catalog_tensor *t = catalog_tensors(v->c, NULL);
+
+	for (size_t i = 0; i < v->tensors.n; i++) {
+		const struct named *scales = &v->tensors.v[i];
+		int64_t at = codes_of(v, scales);
+		const struct named *codes = at < 0 ? NULL : &v->tensors.v[at];
+
+		if (codes)
+			return err_set(e, ERR_UNSUPPORTED,
+				       "option 'dtype': '%.120s' holds codes (%s) whose scales are "
+				       "in '%.120s', which a cast does not apply: use dequantize=, "
+				       "leave the option out, or exclude both",
+				       FQN_TEXT(codes->fqn, codes->len),
+				       dtype_info(t[codes->index].dtype)->name,
+				       FQN_TEXT(scales->fqn, scales->len));
+	}
+	return 0;
+}
+
+int view_new(const struct catalog *c, const struct view_opts *opts, struct view **ret,
+	     struct ckpt_err *e)
+{
+	struct view *v = calloc(1, sizeof(*v));
+	int rc;
+
+	if (!v)
+		return err_nomem(e);
+	v->c = c;
+	v->o = *opts;
+	v->glob_steps = TEXT_GLOB_STEPS;
+	rc = list_tree(v, e);
+	if (!rc && v->o.dtype != CKPT_DTYPE_NONE)
+		rc = refuse_codes(v, e);
+	if (!rc)
+		rc = list_logical(v, e);
+	if (!rc)
+		rc = view_model_init(v, e);
+	if (!rc && v->o.layout)
+		rc = bind_layout(v, e);
+	if (!rc && v->has_model)
+		rc = view_hf_init(v, e);
+	if (!rc && v->o.layout)
+		rc = view_ranks_init(v, e);
+	if (!rc)
+		rc = view_gguf_init(v, e);
+	if (!rc)
+		rc = view_page_init(v, e);
+	if (rc) {
+		view_free(v);
+		return rc;
+	}
+	*ret = v;
+	return 0;
+}
+
+void view_free(struct view *v)
+{
+	if (!v)
+		return;
+	namelist_release(&v->tensors);
+	namelist_release(&v->objects);
+	namelist_release(&v->logical);
+	free(v->json);
+	view_gguf_release(v);
+	view_model_release(v);
+	view_hf_release(v);
+	free(v->held);
+	free(v->held_at);
+	free(v->tiles_at);
+	free(v->included);
+	free(v->excluded);
+	free(v);
+}
