@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,6 +106,28 @@ static unsigned fdinfo(int fd, const char *name)
 	return v;
 }
 
+/* The directory that `path` is in, which the caller frees, and the name in it; NULL: out of memory. */
+static char *dir_of(const char *path, const char **ret_name)
+{
+	const char *slash = strrchr(path, '/');
+
+	*ret_name = slash ? slash + 1 : path;
+	return strndup(path, slash ? max_u64((uint64_t)(slash - path), 1) : 0);
+}
+
+static void note_place(struct mount_found *m, const char *path)
+{
+	const char *name;
+	autofree char *dir = dir_of(path, &name);
+	struct stat st;
+
+	if (!dir || stat(dir, &st))
+		return;
+	m->dir_dev = st.st_dev;
+	m->dir_ino = st.st_ino;
+	(void)snprintf(m->name, sizeof(m->name), "%s", name);
+}
+
 struct search {
 	const char *path;
 	const struct buf *old; /* or NULL */
@@ -151,6 +174,7 @@ static void look_for_path(void *arg, const struct entry *entry)
 	if (old)
 		return;
 	*s->ret = entry->m;
+	note_place(s->ret, entry->path);
 	s->found = true;
 }
 
@@ -204,6 +228,7 @@ static void look_for_source(void *arg, const struct entry *entry)
 		return;
 	buf_printf(&s->paths, "%s'%s'", s->n++ ? " and " : "", entry->path);
 	*s->ret = entry->m;
+	note_place(s->ret, entry->path);
 }
 
 int mounts_find_source(const char *address, struct mount_found *ret, struct ckpt_err *e)
@@ -310,25 +335,38 @@ static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)
 	return 0;
 }
 
+/* Is this name in the working directory that of another mount point? */
+static bool is_other_place(const struct mount_found *m, const char *name)
+{
+	struct stat st;
+
+	return *m->name && (strcmp(name, m->name) != 0 || stat(".", &st) ||
+			    st.st_ino != m->dir_ino || st.st_dev != m->dir_dev);
+}
+
+/* Results of remove_at besides 0 and errors: */
+enum { NOT_THERE = 1, OTHER_PLACE };
+
 /*
  * Unmounts by name from the parent directory: renaming an ancestor no longer matters, and a mount
- * point itself can be neither renamed nor replaced. 0 does not prove that this mount, or any, was
- * unmounted: it may have moved meanwhile, or another may cover it.
+ * point itself can be neither renamed nor replaced. 0: it is gone.
  */
 static int remove_at(const struct mount_found *m, const char *path, int flags, struct ckpt_err *e)
 {
-	const char *slash = strrchr(path, '/');
-	autofree char *dir = slash ? strndup(path, max_u64((uint64_t)(slash - path), 1)) : NULL;
+	const char *name;
+	autofree char *dir = dir_of(path, &name);
 
 	if (!dir)
 		return err_sys(e, ENOMEM, "umount '%s'", path);
 	if (chdir(dir))
 		return errno == ENOENT || errno == ENOTDIR
-			       ? 0
+			       ? NOT_THERE
 			       : err_sys(e, errno, "chdir to '%s'", dir);
-	if (mount_of(slash + 1) != m->id)
-		return 0;
-	if (!umount2(slash + 1, flags | UMOUNT_NOFOLLOW))
+	if (is_other_place(m, name))
+		return OTHER_PLACE;
+	if (mount_of(name) != m->id)
+		return NOT_THERE;
+	if (!umount2(name, flags | UMOUNT_NOFOLLOW))
 		return 0;
 	if (errno == EPERM)
 		return run_fusermount(path, flags & MNT_DETACH, e);
@@ -345,14 +383,16 @@ int mounts_remove(const struct mount_found *m, int flags, struct ckpt_err *e)
 		autofree char *path = NULL;
 		int rc = where_is(m, &path, e);
 
-		if (rc || !path) /* unmounted, or already gone */
+		if (rc || !path) /* already gone */
 			return rc;
 		rc = remove_at(m, path, flags, e);
-		if (rc < 0)
+		if (rc <= 0)
 			return rc;
-		if (tries == TRIES)
-			return err_set(e, EBUSY, "umount '%s': something else is mounted on it",
-				       path);
+		if (tries < TRIES)
+			continue;
+		if (rc == OTHER_PLACE) /* of another mount, which has its numbers now */
+			return 0;
+		return err_set(e, EBUSY, "umount '%s': something else is mounted on it", path);
 	}
 }
 

@@ -8,7 +8,9 @@
 #ifndef FS_MOUNT_MOUNTS_H
 #define FS_MOUNT_MOUNTS_H
 
+#include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 struct buf;
 struct ckpt_err;
@@ -19,6 +21,10 @@ struct mount_found {
 	unsigned id;	       /* of the mount, as long as it exists */
 	unsigned major, minor; /* its device, as in /sys/class/bdi */
 	char type[64];	       /* ours: MOUNTS_TYPE */
+	/* The name of its mount point, and the directory that this is in: the next mount, anywhere, may
+	 * get the same numbers as soon as this one is gone. */
+	uint64_t dir_dev, dir_ino;
+	char name[NAME_MAX + 1];
 };
 
 /* Decodes the "\040" that the kernel writes for a space in its lists of mounts, in place. */
@@ -39,8 +45,8 @@ int mounts_find_new(const char *path, int fuse_fd, const struct buf *list, struc
 		    struct ckpt_err *e);
 
 /*
- * Unmounts this mount and no other, wherever its directory has been moved and whatever its path
- * refers to now. It is kept if something else is mounted on it. `flags`: those of umount2(2).
+ * Unmounts this mount and no other, wherever a directory above it has been moved and whatever its
+ * path refers to now. It is kept if something else is mounted on it. `flags`: those of umount2(2).
  * Changes the working directory. Returns 0, also if the mount is already gone, or a negative errno
  * with a sentence. Users other than root need fusermount3, which unmounts by path: if another mount
  * takes this one's place at that moment, it is unmounted if it is a FUSE mount of the same user.

@@ -190,6 +190,29 @@ START_TEST(only_that_mount_is_removed)
 }
 END_TEST
 
+/* The kernel gives the numbers of a mount to the next one. */
+START_TEST(a_mount_with_the_numbers_of_another_stays)
+{
+	struct mount_found gone = { 0 }, m = { 0 };
+	struct ckpt_err e = { 0 };
+
+	for (int tries = 0; can_mount && tries < 1000; tries++) { /* others may mount, too */
+		(void)mount_fuse("ckpt", "d");
+		gone = must_find("d");
+		REQUIRE(!umount2(in_dir("d"), 0));
+		(void)mount_fuse("ckpt", "other");
+		m = must_find("other");
+		if (m.id == gone.id && m.minor == gone.minor)
+			break;
+		REQUIRE(!umount2(in_dir("other"), 0));
+	}
+	if (!can_mount || m.id != gone.id)
+		return;
+	REQUIRE(!mounts_remove(&gone, MNT_DETACH, &e));
+	ck_assert_uint_eq(must_find("other").id, m.id);
+}
+END_TEST
+
 static void must_resolve(const char *path, const char *want)
 {
 	struct ckpt_err e = { 0 };
