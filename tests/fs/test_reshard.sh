@@ -67,11 +67,15 @@ test_every_fixture_there_and_back() {
       mapfile -t some < <(ckptfs ls --json --index=:memory: "$src" | helper excludes)
       complete=(tensors incomplete) mega=megatron-tensors
     fi
-    reshard "$src" dcp --ranks=3 "${some[@]}"
+    if ! reshard "$src" dcp --ranks=3 "${some[@]}"; then
+      grep -q '^ckptfs: reshard: there is nothing to write: no tensor and no object is left$' said
+      [[ ! -e dcp ]]
+      nothing_left_over
+      return
+    fi
   fi
   format=$(ckptfs info --json --index=:memory: "$src" | python3 -c 'import json, sys; print(json.load(sys.stdin)["format"])')
   digest "$(dirname "$src")" >before
-  [[ $(ckptfs ls --index=:memory: dcp) ]] || return 0
   mapfile -t types < <(ckptfs ls --json --index=:memory: "$src" | helper excludes)
   reshard "$src" hp --format=hyperparallel --ranks=3 "${some[@]}" "${types[@]}"
   reshard hp dcp2 --zstd --file-per-item --ranks=2
