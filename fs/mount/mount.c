@@ -95,10 +95,13 @@ static int await_ready(int fd, pid_t child, const char *target)
 			return STATUS_DONE;
 	}
 	if (!n) {
-		(void)waitpid(child, &status, 0);
-		(void)err_set(&e, ECHILD, "mount '%s': the daemon ended early (%s %d)", target,
-			      WIFSIGNALED(status) ? "signal" : "status",
-			      WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+		if (waitpid(child, &status, 0) == child && !status)
+			(void)err_set(&e, ECHILD, "mount '%s': unmounted before it could be used",
+				      target);
+		else
+			(void)err_set(&e, ECHILD, "mount '%s': the daemon ended early (%s %d)",
+				      target, WIFSIGNALED(status) ? "signal" : "status",
+				      WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 	}
 	return cmd_fail(&e);
 }

@@ -281,6 +281,23 @@ test_auto_unmount() {
   wait_until unmounted m
 }
 
+test_unmounted_before_it_is_served() {
+  local daemon pid rc=0
+  [[ $EUID == 0 ]] || skip "not root"
+  mkdir m
+  # What its unmounter has to know of the mount is written between mounting and serving.
+  halted "300 500 1 19" mount -q "$(big)/ckpt" m 2>err &
+  pid=$!
+  wait_until is_mounted m
+  daemon=$(xargs <"/proc/$pid/task/$pid/children")
+  wait_until is_stopped "$daemon"
+  umount m
+  kill -CONT "$daemon"
+  wait "$pid" || rc=$?
+  is 2 $rc
+  is "ckptfs: mount '$T/m': unmounted before it could be used" "$(<err)"
+}
+
 test_two_mounts_share_the_index() {
   local a b
   mkdir m n
