@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The nodes of the tree, and its files, which faces describe. */
+/* The nodes of the tree, and the files that its faces describe. */
 #include "tree/view.h"
 
 #include "base/err.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a view says of its tensors and objects, and of which its consolidated files consist. */
+/* Describes the tensors and objects of a view, and says which tensors consolidated files contain. */
 #include "tree/view.h"
 
 #include "base/checked.h"

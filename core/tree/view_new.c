@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a view: which tensors and objects it shows, under which names. */
+/* Makes a view: decides which tensors and objects it shows, and under which names. */
 #include "tree/view.h"
 
 #include "base/bytes.h"

@@ -64,7 +64,7 @@ struct cmd_how {
 int cmd_open(const char *path, const struct options *o, const struct cmd_how *how,
 	     struct ckpt **ret, struct ckpt_err *e);
 
-/* -ENOENT if include and exclude, one of which may be misspelt, leave nothing. */
+/* -ENOENT if include and exclude, one of which may be misspelt, leave nothing. 0 for a run. */
 int cmd_refuse_nothing(const struct ckpt *c, const struct options *o, struct ckpt_err *e);
 
 /*

@@ -72,8 +72,8 @@ static bool has_verdict(const char *path)
 	       is_copied(path, "safetensors");
 }
 
-/* A tensor or object that cannot be read has its file, which would fail only after everything before
- * it has been copied. */
+/* With allow_missing, tensors and objects that cannot be read have files, too. Copying would fail
+ * there, and only after everything before them has been copied. */
 static int refuse_incomplete(struct ckpt *c, const char *path, struct ckpt_err *e)
 {
 	bool tensors = !*path || !strcmp(path, "tensors/") || !strcmp(path, "npy/");
@@ -82,25 +82,28 @@ static int refuse_incomplete(struct ckpt *c, const char *path, struct ckpt_err *
 	struct ckpt_tensor t;
 	struct ckpt_object x;
 	struct ckpt_err why = { 0 };
+	char more[48] = "";
 	uint64_t n = 0;
 
 	ckpt_totals(c, &all);
 	for (uint64_t i = 0; all.incomplete && tensors && i < all.tensors; i++) {
 		ckpt_tensor(c, i, &t);
 		if (t.fault && !n++)
-			(void)err_set(&why, EIO, "'%s': %s", FQN_TEXT(t.fqn, t.fqn_len), t.fault);
+			(void)err_set(&why, EIO, "'%s' cannot be read: %s",
+				      FQN_TEXT(t.fqn, t.fqn_len), t.fault);
 	}
 	for (uint64_t i = 0; all.incomplete && objects && i < all.objects; i++) {
 		ckpt_object(c, i, &x);
 		if (x.fault && !n++)
-			(void)err_set(&why, EIO, "'%s': %s", FQN_TEXT(x.fqn, x.fqn_len), x.fault);
+			(void)err_set(&why, EIO, "'%s' cannot be read: %s",
+				      FQN_TEXT(x.fqn, x.fqn_len), x.fault);
 	}
 	if (!n)
 		return 0;
-	return err_set(e, EIO,
-		       "%s; %" PRIu64 " in all cannot be read: leave out with --exclude what "
-		       "'ckptfs check' names",
-		       why.msg, n);
+	if (n > 1)
+		(void)snprintf(more, sizeof(more), " (and %" PRIu64 " more cannot be read)", n - 1);
+	return err_set(e, EIO, "%s%s; leave out with --exclude what 'ckptfs check' names", why.msg,
+		       more);
 }
 
 static int show_verdict(void *arg, const struct ckpt_verdict *v)

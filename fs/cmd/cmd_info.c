@@ -409,7 +409,7 @@ static int info_run(const struct options *o)
 		     &c, &e) ||
 	    (ckpt_is_run(c) && cmd_run_look(c, o, &e)))
 		return cmd_fail_open(o, &e);
-	if (!ckpt_is_run(c) && o->n_args == 1 && cmd_refuse_nothing(c, o, &e)) {
+	if (o->n_args == 1 && cmd_refuse_nothing(c, o, &e)) {
 		(void)err_wrap(&e, "info");
 		return cmd_fail(&e);
 	}

@@ -67,7 +67,7 @@ static int make_page(const struct options *o, struct ckpt *c, char **ret, size_t
 				       .open = open_step,
 				       .progress = show_bytes,
 				       .arg = &m };
-	int rc = ckpt_is_run(c) ? 0 : cmd_refuse_nothing(c, o, e);
+	int rc = cmd_refuse_nothing(c, o, e);
 
 	if (rc)
 		return err_wrap(e, "report");

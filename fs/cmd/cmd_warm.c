@@ -346,11 +346,6 @@ static int add_mounted(struct job *j, char *path, struct ckpt_err *e)
 
 /* ---- a checkpoint that is not mounted ---- */
 
-static int refuse_nothing(const struct job *j, struct ckpt_err *e)
-{
-	return ckpt_is_run(j->place.ckpt) ? 0 : cmd_refuse_nothing(j->place.ckpt, j->o, e);
-}
-
 /* Splits CKPT[/PATH] into the part that exists and the rest. */
 static void split(char *path, const char **ret_rest)
 {
@@ -381,8 +376,8 @@ static int add_unmounted(struct job *j, const char *path, const char *rest, stru
 
 	j->opened = true;
 	leave(&j->place);
-	if (cmd_open(path, j->o, &how, &j->place.ckpt, e) || refuse_nothing(j, e) ||
-	    ckpt_walk(j->place.ckpt, rest, &node, e))
+	if (cmd_open(path, j->o, &how, &j->place.ckpt, e) ||
+	    cmd_refuse_nothing(j->place.ckpt, j->o, e) || ckpt_walk(j->place.ckpt, rest, &node, e))
 		return -e->code;
 	return add_node(j, node, NULL, e);
 }
@@ -449,7 +444,7 @@ static int add_stored(struct job *j, const char *arg, struct ckpt_err *e)
 	leave(&j->place);
 	rc = open_address(j, address, &rest, e);
 	if (!rc)
-		rc = refuse_nothing(j, e);
+		rc = cmd_refuse_nothing(j->place.ckpt, j->o, e);
 	if (!rc)
 		rc = ckpt_walk(j->place.ckpt, rest, &node, e);
 	j->source = all;

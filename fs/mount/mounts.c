@@ -326,7 +326,7 @@ static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)
 		return in_use(path, e);
 	if (status && strstr(line, "not found in")) /* looks only for mounts of the same user */
 		return err_set(e, EPERM,
-			       "umount '%s': mounted by another user: only that user and root can "
+			       "umount '%s': mounted by another user: only that user or root can "
 			       "unmount it",
 			       path);
 	if (status)

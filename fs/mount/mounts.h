@@ -24,7 +24,7 @@ struct mount_found {
 	/* The name of its mount point, and the directory that this is in: the next mount, anywhere, may
 	 * get the same numbers as soon as this one is gone. */
 	uint64_t dir_dev, dir_ino;
-	char name[NAME_MAX + 1];
+	char name[NAME_MAX + 1]; /* "": not known */
 };
 
 /* Decodes the "\040" that the kernel writes for a space in its lists of mounts, in place. */
@@ -46,7 +46,8 @@ int mounts_find_new(const char *path, int fuse_fd, const struct buf *list, struc
 
 /*
  * Unmounts this mount and no other, wherever a directory above it has been moved and whatever its
- * path refers to now. It is kept if something else is mounted on it. `flags`: those of umount2(2).
+ * path refers to now. It is kept if something else is mounted on it. One that `mount --move` has
+ * moved since it was found counts as gone. `flags`: those of umount2(2).
  * Changes the working directory. Returns 0, also if the mount is already gone, or a negative errno
  * with a sentence. Users other than root need fusermount3, which unmounts by path: if another mount
  * takes this one's place at that moment, it is unmounted if it is a FUSE mount of the same user.

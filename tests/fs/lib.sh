@@ -298,7 +298,7 @@ unmounted() { ! is_mounted "$1"; }
 # Unmount whatever is below a directory.
 unmount_below() {
   local m all
-  # All at once: for lines, bash seeks back each time, to where there may be others by then.
+  # All at once: after each line bash seeks back, and the list may have changed by then.
   read -r -d '' all </proc/self/mountinfo || true
   [[ $all == *" $1/"* ]] || return 0 # mostly
   awk -v d="$1/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | tac |

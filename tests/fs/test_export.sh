@@ -263,7 +263,7 @@ test_what_cannot_be_read_is_named() {
   refused "__v_1\.distcp" ckptfs export c tensors x
   # Before anything is copied.
   for p in . tensors npy; do
-    refused "export: 'v': data file '__v_1\.distcp' is missing; 1 in all cannot be read: leave out with --exclude" \
+    refused "export: 'v' cannot be read: data file '__v_1\.distcp' is missing; leave out with --exclude what" \
       ckptfs export --allow_missing c "$p" x
   done
   nothing_left_over

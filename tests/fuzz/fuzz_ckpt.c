@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A real checkpoint of tests/data with edits, opened, listed, and read, twice: the second time by
- * another open and in other pieces. What is read is the whole, or where the pieces are small, no
- * more than takes MAX_PIECES. Whatever the edits made of it, what can be read is the same both
- * times, and tensors of plain safetensors are the very bytes of the file.
+ * another open and in other pieces. All of it is read, or, if the pieces are small, as much as
+ * MAX_PIECES of them hold. Whatever the edits made of it, what can be read is the same both times,
+ * and tensors of plain safetensors are the very bytes of the file.
  *
  * The input: which checkpoint, which options, then edits, each of a kind, a file, a place and what
  * the kind needs.

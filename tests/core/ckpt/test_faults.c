@@ -1116,7 +1116,7 @@ static void recovers(struct outage *o)
 
 	o->got.len = 0;
 	rc = j->run(j, &o->got, &e);
-	/* Of an index that was synced only its name may be left: then it is not known to be one. */
+	/* If the disk lied, perhaps only the name of the index is left, and it is not replaced. */
 	if (rc == -EEXIST && o->keep == DISK_LIES && strstr(e.msg, "is not a chunk index")) {
 		empty(out_dir);
 		e = (struct ckpt_err){ 0 };
