@@ -32,7 +32,10 @@ allow() {
     tree) allowed="$bytes index tensor recipe layout file gguf" ;;
     save) allowed="$bytes" ;;
     store) allowed="$bytes source tensor file save comm" ;;
-    ckpt) allowed="$bytes index source format format/gguf format/megatron tensor recipe layout file gguf read tree save comm store page" ;;
+    ckpt | ckpt/*)
+      allowed="$bytes index source format format/gguf format/megatron tensor recipe layout file gguf read tree save comm store page"
+      allowed+=" ckpt ckpt/computed ckpt/run" # nothing else needs ckpt/scan and ckpt/reshard
+      ;;
     page) allowed="base model codec ckptfs" ;;
     fs/mount | fs/cmd) allowed="base ckptfs fs/mount fs/cmd" ;;
     *) allowed="?" ;;

@@ -7,7 +7,7 @@
 #include "base/nearest.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
-#include "ckpt/run.h"
+#include "ckpt/run/run.h"
 #include "source/place.h"
 #include <ckptfs/ckpt_mount.h>
 

@@ -7,7 +7,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
-#include "ckpt/run.h"
+#include "ckpt/run/run.h"
 #include "index/catalog_query.h"
 #include "model/dtype.h"
 #include "read/fetch.h"

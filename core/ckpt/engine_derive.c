@@ -5,11 +5,11 @@
 #include "base/err.h"
 #include "base/json_without.h"
 #include "ckpt/ckpt_internal.h"
-#include "ckpt/dequantise.h"
-#include "ckpt/dequantise_gguf.h"
-#include "ckpt/lora.h"
-#include "ckpt/overlay.h"
-#include "ckpt/peek.h"
+#include "ckpt/computed/dequantise.h"
+#include "ckpt/computed/dequantise_gguf.h"
+#include "ckpt/computed/lora.h"
+#include "ckpt/computed/overlay.h"
+#include "ckpt/computed/peek.h"
 #include "read/fetch.h"
 
 #define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */

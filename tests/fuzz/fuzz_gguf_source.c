@@ -4,7 +4,7 @@
  * is the file.
  *
  * Fuzzes: format/gguf/ ckpt/gguf_model ckpt/gguf_recipe gguf/gguf_rope
- * ckpt/dequantise_gguf ckpt/dequantise_flat parse/gguf
+ * ckpt/computed/dequantise_gguf ckpt/computed/dequantise_flat parse/gguf
  */
 #include "mutate.h"
 #include "st_lines.h"

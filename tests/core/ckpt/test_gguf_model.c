@@ -7,7 +7,7 @@
 
 #include "base/checked.h"
 #include "base/err.h"
-#include "ckpt/peek.h"
+#include "ckpt/computed/peek.h"
 #include "dir_util.h"
 #include "format/format.h"
 #include "gguf_text.h"

@@ -3,7 +3,7 @@
  * Every call of a command that can fail fails once: allocations, opens, reads, writes, renames,
  * threads. What is printed is what it prints without, or there is a sentence about it; nothing is
  * left in memory or open. What the library does then, without a command, is in
- * ckpt/test_faults.c.
+ * core/ckpt/test_faults.c.
  */
 #include "base/checked.h"
 #include "fault.h"

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ckpt/computed/dequantise.h"
+
+#include "base/checked.h"
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "ckpt/computed/dequantise_parts.h"
+#include "codec/cast.h"
+#include "read/mxfp4_blocks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_MEMORY ((size_t)4 << 30)
+
+/* ---- all ---- */
+
+/* Scales of activations, which nothing needs once the weights are not quantised. */
+static void hide_others(struct deq_finder *f)
+{
+	static const char *const others[] = { ".input_scale",	   ".output_scale",
+					      ".activation_scale", ".input_global_scale",
+					      ".qscale_act",	   ".k_scale",
+					      ".v_scale" };
+
+	for (size_t i = 0; i < f->n_tensors; i++)
+		for (size_t k = 0; k < ARRAY_LEN(others); k++)
+			if (deq_ends(&f->t[i], others[k]))
+				f->hide[i] = true;
+}
+
+/* Scales have the name of their codes with `end` replaced by `by`. */
+struct sign {
+	const char *end, *by;
+};
+
+static bool may_be_codes(const struct catalog_tensor *t)
+{
+	enum ckpt_dtype dtype = (enum ckpt_dtype)t->dtype;
+
+	return !cast_possible(dtype, CKPT_DTYPE_F32) && dtype != CKPT_DTYPE_BOOL &&
+	       dtype_info(dtype)->size <= 4;
+}
+
+/* What says that t holds codes; NULL: nothing does. */
+static const struct sign *sign_of(const struct deq_finder *f, const struct catalog_tensor *t)
+{
+	static const struct sign signs[] = {
+		{ "", deq_scale_inv },
+		{ "", deq_scale },
+		{ "_packed", deq_scale },
+		{ "_blocks", "_scales" },
+		{ ".weight", ".scale" },
+		{ ".qweight", ".scales" },
+		{ ".weight", ".SCB" },
+		{ "", ".absmax" },
+		/* torchao's tensors in safetensors files */
+		{ "_qdata", deq_scale },
+		{ "_qdata", "_group_scale" },
+		{ "_qdata", "_scale_and_zero" },
+	};
+
+	if (!may_be_codes(t))
+		return NULL;
+	for (size_t k = 0; k < ARRAY_LEN(signs); k++)
+		if ((!*signs[k].end || deq_ends(t, signs[k].end)) &&
+		    deq_sibling(f, t, signs[k].end, signs[k].by) >= 0)
+			return &signs[k];
+	return NULL;
+}
+
+bool dequantise_is_codes(const struct catalog *c, const struct catalog_tensor *t)
+{
+	struct deq_finder f = { .catalog = c };
+
+	f.t = catalog_tensors(c, &f.n_tensors);
+	return sign_of(&f, t) || deq_has_parts(&f, t);
+}
+
+/* Codes of a form that is not known here would be shown beside weights, and nothing would say that
+ * they are codes: the configuration that did is cut out. */
+static int refuse_others(const struct deq_finder *f)
+{
+	for (size_t i = 0; i < f->n_tensors; i++) {
+		const struct catalog_tensor *t = &f->t[i];
+		const struct sign *sign;
+		int rc = 0;
+
+		if (deq_ends(t, ".pre_quant_scale") || deq_ends(t, ".act_pre_scale"))
+			return err_set(f->e, ERR_UNSUPPORTED,
+				       "option 'dequantize': '%.120s' is to be multiplied into "
+				       "activations, which is not supported",
+				       SHOWN(t));
+		if (!f->hide[i] && may_be_codes(t))
+			rc = deq_refuse_wrapped(f, t);
+		if (rc)
+			return rc;
+		sign = f->hide[i] ? NULL : sign_of(f, t);
+		if (sign)
+			return err_set(f->e, ERR_UNSUPPORTED,
+				       "option 'dequantize': '%.120s' (%s, shape %s) holds codes "
+				       "of a form that is not known: there is also '%.120s%s'",
+				       SHOWN(t), DTYPE_TEXT(t), SHAPE_TEXT(t),
+				       FQN_TEXT(t->fqn, t->fqn_len - strlen(sign->end)), sign->by);
+	}
+	return 0;
+}
+
+static int find_all(struct deq_finder *f)
+{
+	static deq_find_fn *const finders[] = {
+		deq_find_wrapped, deq_find_float8, deq_find_int8,    deq_find_blocks,
+		deq_find_fp4,	  deq_find_packed, deq_find_qweight, deq_find_bnb,
+	};
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < f->n_tensors; i++)
+		for (size_t k = 0, n = f->n; !rc && f->n == n && k < ARRAY_LEN(finders); k++)
+			rc = finders[k](f, &f->t[i]);
+	if (!rc)
+		rc = refuse_others(f);
+	if (!rc && f->n)
+		hide_others(f);
+	return rc;
+}
+
+static size_t count_mxfp4(const struct deq_finder *f)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < f->n; i++)
+		n += f->v[i].mxfp4;
+	return n;
+}
+
+/* What the catalog is told: all that was found, then blocks. *shapes: three numbers for each of
+ * those. */
+static void list_all(const struct deq_finder *f, struct catalog_computed *v, uint64_t (*shapes)[3])
+{
+	size_t k = f->n;
+
+	for (size_t i = 0; i < f->n; i++) {
+		const struct deq_found *x = &f->v[i];
+		const struct catalog_tensor *t = &f->t[x->inputs[0]];
+
+		v[i] = (struct catalog_computed){ .fqn = x->name,
+						  .fqn_len = x->name_len,
+						  .like = x->inputs[0],
+						  .dtype = f->dtype,
+						  .n_dims = x->n_dims,
+						  .shape = x->shape };
+		if (!x->mxfp4)
+			continue;
+		(*shapes)[0] = t->shape[0];
+		(*shapes)[1] = t->shape[1];
+		(*shapes)[2] = t->shape[2] * MXFP4_BYTES; /* fewer bytes than elements */
+		v[k++] = (struct catalog_computed){ .fqn = t->fqn,
+						    .fqn_len = t->fqn_len,
+						    .like = x->inputs[0],
+						    .dtype = CKPT_DTYPE_U8,
+						    .n_dims = 3,
+						    .shape = *shapes++,
+						    .hidden = true };
+		v[i].blocks = (uint32_t)k;
+	}
+}
+
+static const void *keep_how(const struct deq_finder *f, const struct deq_found *x)
+{
+	return x->flat.block ? arena_dup(f->mem, &x->flat, sizeof(x->flat))
+			     : arena_dup(f->mem, &x->q, sizeof(x->q));
+}
+
+/* Adds what was found to the catalog. */
+static int derive(struct catalog *c, struct deq_finder *f, struct dequantised *ret)
+{
+	size_t n_blocks = count_mxfp4(f), n = f->n + n_blocks;
+	autofree struct catalog_computed *v = calloc(n, sizeof(*v));
+	autofree uint64_t(*shapes)[3] = calloc(n_blocks + 1, sizeof(*shapes));
+	autofree uint32_t *numbers = calloc(f->n_tensors + 1, sizeof(*numbers));
+	int rc;
+
+	ret->v = arena_array(f->mem, n, sizeof(*ret->v));
+	if (!v || !shapes || !numbers || !ret->v)
+		return err_nomem(f->e);
+	list_all(f, v, shapes);
+	rc = catalog_compute(c, v, n, f->hide, numbers, f->e);
+	if (rc)
+		return err_wrap(f->e, "option 'dequantize'");
+	for (size_t i = 0; i < f->n; i++) {
+		const struct deq_found *x = &f->v[i];
+		struct derived_input *in = arena_array(f->mem, x->n_inputs, sizeof(*in));
+		const void *how = keep_how(f, x);
+
+		if (!in || !how)
+			return err_nomem(f->e);
+		for (size_t k = 0; k < x->n_inputs; k++)
+			in[k].tensor = numbers[x->inputs[k]];
+		ret->v[i] = (struct derived){ .number = v[i].number,
+					      .run = x->flat.block ? dequant_flat_run : dequant_run,
+					      .how = how,
+					      .inputs = in,
+					      .n_inputs = x->n_inputs };
+		if (x->mxfp4)
+			ret->v[v[i].blocks - 1] =
+				(struct derived){ .number = v[v[i].blocks - 1].number,
+						  .run = mxfp4_blocks_run,
+						  .inputs = in,
+						  .n_inputs = x->n_inputs };
+	}
+	ret->n = n;
+	return 0;
+}
+
+int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
+	       const struct peek *peek, struct dequantised *ret, struct ckpt_err *e)
+{
+	struct deq_finder f = {
+		.catalog = c, .dtype = dtype, .peek = peek, .mem = &ret->mem, .e = e
+	};
+	int rc;
+
+	ret->mem = (struct arena)ARENA_INIT(MAX_MEMORY);
+	deq_config_read(config, &f.config);
+	f.t = catalog_tensors(c, &f.n_tensors);
+	f.hide = calloc(f.n_tensors + 1, sizeof(*f.hide));
+	rc = f.hide ? find_all(&f) : err_nomem(e);
+	if (!rc && f.n)
+		rc = derive(c, &f, ret);
+	free(f.v);
+	free(f.hide);
+	return rc;
+}
+
+void dequantised_release(struct dequantised *d)
+{
+	arena_release(&d->mem);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What config.json says about codes and scales. It is of no use without their shapes. */
+#include "ckpt/computed/dequantise_parts.h"
+
+#include "base/checked.h"
+
+const char *const dequantise_keys[2] = { "quantization_config", "compression_config" };
+
+/* Of models of several parts it may be in the language model's (Kimi-K2.5). */
+static struct jval quantization_of(struct jval config)
+{
+	const struct jval in[] = { config, jval_get(config, "text_config") };
+
+	for (size_t i = 0; i < ARRAY_LEN(in); i++)
+		for (size_t k = 0; k < ARRAY_LEN(dequantise_keys); k++) {
+			struct jval v = jval_get(in[i], dequantise_keys[k]);
+
+			if (jval_is(v, J_OBJECT))
+				return v;
+		}
+	return (struct jval){ 0 };
+}
+
+/* Two sizes, neither of which is 0. */
+static bool is_block(struct jval v, uint64_t ret[2])
+{
+	uint64_t size[2];
+	size_t n;
+
+	if (!jval_u64s(v, size, 2, &n) || n != 2 || !size[0] || !size[1])
+		return false;
+	ret[0] = size[0];
+	ret[1] = size[1];
+	return true;
+}
+
+/* The sizes of blocks in quantization_config, which need not have them. */
+static void read_block(struct jval config, uint64_t ret[2])
+{
+	struct jiter groups = jiter(jval_get(config, "config_groups"));
+	bool found = is_block(jval_get(config, "weight_block_size"), ret);
+
+	while (!found && jiter_next(&groups))
+		found = is_block(jval_get(jval_get(groups.v, "weights"), "block_structure"), ret);
+}
+
+/* The width of codes that the configuration has, 4 if it has none; 0: it is not known here. */
+static unsigned bits_of(struct jval config)
+{
+	struct jiter groups = jiter(jval_get(config, "config_groups"));
+	struct jval bits = jval_get(config, "bits");
+	uint64_t n = 4;
+
+	while (!bits.d && jiter_next(&groups))
+		bits = jval_get(jval_get(groups.v, "weights"), "num_bits");
+	if (bits.d && !jval_u64(bits, &n))
+		n = 0;
+	return n == 4 || n == 8 ? (unsigned)n : 0;
+}
+
+static uint64_t group_size_of(struct jval config)
+{
+	struct jiter groups = jiter(jval_get(config, "config_groups"));
+	struct jval size = jval_get(config, "group_size");
+	uint64_t n;
+
+	while (!size.d && jiter_next(&groups))
+		size = jval_get(jval_get(groups.v, "weights"), "group_size");
+	return jval_u64(size, &n) ? n : 0;
+}
+
+/*
+ * What is added to GPTQ's zero points. AutoGPTQ stores them less 1; "gptq_v2" and two of AutoRound's
+ * packings (auto_round/inference/backend.py: GPTQ_FORMAT_NO_ZP) as they are. False: not known.
+ */
+static bool zero_more(struct jval config, uint8_t *ret)
+{
+	struct jval packing = jval_get(config, "packing_format");
+	struct jval method = jval_get(config, "quant_method");
+	bool plain =
+		jval_is_str(packing, "auto_round") || jval_is_str(packing, "auto_round:gptqmodel");
+
+	*ret = !plain && !jval_is_str(jval_get(config, "checkpoint_format"), "gptq_v2");
+	return plain || jval_is_str(packing, "auto_round:auto_gptq") ||
+	       (!jval_is_str(method, "auto-round") && !jval_is_str(method, "intel/auto-round"));
+}
+
+void deq_config_read(struct jval config, struct deq_config *ret)
+{
+	struct jval c = quantization_of(config);
+
+	*ret = (struct deq_config){ .block = { 128, 128 } };
+	read_block(c, ret->block);
+	ret->bits = bits_of(c);
+	ret->group_size = group_size_of(c);
+	ret->zero_known = zero_more(c, &ret->zero_more);
+}
