@@ -229,7 +229,7 @@ $(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%
 # What llama-quantize writes is made without fused multiplications, also where a CPU has them. Its
 # vectors are wider than those of x86-64 by default, which changes how functions pass them: none do.
 BLOCKS := $(patsubst %,$(BUILD)/core/codec/%.o,blocks_32 blocks_256 blocks_decode)
-$(BUILD)/core/read/dequant.o $(BUILD)/core/read/dequant_flat.o $(BLOCKS) $(BUILD)/tests/core/codec/test_blocks.o: CFLAGS_ += -ffp-contract=off -Wno-psabi
+$(BUILD)/core/read/derived/dequant.o $(BUILD)/core/read/derived/dequant_flat.o $(BLOCKS) $(BUILD)/tests/core/codec/test_blocks.o: CFLAGS_ += -ffp-contract=off -Wno-psabi
 
 # The order of operations is what torch's is: only what is written as one is fused. Setting a few
 # registers to 0 must not become memset; clang refuses the option.

@@ -28,12 +28,12 @@ allow() {
     layout) allowed="$bytes" ;;
     file) allowed="$bytes tensor" ;;
     gguf) allowed="$bytes tensor file" ;;
-    read) allowed="$bytes index source format tensor" ;;
+    read | read/derived) allowed="$bytes index source format tensor read" ;;
     tree) allowed="$bytes index tensor recipe layout file gguf" ;;
     save) allowed="$bytes" ;;
     store) allowed="$bytes source tensor file save comm" ;;
     ckpt | ckpt/*)
-      allowed="$bytes index source format format/gguf format/megatron tensor recipe layout file gguf read tree save comm store page"
+      allowed="$bytes index source format format/gguf format/megatron tensor recipe layout file gguf read read/derived tree save comm store page"
       allowed+=" ckpt ckpt/computed ckpt/run" # nothing else needs ckpt/scan and ckpt/reshard
       ;;
     page) allowed="base model codec ckptfs" ;;

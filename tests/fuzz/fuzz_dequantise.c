@@ -4,7 +4,7 @@
  * DTYPE AxB" or "NAME DTYPE AxB=TEXT" with bytes that it begins with; or it is an archive of torch.save,
  * with tensor subclasses. Whatever is found is read.
  *
- * Fuzzes: ckpt/computed/dequantise read/dequant read/derived codec/blocks_decode
+ * Fuzzes: ckpt/computed/dequantise read/derived/dequant read/derived codec/blocks_decode
  */
 #include "mutate.h"
 #include "st_lines.h"

@@ -4,7 +4,7 @@
  * adapter's tensors, an empty line, and lines of those that it is merged into (st_lines.h), which are
  * also laid over themselves. Whatever can be opened is read. A first line of prime-rl is a manifest.
  *
- * Fuzzes: ckpt/computed/lora ckpt/computed/overlay read/low_rank read/patch read/replace
+ * Fuzzes: ckpt/computed/lora ckpt/computed/overlay read/derived/low_rank read/derived/patch read/derived/replace
  */
 #include "mutate.h"
 #include "st_lines.h"

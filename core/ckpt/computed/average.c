@@ -13,7 +13,7 @@
 #include "codec/cast.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
-#include "read/weighted_sum.h"
+#include "read/derived/weighted_sum.h"
 
 #include <ctype.h>
 #include <errno.h>

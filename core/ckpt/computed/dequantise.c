@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "ckpt/computed/dequantise_parts.h"
 #include "codec/cast.h"
-#include "read/mxfp4_blocks.h"
+#include "read/derived/mxfp4_blocks.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,7 @@
 #include "codec/cast.h"
 #include "format/gguf/gguf_types.h"
 #include "index/catalog_query.h"
-#include "read/block_values.h"
+#include "read/derived/block_values.h"
 
 #include <stdlib.h>
 #include <string.h>

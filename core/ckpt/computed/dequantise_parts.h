@@ -16,8 +16,8 @@
 #include "ckpt/computed/dequantise.h"
 #include "ckpt/computed/peek.h"
 #include "index/catalog_query.h"
-#include "read/dequant.h"
-#include "read/dequant_flat.h"
+#include "read/derived/dequant.h"
+#include "read/derived/dequant_flat.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -14,7 +14,7 @@
 #include "codec/cast.h"
 #include "format/small_file.h"
 #include "index/catalog_query.h"
-#include "read/low_rank.h"
+#include "read/derived/low_rank.h"
 
 #include <errno.h>
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "read/low_rank.h"
+#include "read/derived/low_rank.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -9,7 +9,7 @@
 #include "codec/cast.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
-#include "read/replace.h"
+#include "read/derived/replace.h"
 
 #include <errno.h>
 #include <stdlib.h>

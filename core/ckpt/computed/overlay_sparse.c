@@ -11,7 +11,7 @@
 #include "format/small_file.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
-#include "read/patch.h"
+#include "read/derived/patch.h"
 #include "source/place.h"
 
 #include <errno.h>

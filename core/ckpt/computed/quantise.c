@@ -14,8 +14,8 @@
 #include "ckpt/ckpt_internal.h"
 #include "codec/cast.h"
 #include "index/catalog_query.h"
+#include "read/derived/quant.h"
 #include "read/fetch.h"
-#include "read/quant.h"
 #include "tensor/vtensor.h"
 #include "tree/view.h"
 

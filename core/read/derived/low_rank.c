@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/low_rank.h"
+#include "read/derived/low_rank.h"
 
 #include "base/checked.h"
 #include "base/cleanup.h"

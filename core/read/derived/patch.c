@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/patch.h"
+#include "read/derived/patch.h"
 
 #include "base/bytes.h"
 #include "base/checked.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/dequant_flat.h"
+#include "read/derived/dequant_flat.h"
 
 #include "base/cleanup.h"
 #include "base/err.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/mxfp4_blocks.h"
+#include "read/derived/mxfp4_blocks.h"
 
 #include "base/cleanup.h"
 #include "base/err.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/weighted_sum.h"
+#include "read/derived/weighted_sum.h"
 
 #include "base/checked.h"
 #include "base/cleanup.h"

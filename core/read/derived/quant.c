@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/quant.h"
+#include "read/derived/quant.h"
 
 #include "base/bytes.h"
 #include "base/checked.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/replace.h"
+#include "read/derived/replace.h"
 
 #include "base/cleanup.h"
 #include "base/err.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/dequant.h"
+#include "read/derived/dequant.h"
 
 #include "base/bytes.h"
 #include "base/checked.h"

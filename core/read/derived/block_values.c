@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/block_values.h"
+#include "read/derived/block_values.h"
 
 #include "base/cleanup.h"
 #include "base/err.h"
