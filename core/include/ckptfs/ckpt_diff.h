@@ -68,7 +68,7 @@ struct ckpt_diff_values {
 	uint64_t infinite;     /* changed elements that are infinite on one side or both, not NaN */
 	uint64_t finite;       /* elements finite on both sides, over which max_abs, mean_abs and l2
                                   are computed; these are 0 if there are none */
-	double max_abs, mean_abs; /* absolute difference; infinite where it is beyond double */
+	double max_abs, mean_abs; /* absolute difference; infinite if too large for a double */
 	double l2;		  /* the L2 norm of the difference */
 	double norm_a;		  /* if requested: the L2 norm of A, over its finite elements */
 	/* NULL: not requested, no change, no elements, or not real numbers */

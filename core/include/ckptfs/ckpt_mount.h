@@ -161,13 +161,13 @@ CKPT_API const char *ckpt_beyond(const struct ckpt *c);
  */
 CKPT_API int ckpt_others(const struct ckpt *c, int (*each)(void *arg, const char *path), void *arg);
 /*
- * Ends the threads of the library: for a program that gives up rights, which each thread has for
- * itself. No other function of the library may be running. Checkpoints stay open. Those in object
- * stores need a thread; the next call that needs it starts it, with the rights of its caller. From
- * now on no new ckptfs-fetch is started, because such a program may not start one: whatever would
- * need a new one is an error. One that an option of an open run will need is started before. Nor
- * does a ckptfs-fetch that runs write to a store, or open an address in another bucket, on another
- * server or in another repository than those of open checkpoints and of the options of open runs.
+ * Ends the threads of the library: for a program that gives up rights, which every thread has
+ * separately. No other function of the library may be running. Checkpoints stay open. Those in
+ * object stores need a thread; the next call that needs it starts it, with the rights of its
+ * caller. From now on no new ckptfs-fetch is started, because such a program may not start one:
+ * whatever would need a new one is an error. One that an option of an open run will need is started
+ * beforehand. Nor does a running ckptfs-fetch write to a store, or open an address in a bucket, on
+ * a server or in a repository other than those of open checkpoints and of the options of open runs.
  */
 CKPT_API void ckpt_rest(void);
 /* The directory for chunk indexes unless options name another, created if needed; the caller frees

@@ -184,7 +184,7 @@ struct ckpt_sharded_tensor {
 	const uint64_t *axis_fragmentations; /* n_global numbers, or NULL: no regular grid */
 	struct ckpt_replica_id replica;
 	bool allow_shape_mismatch;
-	const uint64_t *flattened_range; /* [0] to [1]: refused, as in core 0.20; or NULL */
+	const uint64_t *flattened_range; /* NULL; [0] to [1] is refused, as in core 0.20 */
 };
 
 CKPT_API int ckpt_sharded_tensor_check(const struct ckpt_sharded_tensor *s, struct ckpt_err *e);

@@ -35,7 +35,7 @@ struct ckpt_upload;
 CKPT_API int ckpt_upload_begin(const char *address, bool is_file, const char *const opts[],
 			       struct ckpt_upload **ret, struct ckpt_err *e);
 
-/* The bytes of each part of a file of that size but the last; an empty file has one part. */
+/* Bytes of each part, except the last, of a file of that size; an empty file has one part. */
 CKPT_API uint64_t ckpt_upload_part_size(uint64_t size);
 
 /*

@@ -85,8 +85,8 @@ struct ckpt_values_scan {
 	 * A file that records the results tensor by tensor, so that the same call, in another
 	 * process, continues after an interruption; `each` is called for all items again. NULL:
 	 * none. The file is removed when all tensors have been read. EEXIST: the file is something
-	 * else, or belongs to another scan. resume_key, or NULL, is anything besides the checkpoint
-	 * that the values depend on: options.
+	 * else, or belongs to another scan. resume_key, or NULL, is whatever else the values depend
+	 * on besides the checkpoint: options.
 	 */
 	const char *resume, *resume_key;
 
