@@ -79,7 +79,7 @@ static const char *class_of(const struct config_in *r)
 	return jval_str(jval_at(config_get(r, "architectures"), 0));
 }
 
-/* Is it the one that config.json names? A class counts more than a type. */
+/* Is it the one that config.json names? If there is a class, the type does not count. */
 static bool is_named(const char *class, const char *type, const char *its_class,
 		     const char *its_type)
 {
@@ -102,7 +102,7 @@ static const struct arch_family *family_of(struct config_in *r)
 	return NULL;
 }
 
-/* Of those with the same class, the one whose text model it is, or else the first. */
+/* Of those with that name, the one with this type of text model, or else the first. */
 static const struct arch_whole *whole_of(struct config_in *r)
 {
 	const char *class = class_of(r), *type = config_text(r, "model_type", NULL);
@@ -119,7 +119,7 @@ static const struct arch_whole *whole_of(struct config_in *r)
 	return found;
 }
 
-/* The text model of a->whole, in text_config, to which *r goes on. */
+/* Moves *r on to text_config, the text model of a->whole. */
 static void enter_text(struct arch *a, struct config_in *r)
 {
 	struct jval text = config_object(r, "text_config");
@@ -139,8 +139,8 @@ static void enter_text(struct arch *a, struct config_in *r)
 	while (strcmp(f->type, a->whole->family) != 0)
 		f++;
 	if (config_get(r, "text_config").d)
-		config_wrong(r, "text_config", "is one in another");
-	/* Some name the class that the text model would be on its own, and the converter makes that. */
+		config_wrong(r, "text_config", "is in another text_config");
+	/* Some name the class of the text model on its own; the converter then makes that. */
 	if (!r->rc && (strcmp(type, a->whole->text) != 0 ||
 		       (class && (strcmp(class, f->class) != 0 || strcmp(f->type, type) != 0))))
 		r->rc = err_set(
@@ -249,7 +249,7 @@ static void read_experts(struct arch *a, struct config_in *r)
 		a->shared_ffn = config_count(r, "n_shared_experts") * a->expert_ffn;
 }
 
-/* transformers writes no number of them; it knows the published models by their layers. */
+/* transformers does not write how many; it recognises published models by their layers. */
 static void read_further(struct arch *a, struct config_in *r)
 {
 	uint64_t published =

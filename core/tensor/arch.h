@@ -60,11 +60,11 @@ enum arch_kind {
 	KIND_LLAMAS = KIND_LLAMA | KIND_GRANITE | KIND_SMOLLM3,
 	/* Low-rank queries and values. */
 	KIND_LATENT = KIND_DEEPSEEK_V2 | KIND_DEEPSEEK_V3,
-	/* Experts and shared ones behind some layers without. */
+	/* Experts and shared experts, after some layers without. */
 	KIND_ROUTED = KIND_LATENT | KIND_GLM4_MOE,
 	/* Most layers have linear attention. */
 	KIND_LINEAR = KIND_QWEN3_NEXT | KIND_QWEN35 | KIND_QWEN35_MOE,
-	/* An expert for all, with a gate of its own. */
+	/* A shared expert for all tokens, with a gate of its own. */
 	KIND_GATED_SHARED = KIND_QWEN2_MOE | KIND_QWEN3_NEXT | KIND_QWEN35_MOE,
 	/* Experts as wide as `ffn`. */
 	KIND_WIDE_EXPERTS = KIND_MIXTRAL | KIND_GPT_OSS | KIND_GRANITE_MOE,
@@ -83,10 +83,10 @@ struct arch_family {
 struct arch_whole {
 	const char *class, *type; /* the values of architectures and model_type */
 	const char *text;	  /* model_type of its text_config, also if it has none */
-	const char *family;	  /* that of the family */
+	const char *family;	  /* model_type of the family */
 	const char *gguf;	  /* llama.cpp's name for it; NULL: the family's */
 	bool tied;		  /* default of tie_word_embeddings, which is not in text_config */
-	const char *others[3];	  /* what its other tensors begin with, below "model." or not */
+	const char *others[3];	  /* prefixes of its other tensors, below "model." or not */
 };
 
 struct arch {
@@ -99,7 +99,7 @@ struct arch {
 	uint64_t layers, hidden, heads, kv_heads, head_dim, vocab, positions;
 	uint64_t ffn, experts, expert_ffn, shared_ffn;	     /* 0: the model has none */
 	uint64_t q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* for latent attention */
-	uint64_t further; /* layers behind the others that predict further tokens */
+	uint64_t further; /* layers after the others that predict further tokens */
 	/*
 	 * Layers with a plain MLP although the model has experts, a byte each; NULL: only those
 	 * below first_experts.
@@ -110,7 +110,7 @@ struct arch {
 	struct arch_linear {
 		uint64_t k_heads, v_heads, k_dim, v_dim, kernel;
 	} linear;
-	uint8_t *full; /* layers with attention among those, a byte each; NULL: all */
+	uint8_t *full; /* layers with full attention, a byte each; NULL: all */
 };
 #define ARCH_MAX_LAYERS 65536
 
@@ -136,23 +136,23 @@ enum arch_scope {
 enum arch_style { ARCH_ALWAYS, ARCH_SPLIT, ARCH_FUSED, ARCH_SPLIT_ROUTER, ARCH_FUSED_ROUTER };
 
 /*
- * The transformation for llama.cpp's file, other than a copy; for an expert's weight, which one it
- * is.
+ * How the weight is transformed for llama.cpp's file, unless it is copied; for an expert's weight,
+ * which of the three it is.
  */
 enum arch_turn {
 	ARCH_PLAIN,
 	ARCH_QUERIES,
 	ARCH_KEYS,
 	ARCH_TURNED, /* the last two dimensions are swapped */
-	ARCH_PAIRS,  /* every second column is of `second`; then, unless it is a bias, as TURNED */
-	ARCH_HALVES, /* of each expert the first half of the rows is one, and the second `second` */
-	ARCH_LATENT, /* rows of a head are some of one, turned, and some of `second` */
-	ARCH_MIXED,  /* rows of a head are queries, keys and values of one, and some of `second` */
+	ARCH_PAIRS,  /* every other column goes to `second`; unless it is a bias, as TURNED */
+	ARCH_HALVES, /* the second half of each expert's rows goes to `second` */
+	ARCH_LATENT, /* of each head, some rows go to `gguf`, turned, the others to `second` */
+	ARCH_MIXED,  /* of each head, queries, keys and values go to `gguf`, the rest to `second` */
 	ARCH_KERNEL, /* the dimension in the middle, 1, is dropped; rows as QKV_ROWS */
-	ARCH_DECAY,  /* e to the power of the element, negative; rows as V_ROWS */
-	/* Qwen 3.5: rows, or columns, of heads of values: the first ones of all keys, and so on. */
+	ARCH_DECAY,  /* minus e to the power of the element; rows as V_ROWS */
+	/* Qwen 3.5: rows or columns of value heads: the first head of each key, and so on. */
 	ARCH_V_ROWS,
-	ARCH_QKV_ROWS, /* those behind queries and keys */
+	ARCH_QKV_ROWS, /* only those after queries and keys */
 	ARCH_V_COLUMNS,
 	ARCH_GATE,
 	ARCH_UP,
@@ -164,7 +164,7 @@ struct arch_weight {
 	const char
 		/* below "blk.N." if it belongs to a layer; NULL: gguf/ has no place for it */
 		*gguf;
-	const char *second; /* likewise, for what is two weights there; or NULL */
+	const char *second; /* the other name of what is two weights there; or NULL */
 	uint32_t kinds;
 	uint8_t scope, when, style;
 	uint8_t n_dims, shape[3]; /* as in arch_shape */
@@ -175,7 +175,7 @@ struct arch_weight {
 extern const struct arch_weight arch_weights[];
 extern const size_t arch_n_weights;
 
-/* For llama.cpp, rows of queries and keys take turns, and 1 is added to norms, which multiply. */
+/* For llama.cpp, rows of queries and keys are interleaved, and 1 is added to norms' factors. */
 bool arch_rotates(const struct arch *a, const struct arch_weight *w);
 bool arch_adds_one(const struct arch *a, const struct arch_weight *w);
 /* Does the model have this weight, in that layer? */
@@ -190,13 +190,14 @@ struct arch_prefix {
 	const char *most, *head;
 };
 /*
- * The first: that of transformers. Then other ways to name the same weights, which transformers
- * reads, too: by older releases, or without the model's own prefix. NULL: there are no more.
+ * The first is that of transformers. The others are further names for the same weights that
+ * transformers also reads: of older releases, or without the model's own prefix. NULL: there are no
+ * more.
  */
 const struct arch_prefix *arch_prefix(const struct arch *a, size_t i);
 /*
- * The way by which there are embeddings, and the head if there is one; else the first. In a whole, whose
- * prefixes are like nobody else's, the last norm does as well as embeddings.
+ * The one under which there are embeddings, and the head if there is one; else the first. In a
+ * whole, whose prefixes are like no other's, the last norm will do instead of embeddings.
  */
 const struct arch_prefix *arch_find_prefix(const struct arch *a,
 					   int64_t (*find)(const void *arg, const char *name,
@@ -211,7 +212,7 @@ const char *arch_layers(const struct arch *a);
 #define ARCH_NAME_CAP 160
 void arch_name(const struct arch *a, const struct arch_weight *w, const struct arch_prefix *prefix,
 	       uint64_t layer, uint64_t expert, char out[static ARCH_NAME_CAP]);
-/* Is it of another part of the model than the text model, such as the vision tower? */
+/* Does it belong to another part of the model, such as the vision tower? */
 bool arch_is_other(const struct arch *a, const char *name, size_t len);
 /*
  * Is it a leftover of training that is not used in computation, such as masks and frequencies, or of

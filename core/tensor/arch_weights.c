@@ -34,7 +34,7 @@ enum size {
 	KV_B,
 	V_LATENT,
 	KEY_HEADS,
-	QUERY_GATE, /* queries, and as many numbers that multiply what comes of them */
+	QUERY_GATE, /* queries, and as many numbers by which their results are multiplied */
 	LINEAR_MIXED,
 	LINEAR_QKV,
 	LINEAR_V,
@@ -56,7 +56,7 @@ enum when {
 	LORA_BIAS,
 	QK_NORM,
 	UNTIED,
-	RECURRENT, /* linear attention; what is below self_attn. is only in the other layers */
+	RECURRENT, /* layers with linear attention; only the others have weights below self_attn. */
 };
 
 #define GPT2	 KIND_GPT2
@@ -369,7 +369,7 @@ void arch_shape(const struct arch *a, const struct arch_weight *w, uint64_t ret[
 		ret[i] = size_of(a, w->shape[i]);
 }
 
-/* Has the layer linear attention? */
+/* Does the layer have linear attention? */
 static bool is_linear(const struct arch *a, uint64_t layer)
 {
 	return a->full && layer < a->layers && !a->full[layer];

@@ -15,7 +15,7 @@ static const char *below(const struct config_in *r)
 	return r->below ? r->below : "";
 }
 
-/* What has the error; NULL if there is one already, since the first one counts. */
+/* Where the error goes; NULL if there is one already, since the first one counts. */
 static struct config_in *error_of(struct config_in *r)
 {
 	while (r->whole)

@@ -27,7 +27,7 @@ struct config_in {
 	struct ckpt_err *e;
 	int rc;		   /* 0, or the first error, with its message in *e */
 	const char *below; /* NULL, or what messages put before keys, such as "text_config." */
-	struct config_in *whole; /* NULL, or what `from` is a part of: that has the error */
+	struct config_in *whole; /* NULL, or what `from` is a part of: errors go there */
 };
 
 /* Returns no value for null. */

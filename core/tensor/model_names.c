@@ -11,8 +11,8 @@
 #include <string.h>
 
 /*
- * What a model may be below, in the order in which they are tried. "model" may have anything beside
- * it; JAX's others training state only, and what is below `state`.
+ * Keys that a model may be below, in the order in which they are tried. "model" may have anything
+ * beside it; JAX's keys, only training state and what is below `state`.
  */
 static const struct {
 	const char *key, *state;

@@ -22,7 +22,7 @@ enum kind { ONE_OF, EITHER, ONLY_IF, DONE };
 
 struct state {
 	enum kind kind;
-	char where;	 /* ONLY_IF: ^ or $; of others there is no telling */
+	char where;	 /* ONLY_IF: ^ or $; other tests are taken to hold */
 	int next, other; /* other: of EITHER */
 	uint64_t set[4]; /* ONE_OF: bytes */
 };
@@ -38,7 +38,7 @@ struct regex_start {
 	size_t cap;
 	struct way *ways[2], *stack; /* room for all states, and twice as many */
 	uint64_t *seen;		     /* by state: the round in which it was last reached */
-	uint64_t begins[4];	     /* bytes that can begin a match; if it may be empty: */
+	uint64_t begins[4];	     /* bytes that can begin a match; if it may be empty, any: */
 	bool anywhere;
 	/* Tests of positions are taken to hold, because glibc forgets some of them, except ^ at the
 	 * start and $ at the end. */

@@ -83,7 +83,7 @@ static uint64_t read_repeat(const char *p, const char **ret_end)
 	return max_u64(n, 1);
 }
 
-/* Of an expression or a part of it; all are counted as often as they are repeated. */
+/* The cost of an expression or a part of it; what is repeated counts each time. */
 struct cost {
 	uint64_t size;
 	uint64_t tests; /* of positions: ^ $ \b */
@@ -93,7 +93,7 @@ struct cost {
 /* An expression as far as it has been read. */
 struct reading {
 	struct cost all, atom; /* atom: the last part, which what follows may repeat */
-	bool atom_is_empty;    /* may it be? So below. */
+	bool atom_is_empty;    /* may it match nothing? Likewise below. */
 	bool alternative_is;   /* what is before it, up to the | or ( */
 	bool others_are;       /* one of the alternatives before it */
 };

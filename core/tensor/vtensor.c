@@ -156,7 +156,7 @@ int vtensor_logical(const struct catalog_tensor *t, uint32_t number, enum ckpt_d
 	v->shape = keep(&a, u.len, u.n);
 	*p = (struct piece){ .source = number,
 			     .n_source = t->n_dims,
-			     .off = take(&a, u.n), /* zeros, as all of these are */
+			     .off = take(&a, u.n), /* zeros, as in all arrays from take() */
 			     .base = take(&a, t->n_dims),
 			     .len = v->shape,
 			     .coeff = keep(&a, u.coeff, u.n),

@@ -59,7 +59,7 @@ struct vtensor {
 	struct arith after; /* done to each element as it is shown; not of blocks */
 };
 
-/* Can pieces of both be pieces of one tensor: are elements stored, and computed, in one way? */
+/* Can pieces of both form one tensor: are elements stored, and computed, in the same way? */
 bool vtensor_alike(const struct vtensor *a, const struct vtensor *b);
 
 /* Tensor `number` of the catalog unchanged, shown as `dtype`. The caller frees *ret with free(). */

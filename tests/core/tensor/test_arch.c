@@ -609,7 +609,7 @@ static const struct {
 	{ DECODER("Gemma3ForConditionalGeneration", ", \"text_config\": {}"),
 	  "config.json has no 'text_config.num_hidden_layers'" },
 	{ GEMMA3_WHOLE("", "\"text_config\": {}, ", ""),
-	  "config.json: 'text_config.text_config' is one in another" },
+	  "config.json: 'text_config.text_config' is in another text_config" },
 	{ GEMMA3_WHOLE("", "\"model_type\": \"gemma3\", ", ""),
 	  "config.json: a Gemma3ForConditionalGeneration whose text_config is of 'gemma3' is not "
 	  "supported" },
