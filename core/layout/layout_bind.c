@@ -172,7 +172,7 @@ static int bind_rules(struct layout *l, const struct layout_tensor *t, size_t n,
 		if (rc)
 			return rc;
 	}
-	for (size_t r = 0; r < l->n_rules; r++) /* "*" is for tensors that may be left */
+	for (size_t r = 0; r < l->n_rules; r++) /* "*" covers the rest, if any */
 		if (!used[r] && strcmp(l->rules[r].glob, "*") != 0)
 			l->unused[l->n_unused++] = (uint32_t)r;
 	return 0;
@@ -228,7 +228,7 @@ static int check_entry(const struct layout *l, const struct layout_rank *r,
 		return 0;
 	}
 	file = layout_file(l, r);
-	if (strlen(file) > 60) /* its end says which */
+	if (strlen(file) > 60) /* the end identifies it */
 		file += strlen(file) - 60;
 	return err_set(e, EINVAL, "%s: rank %u: %s: %s", file, r->number,
 		       describe(t, what, sizeof(what)), why);

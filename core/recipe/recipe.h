@@ -39,8 +39,8 @@
  *	if stored STORED ... else ... end
  *	OUT = PART + PART ... | PART + PART ...        PART: STORED [AXES] ORDER COMPUTATION
  *		The tensor OUT is cut from the first alternative whose first STORED exists: its
- *		parts one behind the other along their first axis. If there is none, that is an
- *		error, or, with `?=` in place of `=`, OUT is left out.
+ *		parts, one after another along their first axis. If there is none, that is an error,
+ *		or, with `?=` in place of `=`, OUT is left out.
  *
  * ORDER, if any, is `order N N ...` and exchanges the axes of a part: the first one is that numbered
  * by the first N, from 0, and so on. N:N, or more of them, are joined to one axis, the outermost
@@ -160,11 +160,11 @@ int recipe_apply(const struct recipe *r, const struct recipe_in *in, struct reci
 void recipe_out_release(struct recipe_out *o);
 /*
  * Runs the recipe backwards: the names of `in` are those of results, and *ret are the tensors that
- * the recipe would make them from, in its first alternatives. Axes in brackets are axes, but if the
- * rounds of the outermost loops differ, the tensors of each round have names of their own. Padding
- * is left out. The recipe would make the same results again: EINVAL, with the rule, if it drops
- * elements or uses some twice, if a result is missing or has another shape, or if no rule makes it.
- * warn and found of `in` are not used.
+ * the recipe would make them from, in its first alternatives. Indices in brackets become axes,
+ * unless the rounds of the outermost loops differ: then the tensors of each round have names of
+ * their own. Padding is left out. The recipe would make the same results again: EINVAL, with the
+ * rule, if it drops elements or uses some twice, if a result is missing or has another shape, or if
+ * no rule makes it. warn and found of `in` are not used.
  */
 int recipe_invert(const struct recipe *r, const struct recipe_in *in, struct recipe_out *ret,
 		  struct ckpt_err *e);

@@ -55,8 +55,10 @@ struct factor {
 struct rule_source {
 	struct run name; /* parts */
 	struct run axes;
-	/* Axes of the selection that become those of the result; empty: as is. ORDER_JOINED: one axis
-	 * with the one before. */
+	/*
+	 * Axes of the selection that become those of the result; empty: as is. ORDER_JOINED: forms
+	 * one axis with the one before.
+	 */
 	struct run order;
 	struct computation {
 		uint8_t op; /* enum arith_op */
@@ -153,7 +155,7 @@ struct cut_from {
 /* Cuts the tensor that the source's axes and order describe. */
 int recipe_cut(struct eval *x, const struct cut_from *c, const struct rule_source *s,
 	       struct vtensor **ret, struct ckpt_err *e);
-/* The n parts of `out`, one behind the other along their first axis. */
+/* The n parts of `out`, one after another along their first axis. */
 int recipe_join(struct eval *x, const char *out, uint32_t line, struct vtensor *const *parts,
 		size_t n, struct vtensor **ret, struct ckpt_err *e);
 

@@ -145,7 +145,7 @@ static int axis_length(struct work *w, struct run factors, uint32_t line, const 
 			return no_way_back(w, line, out,
 					   "it drops elements before those it takes, and others "
 					   "whose number is not known");
-		/* What is dropped behind the elements is padding, which need not be written. */
+		/* What is dropped after the elements is padding, which need not be written. */
 		return rc ? rc : recipe_eval(&w->x, f->to, line, ret, w->e);
 	}
 	for (uint32_t i = 0; !rc && i < factors.n; i++) {
@@ -211,7 +211,7 @@ static int stored_shape(struct work *w, const struct cut_from *from, const struc
 
 /* ---- turning pieces round ---- */
 
-/* How many pieces come of one: the elements of a dimension that are apart become pieces. */
+/* How many pieces one becomes: elements of a dimension that are apart become pieces. */
 static uint64_t count_turned(const struct vtensor *v, const struct piece *p)
 {
 	uint64_t n = 1;
@@ -510,7 +510,7 @@ static int not_whole(struct work *w, const struct part *t, const char *what)
 			  text_show(t->stored, strlen(t->stored), shown, sizeof(shown)));
 }
 
-/* Some of its elements are nobody's: perhaps those of a result that the checkpoint lacks. */
+/* No result fills some of its elements: perhaps they are those of one that the checkpoint lacks. */
 static int has_hole(struct work *w, const struct part *t)
 {
 	char shown[100];
@@ -693,7 +693,7 @@ static int no_rule(void *arg, const struct statement *s)
 	return 0;
 }
 
-/* Whatever brackets are axes, as forwards. */
+/* Whichever of its brackets are axes, as when run forwards. */
 static int is_made(struct branches *b, const struct statement *s, bool *ret)
 {
 	unsigned all = 1;
@@ -776,7 +776,7 @@ static int check_back(struct work *w, const struct recipe_out *out)
 
 /* ---- all of it ---- */
 
-/* Megatron's own prefix is none, if the recipe knows it. */
+/* Megatron itself uses no prefix, so that is preferred if the recipe lists it. */
 static const char *choose_prefix(const struct recipe *r)
 {
 	for (uint32_t i = 0; r->probe && i < r->n_prefixes; i++)

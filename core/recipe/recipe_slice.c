@@ -46,8 +46,8 @@ struct cutting {
 	/* For those of `axes` that remain: */
 	struct {
 		uint8_t place;	/* axis of the result */
-		bool outer;	/* others that are joined to it are inside: a run is one index */
-		uint64_t inner; /* how many of the result's indices each of its own is */
+		bool outer;	/* others joined to it are inside it: a run is one index */
+		uint64_t inner; /* how many of the result's indices each of its own spans */
 	} to[CKPT_MAX_DIMS];
 	uint8_t n_places;
 };
