@@ -60,7 +60,7 @@ static void check_experts(struct gguf_config *c, struct config_in *r)
 
 	if (c->a.kind != KIND_MIXTRAL) {
 		config_must(r, !c->a.dense, "layers without experts among those that have some");
-		/* What llama.cpp does without being asked. */
+		/* llama.cpp does this, whatever a file says. */
 		config_must(r, norm == (c->a.kind == KIND_QWEN3_MOE),
 			    norm ? "'norm_topk_prob' is true" : "'norm_topk_prob' is not true");
 	}

@@ -37,15 +37,15 @@ struct gguf_config {
 	struct arch a;
 	const char *arch; /* llama.cpp's name for it */
 	struct jdoc json; /* all of config.json */
-	struct jval text; /* what is the model's: all of it, or its text_config */
+	struct jval text; /* the part about the model: all of it, or its text_config */
 	uint64_t experts_used, groups, groups_used;
 	double experts_scale;
 	bool experts_norm;
 	double eps, theta;
-	uint64_t window;		/* of layers that see only so many positions; Gemma */
+	uint64_t window;		/* positions that sliding-window layers see; or 0 */
 	double local_theta;		/* the rotary embeddings of these layers */
 	double attention_cap, head_cap; /* soft caps of logits; 0: none */
-	uint64_t rotated;		/* elements of a head; 0: llama.cpp knows */
+	uint64_t rotated;		/* elements of a head; 0: llama.cpp derives it */
 	/* The first tensors of the GGUF. Those of "llama3"; or of "longrope", long and short. */
 	struct gguf_factors factors[2];
 };

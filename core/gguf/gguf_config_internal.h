@@ -20,7 +20,7 @@ void gguf_gemma_check(struct gguf_config *c, struct config_in *r);
 void gguf_gemma_put(const struct gguf_config *c, struct gguf_keys *k);
 void gguf_gemma1_check(struct gguf_config *c, struct config_in *r);
 void gguf_gemma1_put(const struct gguf_config *c, struct gguf_keys *k);
-/* What is almost Llama. */
+/* Models that are almost Llama. */
 void gguf_granite_check(struct gguf_config *c, struct config_in *r);
 void gguf_granite_put(const struct gguf_config *c, struct gguf_keys *k);
 void gguf_granite_moe_check(struct gguf_config *c, struct config_in *r);
@@ -49,7 +49,7 @@ void gguf_deepseek_put(const struct gguf_config *c, struct gguf_keys *k);
 
 /* ---- what families share ---- */
 
-/* Newer files have all in rope_parameters, older ones theta beside rope_scaling. */
+/* Newer files have everything in rope_parameters, older ones theta beside rope_scaling. */
 struct config_in gguf_rope_of(struct config_in *r);
 const char *gguf_rope_type(struct config_in *rope);
 /* The part of a head that is rotated; its errors are those of *rope. */
@@ -58,15 +58,17 @@ double gguf_rope_partial(struct config_in *r, struct config_in *rope, double oth
 void gguf_rope_check(struct gguf_config *c, struct config_in *r);
 void gguf_rope_put(const struct gguf_config *c, struct gguf_keys *k);
 void gguf_silu_check(struct config_in *r);
-/* The sections that pairs of a head's elements are rotated in, of `pairs`; without any, the usual ones,
- * which may be NULL. */
+/*
+ * The sections in which the `pairs` of a head's elements are rotated; if there are none, the usual
+ * ones, which may be NULL.
+ */
 enum { GGUF_SECTIONS = 4 };
 void gguf_sections_check(uint64_t pairs, const uint32_t *usual, struct config_in *r);
 void gguf_sections_put(const struct gguf_config *c, const uint32_t *usual, struct gguf_keys *k);
-/* What Qwen3-VL has besides that of Qwen3. */
+/* What Qwen3-VL has in addition to Qwen3. */
 void gguf_qwen3_vl_check(const struct gguf_config *c, struct config_in *r);
 void gguf_qwen3_vl_put(const struct gguf_config *c, struct gguf_keys *k);
-/* What Ministral 3 has besides that of Llama. */
+/* What Ministral 3 has in addition to Llama. */
 bool gguf_is_ministral3(const struct gguf_config *c);
 void gguf_ministral3_check(struct config_in *r);
 void gguf_ministral3_put(const struct gguf_config *c, struct gguf_keys *k);

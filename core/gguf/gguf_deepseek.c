@@ -3,12 +3,12 @@
  * DeepSeek-V2 and V3, and the experts that GLM-4.5 has from them. Layers that predict further
  * tokens are left out.
  *
- * Attention is written in its absorbed form: what expands keys from their latents is applied to the
- * queries, so that all heads share one key of latents and rotated elements.
+ * Attention is written in its absorbed form: the matrix that expands keys from their latents is
+ * applied to the queries, so that all heads share one key of latents and rotated elements.
  *
  * Sources: conversion/deepseek.py, src/models/deepseek2.cpp and build_moe_ffn in src/llama-graph.cpp
  * of llama.cpp; modeling_deepseek_v{2,3}.py of transformers 5; DeepSeek's own modeling_deepseek.py,
- * whose scale of attention with yarn transformers has for V3 only.
+ * whose scale of attention with yarn is in transformers for V3 only.
  */
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"
@@ -27,7 +27,7 @@ static const char *scores(const struct gguf_config *c)
 	return c->a.kind == KIND_DEEPSEEK_V2 ? "softmax" : "sigmoid";
 }
 
-/* llama.cpp takes groups by the sum of their two best experts, as V3 does, and V2 does not. */
+/* llama.cpp ranks groups by the sum of their two best experts, as V3 does but V2 does not. */
 static void check_groups(struct gguf_config *c, struct config_in *r)
 {
 	const char *method = config_text(r, "topk_method", NULL);
@@ -103,8 +103,10 @@ static double log_of_scale(struct config_in *rope)
 	return all;
 }
 
-/* llama.cpp knows by these numbers whether queries are made of latents, as keys and values are:
- * those of DeepSeek-V2-Lite, GigaChat3 and Kanana-2 are not. */
+/*
+ * From these numbers llama.cpp infers whether queries are made from latents, as keys and values
+ * are: those of DeepSeek-V2-Lite, GigaChat3 and Kanana-2 are not.
+ */
 static bool is_lite(const struct arch *a)
 {
 	return a->layers == 26 || a->layers == 27 || (a->layers == 48 && a->vocab == 128256);
@@ -119,8 +121,8 @@ void gguf_deepseek_check(struct gguf_config *c, struct config_in *r)
 	config_must(r, !c->a.attention_bias, "'attention_bias' is true");
 	config_must(r, config_flag(r, "rope_interleave", true), "'rope_interleave' is false");
 	config_must(r, is_lite(&c->a) == !c->a.q_lora,
-		    c->a.q_lora ? "a 'q_lora_rank' in 26 or 27 layers"
-				: "no 'q_lora_rank' in other than 26 or 27 layers");
+		    c->a.q_lora ? "a 'q_lora_rank' in a model of 26 or 27 layers"
+				: "no 'q_lora_rank' in a model of other than 26 or 27 layers");
 	config_must(r, c->a.rope_dim % 2 == 0, "an odd number of elements to rotate");
 	gguf_rope_check(c, r);
 	c->rotated = c->a.rope_dim;

@@ -76,7 +76,7 @@ static void check_rope(struct gguf_config *c, struct config_in *r)
 	config_must(&rope, !gemma2 || c->theta == 1e4, "a 'rope_theta' other than 10000");
 }
 
-/* What queries are divided by the root of. llama.cpp knows the largest models by their layers. */
+/* Queries are divided by its root. llama.cpp recognises the largest models by their layers. */
 static uint64_t scalar_of(const struct gguf_config *c)
 {
 	bool largest = c->a.layers == (c->a.kind == KIND_GEMMA2 ? 46 : 62);

@@ -38,7 +38,7 @@ void gguf_gpt_oss_check(struct gguf_config *c, struct config_in *r)
 		    "a 'swiglu_limit' other than 7");
 	config_must(r, alternates(c, r),
 		    "another order of sliding-window layers than that of the published models");
-	/* What transformers takes for none has changed. */
+	/* What transformers assumes if there is neither has changed. */
 	config_must(r, config_get(r, "rope_parameters").d || config_get(r, "rope_scaling").d,
 		    "neither 'rope_parameters' nor 'rope_scaling'");
 	gguf_rope_check(c, r);

@@ -24,7 +24,10 @@ void gguf_ministral3_check(struct config_in *r)
 	config_must(&rope, !strcmp(gguf_rope_type(&rope), "yarn"),
 		    "a Ministral 3 whose rotary embeddings are not of type yarn");
 	(void)config_number(&rope, "llama_4_scaling_beta");
-	/* Of equal ones transformers makes nothing; llama.cpp is known to do the same with those published. */
+	/*
+	 * In transformers, equal ones cancel out; llama.cpp is known to agree for the published
+	 * ones.
+	 */
 	config_must(&rope,
 		    config_number(&rope, "mscale") == 1 &&
 			    config_number(&rope, "mscale_all_dim") == 1,

@@ -44,7 +44,7 @@ static bool more_bits(uint64_t layer, uint64_t layers)
 	return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-/* Is it what llama.cpp knows as a 70B? Its values are shared by 8 heads, so they are small. */
+/* Is it what llama.cpp takes for a 70B? 8 heads share its values, so they are small. */
 static bool is_70b(const struct arch *a)
 {
 	const char *name = a->gguf;
@@ -83,7 +83,7 @@ static enum ggml_type of_head(const struct choosing *c, const struct gguf_tensor
 	return columns % block_type(c->m->base)->elements ? GGML_Q8_0 : GGML_Q6_K;
 }
 
-/* Without regard to the length of rows. */
+/* The type before the length of rows is considered. */
 static enum ggml_type wanted(const struct choosing *c, const struct gguf_tensor *t)
 {
 	uint64_t layer = 0;
@@ -105,7 +105,7 @@ static enum ggml_type wanted(const struct choosing *c, const struct gguf_tensor 
 	return c->m->base;
 }
 
-/* A type whose blocks fill rows of so many elements. */
+/* A type whose blocks fill rows of that many elements. */
 static enum ggml_type fitting(enum ggml_type type, uint64_t columns)
 {
 	if (columns % block_type(type)->elements == 0)

@@ -42,7 +42,7 @@ const struct gguf_mix *gguf_mix_of(enum ggml_type elements);
 
 /*
  * Sets the types of all tensors of a model. Those that must be float32 have that type already.
- * plain: of matrices that are not quantised, if the mix is one of blocks.
+ * plain: the type of matrices that are not quantised although the mix has blocks.
  */
 void gguf_mix_choose(const struct gguf_mix *m, const struct arch *a, enum ggml_type plain,
 		     struct gguf_tensor *t, size_t n);

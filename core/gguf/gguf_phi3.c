@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Phi-3, Phi-4 and Phi-4-mini. llama.cpp does not look at the window of Phi-3-mini, and chooses
- * between the factors for short and for long contexts when it opens a context, not by the length of
- * a text.
+ * Phi-3, Phi-4 and Phi-4-mini. llama.cpp ignores the window of Phi-3-mini, and chooses between the
+ * factors for short and for long contexts when it opens a context, not by the length of a text.
  *
  * Sources: conversion/phi.py and src/models/phi3.cpp of llama.cpp; configuration_phi3.py and
  * modeling_rope_utils.py of transformers 5.
@@ -71,7 +70,8 @@ void gguf_phi3_check(struct gguf_config *c, struct config_in *r)
 			    "an 'attention_factor' of longrope");
 		read_factors(c, &rope, "long_factor", "rope_factors_long.weight", &c->factors[0]);
 		read_factors(c, &rope, "short_factor", "rope_factors_short.weight", &c->factors[1]);
-		config_must(&rope, original(r, &rope) > 1, "longrope from a single position on");
+		config_must(&rope, original(r, &rope) > 1,
+			    "longrope with an original length of one position");
 	} else {
 		config_must(&rope, !strcmp(gguf_rope_type(&rope), "default"),
 			    "these rotary embeddings of a Phi-3 model");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Qwen3-Next, and Qwen 3.5 without images: most layers have linear attention (gated DeltaNet), the
- * others a gate behind attention. The layers that predict further tokens are left out, as by the
+ * others a gate after attention. The layers that predict further tokens are left out, as by the
  * converter's --no-mtp.
  *
  * Sources: conversion/qwen.py, src/models/{qwen3next,qwen35,qwen35moe}.cpp of llama.cpp;
@@ -16,7 +16,7 @@
 
 enum { MAX_HEADS = 1024 }; /* of linear attention: their rows are placed one head after the other */
 
-/* llama.cpp stops at a model without a layer of either kind. */
+/* llama.cpp refuses a model that lacks layers of either kind. */
 static bool is_mixed(const struct arch *a)
 {
 	uint64_t full = 0;
@@ -31,7 +31,7 @@ static void check_experts(struct gguf_config *c, struct config_in *r)
 	config_must(r, !c->a.dense, "layers without experts among those that have some");
 	c->experts_used = config_count(r, "num_experts_per_tok");
 	config_must(r, c->experts_used <= c->a.experts, "more experts per token than there are");
-	/* What llama.cpp does without being asked. Qwen 3.5 has no such setting. */
+	/* llama.cpp always does this. Qwen 3.5 has no such setting. */
 	config_must(r, c->a.kind != KIND_QWEN3_NEXT || config_flag(r, "norm_topk_prob", true),
 		    "'norm_topk_prob' is not true");
 }

@@ -28,8 +28,8 @@ const char *gguf_rope_type(struct config_in *r)
 /*
  * What the frequencies of heads of 2 n elements are divided by.
  *
- * In float32 and in the order of operations that the converter has torch do them: a number over a
- * tensor is the number times its reciprocal.
+ * In float32, with the operations that torch performs for the converter, in their order: a number
+ * over a tensor is the number times its reciprocal.
  */
 static void llama3_factors(const struct gguf_llama3 *s, float theta, float *v, size_t n)
 {
@@ -53,10 +53,10 @@ bool gguf_llama3_find(float theta, const float *v, size_t n, struct gguf_llama3 
 
 	*ret = (struct gguf_llama3){ .low = 1, .high = 4, .old = 8192 };
 	for (size_t i = 0; i < n; i++)
-		ret->factor = fmaxf(ret->factor, v[i]); /* what is slow is divided by all of it */
+		ret->factor = fmaxf(ret->factor, v[i]); /* slow ones are divided by all of it */
 	llama3_factors(ret, theta, made, n);
 	for (size_t i = 0; i < n; i++)
-		if (!(fabsf(v[i] - made[i]) <= 1e-5F * made[i])) /* by another library's powf */
+		if (!(fabsf(v[i] - made[i]) <= 1e-5F * made[i])) /* powf may be another library's */
 			return false;
 	return true;
 }
@@ -106,7 +106,7 @@ static void read_yarn(const struct gguf_config *c, struct config_in *r)
 		    "an 'extrapolation_factor' other than 1");
 	if (c->a.kind & KIND_LATENT)
 		return;
-	/* llama.cpp multiplies its own with it, and knows 'mscale' of DeepSeek and Ministral only. */
+	/* llama.cpp multiplies its own by it, and knows 'mscale' of DeepSeek and Ministral only. */
 	config_must(r, !config_get(r, "attention_factor").d && !config_get(r, "attn_factor").d,
 		    "an 'attention_factor' of yarn");
 	config_must(r,
@@ -121,7 +121,7 @@ double gguf_rope_partial(struct config_in *r, struct config_in *rope, double oth
 				    config_number_or(r, "partial_rotary_factor", otherwise));
 
 	config_must(rope, x <= 1, "a 'partial_rotary_factor' of more than 1");
-	return x <= 1 ? x : 1; /* what it is multiplied with remains an integer */
+	return x <= 1 ? x : 1; /* so that products with it still fit an integer */
 }
 
 void gguf_rope_check(struct gguf_config *c, struct config_in *r)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scores out of merges, and the proof that they do.
+ * Turns merges into scores, and proves that both join alike.
  *
- * BPE joins, of all neighbours that are a pair of its merges, the pair that comes first among
- * them. llama.cpp's tokenizer joins, of all neighbours whose text is a token, those whose token has
+ * Of all neighbours that are a pair of its merges, BPE joins the pair that comes first in their
+ * list. Of all neighbours whose text is a token, llama.cpp's tokenizer joins those whose token has
  * the highest score. What joins a span into a token happens inside of it, so the last pair is the
- * same as for that text alone. Hence: when for every token the last pair that llama.cpp joins is
- * one of the merges, and between that merge and the token's first there are only others that make
- * the same token, both go the same way. The vocabularies that SentencePiece made are like that.
+ * same as for that text alone. Hence both go the same way if, for every token, the last pair that
+ * llama.cpp joins is one of the merges, and between that merge and the token's first there are only
+ * others that make the same token. The vocabularies that SentencePiece made are like that.
  */
 #include "base/bytes.h"
 #include "base/checked.h"
@@ -122,8 +122,7 @@ static int read_merges(struct scoring *s)
 	for (size_t i = 0; !rc && jiter_next(&it); i++)
 		rc = read_merge(s, it.v, i);
 	qsort(s->merges, s->n, sizeof(*s->merges), compare);
-	for (size_t i = 1; !rc && i < s->n;
-	     i++) /* for tokenizers the last counts, here the first */
+	for (size_t i = 1; !rc && i < s->n; i++) /* tokenizers use the last, we the first */
 		if (!compare(&s->merges[i - 1], &s->merges[i]))
 			rc = bad_merge(s, max_u64(s->merges[i - 1].rank, s->merges[i].rank),
 				       "appears a second time");
@@ -244,8 +243,8 @@ static uint32_t rank_of(struct scoring *s, const struct symbol *x, size_t i, siz
 }
 
 /*
- * Where a whole word is a token, one side takes it and the other joins its characters: both must
- * come to the same. x[i].joint is the rank of its merge with the next one.
+ * Where a whole word is a token, one side takes it and the other joins its characters: the results
+ * must be equal. x[i].joint is the rank of its merge with the next one.
  */
 static int prove_whole(struct scoring *s, uint32_t token)
 {

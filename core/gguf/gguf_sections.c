@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Rotary embeddings in sections, of Qwen 3.5 and Qwen3-VL: pairs of a head's elements are rotated by
- * time, height and width, which are all equal for a text, and by nothing. And what else a text model
- * of Qwen3-VL has to say.
+ * time, height and width, which are all equal for a text, and by nothing. And the other settings of
+ * Qwen3-VL's text model.
  *
  * Sources: conversion/{base,qwen3vl}.py, src/models/{qwen35,qwen3vl}.cpp and ggml_mrope_cache_init of
  * llama.cpp; modeling_qwen3_{5,vl}.py and configuration_qwen3_vl.py of transformers 5.
@@ -37,8 +37,8 @@ static bool section(struct jval all, const uint32_t *usual, size_t i, uint32_t *
 }
 
 /*
- * Pair i is of section i % 3 in turn, as long as there are pairs of it left; llama.cpp does not
- * rotate what is left over, and begins again behind the last. transformers rotates all of them.
+ * Pair i belongs to section i % 3 as long as that has pairs left; llama.cpp does not rotate those
+ * left over, and starts again after the last section. transformers rotates all of them.
  */
 void gguf_sections_check(uint64_t pairs, const uint32_t *usual, struct config_in *r)
 {

@@ -105,7 +105,7 @@ static void from_config(const struct tokens *t, struct ends *x)
 	x->add[EOS] = jval_is(jval_get(jdoc_root(&t->config), "add_eos_token"), J_TRUE);
 }
 
-/* A single processor. The flags of the configuration count where none says anything. */
+/* A single processor. Where none says anything, the flags of the configuration count. */
 static int read_processor(const struct tokens *t, struct jval p, struct ends *x, struct ckpt_err *e)
 {
 	const char *type = jval_str(jval_get(p, "type"));
@@ -137,8 +137,7 @@ static int read_ends(const struct tokens *t, struct ends *x, struct ckpt_err *e)
 	return rc;
 }
 
-/* Tokens that GLM has for turns of a chat: the converter names some of them, where nothing else
- * does. */
+/* GLM's tokens for turns of a chat: the converter names those that no other key does. */
 static void put_turns(const struct tokens *t, const struct gguf_config *c, struct ends *x,
 		      struct gguf_keys *k)
 {

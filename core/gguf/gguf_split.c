@@ -22,15 +22,15 @@
 enum { MAX_STEPS = 3 };
 
 /*
- * Ways to split that llama.cpp has under these names, by what tokenizer.json has before the bytes:
- * expressions to split at, one after another. llama.cpp has some of them rewritten for its own
- * engine, with the original as a comment.
+ * llama.cpp's ways to split and their names, by the steps that precede the bytes in tokenizer.json:
+ * expressions to split at, one after another. llama.cpp has rewritten some for its own engine, and
+ * has the original as a comment.
  */
 static const struct {
 	const char *steps[MAX_STEPS];
-	bool ignore_merges; /* its own habit for that name */
+	bool ignore_merges; /* what llama.cpp does for that name */
 	bool regex;	    /* ByteLevel splits too, as GPT-2 does */
-	bool complete;	    /* nothing is between matches of the expression */
+	bool complete;	    /* matches of the expression leave no gaps */
 	const char *pre;
 } known[] = {
 	{ { CONTRACTIONS "|" WORDS "\\p{N}{1,3}" REST }, true, false, true, "llama-bpe" },
@@ -115,7 +115,7 @@ static const char *expression_of(struct jval step, bool *gaps)
 		       : NULL;
 }
 
-/* The row of known with these steps, preferably one with that habit; ARRAY_LEN: none. */
+/* The row of known[] with these steps, preferably one that ignores likewise; ARRAY_LEN: none. */
 static size_t way_of(const char *const *steps, size_t n, bool regex, bool gaps, bool ignore)
 {
 	size_t found = ARRAY_LEN(known);
@@ -198,7 +198,7 @@ static int read_metaspace(struct tokens *t, struct jval m, struct ckpt_err *e)
 	return 0;
 }
 
-/* Gemma's: it would split at blanks, of which the normalizer leaves none. */
+/* Gemma's splits at blanks, but the normalizer has left none. */
 static bool splits_nothing(struct jval pre)
 {
 	return is_blank(pre) || (is_type(pre, "Split") && !flag(pre, "invert", false) &&

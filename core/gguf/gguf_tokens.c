@@ -216,14 +216,13 @@ static int twice(struct ckpt_err *e, const char *s, size_t len, size_t a, size_t
 		       text_show(s, len, shown, sizeof(shown)));
 }
 
-/* In user-defined tokens a blank is a blank. */
+/* User-defined tokens are written with plain blanks. */
 static bool is_marked(const struct token *x)
 {
 	return x->type == TOKEN_USER_DEFINED && memmem(x->s, x->len, SPACE, strlen(SPACE));
 }
 
-/* What a token is called in the file, if that is not its text. A number without a token has a
- * name. */
+/* What is written for a token, if not its text. A number without a token gets a name. */
 static bool written(const struct tokens *t, size_t i, struct buf *ret)
 {
 	const struct token *x = &t->v[i];
@@ -245,7 +244,7 @@ static bool written(const struct tokens *t, size_t i, struct buf *ret)
 	return true;
 }
 
-/* By text, where what is written for two is written the same way. */
+/* By the text that is written: marks count as blanks. */
 static int by_written(const void *ap, const void *bp, void *arg)
 {
 	const struct token *v = arg, *a = &v[*(const uint32_t *)ap], *b = &v[*(const uint32_t *)bp];

@@ -16,9 +16,9 @@
  *	gpt-2                   ByteLevel's own
  *
  * Where one side ignores merges for whole words and the other does not, every token must be what
- * merges make of its characters. The expressions of gpt-4o and tekken llama.cpp has replaced by
- * some that take other letters than a to z for both cases, so that it may split words of those
- * otherwise; for nothing else it has these vocabularies.
+ * merges make of its characters. llama.cpp has replaced the expressions of gpt-4o and tekken by
+ * some that take letters other than a to z for both upper and lower case, so it may split words
+ * with those differently; it has nothing better for these vocabularies.
  *
  * For the other kind llama.cpp has no merges: it joins any two neighbours whose text is a token,
  * the one with the highest score first. The scores here are the merges' order, and for each token
@@ -26,7 +26,7 @@
  * methods give the same tokens.
  *
  * Differences from the converter: the scores of tokens (there -1000 each), the unknown token's
- * type, and whether to begin with the first token of a text is always written.
+ * type, and that add_bos_token is always written.
  *
  * Sources: conversion/base.py and gguf-py/gguf/vocab.py of llama.cpp, src/llama-vocab.cpp;
  * tokenizers 0.23. Threads: pure.

@@ -44,7 +44,7 @@ struct tokens {
 	bool spm;	  /* byte fallback, else bytes as characters */
 	bool space_first; /* spm: a space is prepended to a text */
 	bool nfc;
-	bool prove_whole; /* llama.cpp ignores merges where they do not, or the reverse */
+	bool prove_whole; /* only one side ignores merges for whole words */
 	const char *pre;  /* how text is split: llama.cpp's name */
 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models that are Llama but for something: Granite has numbers that multiply, Command R layers whose
- * halves are side by side, SmolLM3 layers that do not rotate, OLMo 2 and 3 norms behind the matrices, and OLMo 3 layers that see a window.
+ * Models that are Llama with a difference: Granite has multipliers, Command R layers whose halves
+ * are side by side, SmolLM3 layers that do not rotate, OLMo 2 and 3 norms after the matrices, and
+ * OLMo 3 sliding-window layers.
  *
  * Sources: conversion/{granite,command_r,llama,olmo}.py and
  * src/models/{granite,granite-moe,command-r,smollm3,olmo2}.cpp of llama.cpp;
@@ -84,7 +85,7 @@ void gguf_cohere_check(struct gguf_config *c, struct config_in *r)
 	config_must(r, c->a.head_dim % 2 == 0, "heads of an odd size");
 	config_must(r, !c->a.attention_bias, "'attention_bias' is true");
 	config_must(r, c->a.tied, "'tie_word_embeddings' is false");
-	/* llama.cpp tells by the layers whether queries and keys are normalised. */
+	/* llama.cpp infers from the number of layers whether queries and keys are normalised. */
 	config_must(r, c->a.qk_norm == (c->a.layers >= COHERE_NORMED),
 		    c->a.qk_norm ? "'use_qk_norm' in fewer than 64 layers"
 				 : "64 layers or more without 'use_qk_norm'");
@@ -156,7 +157,7 @@ void gguf_olmo2_check(struct gguf_config *c, struct config_in *r)
 
 	check_decoder(c, r);
 	config_must(r, !c->a.attention_bias, "'attention_bias' is true");
-	/* llama.cpp wants a head of its own. */
+	/* llama.cpp requires a separate head. */
 	config_must(r, !c->a.tied, "'tie_word_embeddings' is true");
 	c->window = config_count_or(r, "sliding_window", 0);
 	/* llama.cpp scales those of the other layers only, transformers 5 those of all. */

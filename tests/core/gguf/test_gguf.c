@@ -260,7 +260,7 @@ static const struct {
 	{ PHI3_LONG("1", ", \"attention_factor\": 1"),
 	  UNSUPPORTED("an 'attention_factor' of longrope") },
 	{ PHI3_LONG("1", ", \"original_max_position_embeddings\": 1"),
-	  UNSUPPORTED("longrope from a single position on") },
+	  UNSUPPORTED("longrope with an original length of one position") },
 	{ GLM_MOE ", \"scoring_func\": \"softmax\", \"partial_rotary_factor\": 1",
 	  UNSUPPORTED("this 'scoring_func'") },
 	{ GLM_MOE ", \"partial_rotary_factor\": 1.5",
@@ -275,7 +275,7 @@ static const struct {
 	{ V3 ", \"attention_bias\": true", UNSUPPORTED("'attention_bias' is true") },
 	{ V3 ", \"moe_layer_freq\": 2", UNSUPPORTED("a 'moe_layer_freq' other than 1") },
 	{ ROUTED("DeepseekV3", "2") LATENT ", \"q_lora_rank\": null",
-	  UNSUPPORTED("no 'q_lora_rank' in other than 26 or 27 layers") },
+	  UNSUPPORTED("no 'q_lora_rank' in a model of other than 26 or 27 layers") },
 	{ ROUTED("DeepseekV3", "2") LATENT ", \"q_lora_rank\": 9, \"n_group\": 4, "
 					   "\"topk_group\": 4",
 	  UNSUPPORTED("a 'topk_group' that is not less than 'n_group'") },
