@@ -228,8 +228,10 @@ int derived_compute(void *arg, uint32_t number, void *buf, size_t len, uint64_t 
 	return rc;
 }
 
-/* Announces the same share of each input, which is where they are read if they are in the order of
- * the result. */
+/*
+ * Announces the same share of each input: the part that is read if inputs are in the order of the
+ * result.
+ */
 bool derived_want(void *arg, uint32_t number, uint64_t off, uint64_t len)
 {
 	struct fetch *f = arg;

@@ -32,7 +32,7 @@ struct derived_input {
 	struct fetch
 		*fetch;	 /* of another checkpoint, which outlives this one; NULL: the same one */
 	uint32_t tensor; /* its catalog number there */
-	/* What is read in place of that tensor, of the same checkpoint; borrowed; NULL: nothing. */
+	/* NULL, or what is read in place of that tensor, of the same checkpoint; borrowed. */
 	const struct vtensor *made;
 };
 

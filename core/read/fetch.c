@@ -60,8 +60,10 @@ static int parse_encoding(struct fetch *f, const char *name, struct ckpt_err *e)
 	return 0;
 }
 
-/* Adds the encodings of the chunks in shards of encoding i: of those that are there, and of those
- * that are not, which are one element everywhere. */
+/*
+ * Adds the encodings of the chunks in shards of encoding i: of those that exist, and of those that
+ * do not, whose elements are all the fill value.
+ */
 static int add_chunks(struct fetch *f, size_t i, struct ckpt_err *e)
 {
 	struct encoding absent = { .name = "raw",
@@ -142,7 +144,7 @@ void fetch_counts(const struct fetch *f, uint64_t ret[static FETCH_COUNTS])
 
 /* ---- life ---- */
 
-/* Numbers behind those of tensors are the caller's. */
+/* Numbers after those of the tensors are the caller's. */
 static int compute(void *arg, uint32_t number, void *buf, size_t len, uint64_t off,
 		   struct ckpt_err *e)
 {

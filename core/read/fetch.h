@@ -81,9 +81,9 @@ int64_t object_read(struct fetch *f, const struct catalog_object *o, void *buf, 
 int fetch_item(struct fetch *f, const struct chunk_loc *loc, struct item_source *ret,
 	       struct ckpt_err *e);
 /*
- * What takes long to compute is kept in the block cache, or computed ahead of its reader: bytes of a
- * number of the caller's, which has `bytes` of them. Like tensor_read; and all blocks of a range
- * that are not there, as far as they can be computed: false if all are there.
+ * For bytes that take long to compute and are kept in the block cache; `number` is the caller's,
+ * and has `bytes` of them. The first reads like tensor_read. The second computes, ahead of a
+ * reader, the missing blocks of a range, as far as that is possible; false: none is missing.
  */
 int fetch_read_kept(struct fetch *f, uint32_t number, uint64_t bytes, void *buf, size_t len,
 		    uint64_t off, struct parts *parts, struct ckpt_err *e);

@@ -46,7 +46,7 @@ struct otensor {
 	const struct catalog_tensor *t;
 	struct chunkmap *map;
 	struct chunk_loc *locs;	  /* one per chunk: the map's, or ours if some are inside shards */
-	struct payload *payloads; /* one per chunk, their strides behind them */
+	struct payload *payloads; /* one per chunk, followed by their strides */
 	bool odd;		  /* some payload needs payload_resolve */
 	bool encoded;		  /* some item has to be decoded or computed */
 	struct tensor_reader **inputs; /* of a computed tensor: all of them, open; else NULL */

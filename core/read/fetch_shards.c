@@ -234,8 +234,8 @@ int shards_resolve(struct fetch *f, struct otensor *t, struct ckpt_err *e)
 /* ---- records; see fetch.c ---- */
 
 /*
- * 0, the chunk's offset in the (outermost) shard, its length; or, if it is absent, the number of
- * shards around where it would be.
+ * 0, the chunk's offset in the (outermost) shard, its length; or, if it is absent, how many levels
+ * of shards are around its place.
  */
 void shards_add_found(const struct fetch *f, const struct otensor *t, uint32_t i, struct buf *b)
 {

@@ -57,7 +57,7 @@ struct dequant {
 	bool all_exponents;
 	/* Scales: float32, float16, bfloat16, or float8. */
 	uint64_t rows, columns; /* each at least 1 */
-	uint8_t scale_dims;	/* 0; 1: of rows; or 2, behind those of the stack */
+	uint8_t scale_dims;	/* 0; 1: of rows; or 2, after those of the stack */
 	bool exponents;		/* uint8 scales are of CODES_E8M0 */
 	bool scales_turned;	/* their grid is [..., b, a] */
 	uint8_t over;		/* input: one number that divides all scales, in float32 */
@@ -68,8 +68,8 @@ struct dequant {
 	uint8_t zero_more; /* added to each */
 	/* They have the shape of the scales and a dtype of their own, an integer's or a float's. */
 	bool zeros_plain;
-	bool zeros_whole;	/* floats, too, have to be integers among the codes */
-	enum dequant_form form; /* others than DEQUANT_SCALED: not turned, without groups */
+	bool zeros_whole;	/* even floats must be integers among the codes */
+	enum dequant_form form; /* except for DEQUANT_SCALED: not turned, without groups */
 	float mid;		/* of DEQUANT_SHIFTED */
 	/* Input: the group of each index of a or b, in place of a / rows or b / columns. */
 	uint8_t groups;

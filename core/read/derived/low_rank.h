@@ -4,14 +4,14 @@
  * 2021), as a derived tensor.
  *
  *	plain		W is M x N: W + scale * (B A)
- *	turned		W is N x M: W + scale * (B A)^T, as of embeddings and of GPT-2's Conv1D
+ *	turned		W is N x M: W + scale * (B A)^T, as for embeddings and GPT-2's Conv1D
  *
  * for A, r x N, and B, M x r. All of it is float32: the sum of the r products in their order, from 0,
  * never fused; times the scale; plus W; each rounded. Then one rounding to the dtype of W, to nearest,
  * ties to even. That is what PEFT does on CPUs (peft/tuners/lora/layer.py: get_delta_weight, merge)
- * with adapters in float32, which it makes of others when it loads them, where the BLAS adds in that
- * order, as Debian's generic one does. Other BLAS add in another order: then elements are at most one
- * step of a 16-bit dtype apart, unless W and the product nearly cancel.
+ * with adapters in float32 (it converts others when it loads them), if the BLAS adds in that order,
+ * as Debian's generic one does. Others add in another order: then elements differ by at most one
+ * step of a 16-bit dtype, unless W and the product nearly cancel.
  *
  * Inputs: W, A, B. A box needs its rows of one and its columns of the other.
  *

@@ -97,7 +97,7 @@ static int bad_index(const struct patch *s, uint64_t bad, struct ckpt_err *e)
 		       s->name, bad);
 }
 
-/* Does the state say that this thread is to look? Waits for one that does. */
+/* Is this thread to look? If another is looking, waits until it has finished. */
 static bool is_mine(struct patch_seen *seen, enum state *ret)
 {
 	SCOPED_LOCK(&seen->lock);
@@ -119,7 +119,7 @@ static void tell(struct patch_seen *seen, enum state state, uint64_t bad)
 	(void)pthread_cond_broadcast(&seen->known);
 }
 
-/* After that the numbers are there. */
+/* Afterwards the bounds are known. */
 static int check(const struct patch *s, const struct derived_in *in, struct tile *t,
 		 struct ckpt_err *e)
 {

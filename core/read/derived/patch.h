@@ -4,7 +4,7 @@
  * elements in row-major order and a value. As a derived tensor.
  *
  * The indices ascend, so that a part of the tensor needs a part of the pairs: the first reader goes
- * through all of them, checks that, and notes what every so many-th is at least. Others wait for it.
+ * through all of them, checks that, and notes a lower bound of every step-th. Others wait for it.
  *
  * Threads: see derived.h.
  */
@@ -23,7 +23,7 @@ struct patch_seen {
 	pthread_cond_t known;
 	int state;	  /* 0 at first */
 	uint64_t bad;	  /* number of the first index that does not ascend or is outside */
-	uint64_t least[]; /* of each step-th pair: what its index can be at least */
+	uint64_t least[]; /* of every step-th pair: a lower bound of its index */
 };
 
 struct patch {
@@ -34,8 +34,8 @@ struct patch {
 	uint64_t pairs;	   /* the length of inputs 1 and 2, which have one dimension; not 0 */
 	uint64_t step;	   /* a multiple of PATCH_TILE */
 	/*
-	 * Input 1 has indices if it is int32 or int64; if it is uint16 or uint32, the distance of each
-	 * to the one before, less one, where -1 is before the first.
+	 * If input 1 is int32 or int64, it has indices; if it is uint16 or uint32, the distance of
+	 * each from the one before, less one; the first counts from -1.
 	 */
 	struct patch_seen *seen; /* PATCH_SEEN at first, and room for the numbers */
 	const char *name;	 /* of input 1, and where it is: for messages */

@@ -67,7 +67,7 @@ static float amax_of(enum ckpt_dtype dtype, const uint8_t *raw, uint64_t n, floa
 	return most;
 }
 
-/* Of n rows, which are short, or of one. */
+/* The maxima of n short rows, or of one row of any length. */
 static int maxima_of_rows(const struct quantise *q, const struct derived_in *in, uint64_t a,
 			  uint64_t n, uint8_t *raw, float *out, struct ckpt_err *e)
 {
@@ -86,7 +86,7 @@ static int maxima_of_rows(const struct quantise *q, const struct derived_in *in,
 	return rc;
 }
 
-/* Of n blocks of block row a, from b on. */
+/* The maxima of n blocks of block row a, from b on. */
 static int maxima_of_blocks(const struct quantise *q, const struct derived_in *in, uint64_t a,
 			    uint64_t b, uint64_t n, uint8_t *raw, float *out, struct ckpt_err *e)
 {
@@ -137,7 +137,7 @@ int quantise_maxima_run(const void *how, const struct derived_in *in, const uint
 
 /* ---- scales ---- */
 
-/* Of a row with this maximum. */
+/* The scale of a row with this maximum. */
 static float row_scale(enum ckpt_dtype dtype, float most)
 {
 	static const float epsilon[] = { [CKPT_DTYPE_F32] = 0x1p-23f,
@@ -151,7 +151,7 @@ static float row_scale(enum ckpt_dtype dtype, float most)
 	return scale == 0 ? epsilon[dtype] : scale;
 }
 
-/* What a block with this maximum is multiplied with; torch divides a number by a tensor so. */
+/* The factor for a block with this maximum; torch divides a number by a tensor like this. */
 static float block_factor(float most)
 {
 	return most > 0 ? 1 / most * FP8_MAX : 1;
@@ -190,7 +190,7 @@ int quantise_scales_run(const void *how, const struct derived_in *in, const uint
 
 /* ---- codes ---- */
 
-/* Of a part of a row that has one maximum. */
+/* Writes the codes of a part of a row that has one maximum. */
 static void put_codes(const struct quantise *q, const uint8_t *raw, float most, uint8_t *codes,
 		      uint64_t n)
 {

@@ -32,7 +32,7 @@ struct quantise {
 };
 
 enum ckpt_dtype quantise_scale_dtype(const struct quantise *q);
-/* Of the scales, and of the maxima. */
+/* The shape of the scales, and of the maxima. */
 void quantise_scale_shape(const struct quantise *q, uint64_t ret[static 2]);
 /* For derived.shift of both, whose elements have `size` bytes: those that are computed at once need
  * 512 KiB of a bfloat16 weight, or one row. */

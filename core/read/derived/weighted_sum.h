@@ -11,7 +11,7 @@
  *	acc.to(dtype)
  *
  * bit for bit on CPUs with AVX2 or later. If the result is float64, everything is: inputs of other
- * types are converted, which is exact. A NaN is one, with the payload that the CPU gives it.
+ * types are converted, which is exact. A NaN stays one, with whatever payload the CPU gives it.
  *
  * Inputs have the shape of the result and any type that cast_possible has.
  *
