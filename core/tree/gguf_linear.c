@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of a tensor that are put one behind the other. */
+/* Rows of a tensor that are put one after another. */
 struct rows {
 	const struct vtensor *from;
 	struct vtensor **part;
@@ -34,7 +34,7 @@ static int rows_init(struct rows *r, const struct vtensor *from, size_t cap, str
 	return r->part ? 0 : err_nomem(e);
 }
 
-/* At most `cap` times. */
+/* Adds n rows from `row` on. To be called at most `cap` times. */
 static void add(struct rows *r, uint64_t row, uint64_t n)
 {
 	uint64_t off[CKPT_MAX_DIMS] = { row }, len[CKPT_MAX_DIMS];
@@ -53,7 +53,7 @@ static int join(const struct rows *r, struct vtensor **ret)
 		     : vtensor_concat((const struct vtensor *const *)r->part, r->n, ret, r->e);
 }
 
-/* The rows of heads of values: the first of those that share keys, for all keys, then the second. */
+/* The rows of heads of values: the first head of every key, then the second, and so on. */
 static int in_turn(const struct arch_linear *l, const struct vtensor *v, uint64_t before,
 		   uint64_t head, struct vtensor **ret, struct ckpt_err *e)
 {

@@ -26,8 +26,10 @@ struct arch_weight;
 struct ckpt_err;
 struct vtensor;
 
-/* What is to become of a weight from ARCH_KERNEL to ARCH_V_COLUMNS, as the model has it; `shape` is
- * its shape, and afterwards that of *ret. */
+/*
+ * Rearranges a weight, v in the model, as its turn (ARCH_KERNEL to ARCH_V_COLUMNS) says; `shape` is
+ * its shape, and afterwards that of *ret.
+ */
 int gguf_linear_rows(const struct arch *a, const struct arch_weight *w, const struct vtensor *v,
 		     uint64_t *shape, struct vtensor **ret, struct ckpt_err *e);
 /* The first or the second part of an ARCH_MIXED weight. */

@@ -50,8 +50,8 @@ static int take(struct placing *p, const char *name, size_t n_dims, const uint64
 		return err_set(p->e, why.code, "'%.80s': %.140s", name, why.msg);
 	(void)view_info(p->v, OF_MODEL, (size_t)at, &m, have);
 	if (m.n_dims != n_dims || !dims_equal(n_dims, m.shape, shape))
-		return err_set(p->e, EINVAL, "'%.80s' is %s, by config.json it should be %s", name,
-			       TUPLE_TEXT(m.shape, m.n_dims), TUPLE_TEXT(shape, n_dims));
+		return err_set(p->e, EINVAL, "'%.80s' is %s, but by config.json it should be %s",
+			       name, TUPLE_TEXT(m.shape, m.n_dims), TUPLE_TEXT(shape, n_dims));
 	rc = view_vtensor(p->v, m.id, ret, p->e);
 	if (rc)
 		return rc;
@@ -165,7 +165,7 @@ static void name_there(const struct arch_weight *r, const char *name, uint64_t l
 
 /* ---- two weights in one ---- */
 
-/* Every second column is of the same one: those of gates, and those of ups. */
+/* The columns of gates, or those of ups: they alternate. */
 static int take_column(const struct placing *p, const struct arch_weight *r,
 		       const struct vtensor *whole, bool second, uint64_t *shape,
 		       struct vtensor **ret)
@@ -188,7 +188,7 @@ static int take_column(const struct placing *p, const struct arch_weight *r,
 	return vtensor_transpose(v, ret, p->e);
 }
 
-/* Of each expert the rows of gates, or those of ups. */
+/* The rows of gates, or those of ups, of each expert. */
 static int take_half(const struct placing *p, const struct arch_weight *r,
 		     const struct vtensor *whole, bool second, uint64_t *shape,
 		     struct vtensor **ret)

@@ -9,7 +9,7 @@
  *	transformer.h.N.attn.c_attn.weight    blk.N.attn_qkv.weight: transposed
  *	...linear_attn.in_proj_qkvz.weight    blk.N.attn_qkv.weight, attn_gate.weight: queries,
  *	                                      keys and values of all heads, and their gates
- *	...linear_attn.A_log                  blk.N.ssm_a: e to the power of it, negative
+ *	...linear_attn.A_log                  blk.N.ssm_a: minus e to the power of it
  *	...self_attn.kv_b_proj.weight         blk.N.attn_k_b.weight, attn_v_b.weight: by head, the
  *	                                      first transposed
  *

@@ -58,7 +58,7 @@ static bool matrix_of(const struct tensor_info *t, struct tile_matrix *ret)
 	return values_known(t->dtype) && tile_matrix(t->n_dims, t->shape, ret);
 }
 
-/* Tiles are numbered through all tensors; those that there are no numbers for have none. */
+/* Numbers the tiles of all tensors; tensors for which there are no numbers left have none. */
 int view_page_init(struct view *v, struct ckpt_err *e)
 {
 	uint64_t all = 0;
@@ -146,7 +146,7 @@ static void name(const struct view *v, struct spot p, char out[static NAME_CAP])
 		(void)stpcpy(out, texts[p.index]);
 }
 
-/* Digits; stops behind them. Leading zeros and overflow are found by comparing names. */
+/* Parses digits. Leading zeros and overflow are found by comparing names. */
 static uint64_t take_number(const char **s)
 {
 	uint64_t n = 0;

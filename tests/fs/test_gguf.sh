@@ -55,7 +55,7 @@ test_matrices_are_what_was_asked_for() {
 test_blocks_that_do_not_come_out_are_f16() {
   model llama
   gguf set hf/config.json intermediate_size 80
-  missing "'model.layers.0.mlp.gate_proj.weight' is (96, 64), by config.json it should be (80, 64)"
+  missing "'model.layers.0.mlp.gate_proj.weight' is (96, 64), but by config.json it should be (80, 64)"
   sed 's/4, 2, 96, 2, 3/4, 2, 80, 2, 3/' "$HERE/gguf.py" >own.py
   rm -r dcp
   # shellcheck disable=SC2046 # words
@@ -340,7 +340,7 @@ test_the_model_has_to_be_all_of_it() {
 test_experts_have_to_be_as_many_as_it_says() {
   model experts
   gguf set hf/config.json num_local_experts 2000000000
-  missing "'model.layers.0.block_sparse_moe.gate.weight' is (3, 64), by config.json it should be (2000000000, 64)"
+  missing "'model.layers.0.block_sparse_moe.gate.weight' is (3, 64), but by config.json it should be (2000000000, 64)"
 }
 
 test_a_type_that_is_none_is_refused() {

@@ -106,8 +106,8 @@ static const struct row {
 	{ &scaled, "", "rope_freqs.weight float32 [2]", NULL, NULL, NULL, 0 },
 	{ &tied, "lm_head.weight F32 8x8", "output.weight float32 [8,8]", NULL, NULL, NULL, 0 },
 	{ &llama, "model.embed_tokens.weight BF16 80x8; lm_head.weight BF16 8x8",
-	  "!'model.embed_tokens.weight' is (80, 8), by config.json it should be (8, 8)", NULL, NULL,
-	  NULL, 0 },
+	  "!'model.embed_tokens.weight' is (80, 8), but by config.json it should be (8, 8)", NULL,
+	  NULL, NULL, 0 },
 	{ &llama, L "mlp.gate_proj.weight BF16 12x8; " L "mlp.up_proj.weight F16 12x8",
 	  "blk.0.ffn_up.weight float32 [12,8]|blk.0.ffn_gate.weight float32 [12,8]", NULL, NULL,
 	  NULL, 0 },
@@ -116,10 +116,12 @@ static const struct row {
 	{ &llama, "", "blk.0.attn_q.weight float16 [8,8]|blk.0.attn_norm.weight float32 [8]", "f16",
 	  NULL, NULL, 0 },
 	{ &llama, L "self_attn.k_proj.weight F32 4x9",
-	  "!'model.layers.0.self_attn.k_proj.weight' is (4, 9), by config.json it should be (4, 8)",
+	  "!'model.layers.0.self_attn.k_proj.weight' is (4, 9), but by config.json it should be "
+	  "(4, 8)",
 	  NULL, NULL, NULL, 0 },
 	{ &llama, L "self_attn.k_proj.weight F32 32",
-	  "!'model.layers.0.self_attn.k_proj.weight' is (32,), by config.json it should be (4, 8)",
+	  "!'model.layers.0.self_attn.k_proj.weight' is (32,), but by config.json it should be (4, "
+	  "8)",
 	  NULL, NULL, NULL, 0 },
 	{ &llama, L "self_attn.k_proj.weight I64 4x8",
 	  "!'model.layers.0.self_attn.k_proj.weight' is of dtype int64", NULL, NULL, NULL, 0 },
@@ -139,7 +141,8 @@ static const struct row {
 	  "blk.0.ffn_up_exps.weight float32 [2,12,8]|blk.0.ffn_gate_inp.weight float32 [2,8]", NULL,
 	  NULL, NULL, 0 },
 	{ &fused, L "mlp.experts.down_proj F32 2x8x11",
-	  "!'model.layers.0.mlp.experts.down_proj' is (2, 8, 11), by config.json it should be (2, "
+	  "!'model.layers.0.mlp.experts.down_proj' is (2, 8, 11), but by config.json it should be "
+	  "(2, "
 	  "8, 12)",
 	  NULL, NULL, NULL, 0 },
 	{ &fused, L "mlp.gate.weight -", "!the model has no 'model.layers.0.mlp.gate.weight'", NULL,
