@@ -42,7 +42,7 @@ int dcp_file_new(struct staging_file *to, const struct dcp_file_opts *opts, stru
  * in the file. */
 int dcp_file_add(struct dcp_file *f, const struct ckpt_write_item *item, const struct ckpt_data *s,
 		 uint64_t *ret_offset, uint64_t *ret_length, struct ckpt_err *e);
-/* Nothing more comes: all of it is on disk, and closed. */
+/* To be called after the last item; then the file is on disk, and closed. */
 int dcp_file_finish(struct dcp_file *f, struct ckpt_err *e);
 void dcp_file_free(struct dcp_file *f); /* NULL is fine */
 

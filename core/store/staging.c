@@ -417,7 +417,7 @@ static int replace_by_two_renames(const struct site *p, struct ckpt_err *e)
 	return err_sys(e, code, "rename '%s.partial'", p->path);
 }
 
-/* For SFTP's error that says nothing, which sshfs turns into EPERM. */
+/* For SFTP's unspecific error, which sshfs turns into EPERM. */
 static bool is_there(const struct site *p)
 {
 	const int code = errno;

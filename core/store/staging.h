@@ -23,10 +23,10 @@
  * DEST.partial has been removed from the disk.
  *
  * DEST may also be an address of an object store (s3://, gs://). Then nothing is visible before the
- * commit, which removes what the old checkpoint is found by, makes the new files appear, and those
- * of staging_put last, in the order of the calls (without any, the first file); see
- * remote/upload.h. Nothing is locked: who saves there at the same time fails if DEST is new, and
- * is not noticed if it is replaced. Only ranks of the coordinator's process can join.
+ * commit, which removes the files by which the old checkpoint is found, makes the new files appear,
+ * and those of staging_put last, in the order of the calls (without any, the first file); see
+ * remote/upload.h. Nothing is locked: another save to DEST at the same time fails if DEST is new,
+ * and goes unnoticed if it is replaced. Only ranks of the coordinator's process can join.
  *
  * DEST may be a link to a directory, which is then replaced; links inside a directory that is
  * removed are removed, not followed. Files and directories get permissions according to umask.
@@ -49,7 +49,7 @@ struct writing_file;
 /* For DEST in an object store. NULL, or all NULL: as the environment says. */
 struct staging_how {
 	const struct place_options *place;
-	/* Asked while the store is waited for; true: ECANCELED. */
+	/* Polled while waiting for the store; true: give up with ECANCELED. */
 	bool (*stop)(void *arg);
 	void *stop_arg;
 	/* Uploads that could not be removed, one sentence; without it, nobody is told. */
@@ -93,7 +93,7 @@ struct staging_file {
 int staging_open(struct staging *s, const char *name, struct staging_file *ret, struct ckpt_err *e);
 /* Errors are the system's alone, or the store's: the caller names the file. */
 int staging_write(struct staging_file *f, const void *p, size_t n, struct ckpt_err *e);
-/* The disk may begin with these bytes of it: whoever waits for the end waits less. */
+/* Lets the disk begin with these bytes, so that waiting for the end takes less time. */
 void staging_hint(const struct staging_file *f, uint64_t off, uint64_t len);
 /* All of it has been written: waits until it is on disk (in a store: until its last part is on its
  * way), and closes it. */

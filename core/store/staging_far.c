@@ -135,7 +135,7 @@ static int search(struct far *f, const char *const *over, struct ckpt_err *e)
 	struct ckpt_err why = { 0 };
 	int rc = place_list(s.place, ".", take_entry, &s, &why);
 
-	if (rc == -ENOENT) /* no key begins so */
+	if (rc == -ENOENT) /* no key begins like that */
 		return 0;
 	if (rc)
 		*e = why;
@@ -160,7 +160,7 @@ static void far_free(struct far *f)
 	free(f);
 }
 
-/* Ends the writing, and tells what is left of it. */
+/* Ends the writing, and reports what is left behind. */
 static void close_writing(struct far *f)
 {
 	char left[900];
@@ -285,7 +285,7 @@ int far_file(struct far *f, const char *name, bool last, struct writing_file **r
 	return rc || !last ? rc : writing_name(f->w, WRITING_LAST, name, e);
 }
 
-/* What a reader finds a checkpoint by, and single files that are one. */
+/* The files by which readers find a checkpoint, and single files that are one. */
 static bool leads_to_it(const char *name)
 {
 	static const char *const patterns[] = { ".metadata",	"*.metadata",	 "metadata.json",

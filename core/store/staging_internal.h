@@ -53,7 +53,8 @@ enum site_part {
 };
 enum site_part site_part_of(const char *name);
 /* The names of one directory are seen one after the other, at first with .of SITE_NOTHING. 1: the file is
- * part of a checkpoint; 0: it is not. ENOTEMPTY: it is of another checkpoint than what was seen. */
+ * part of a checkpoint; 0: it is not. ENOTEMPTY: it is of another kind of checkpoint than those
+ * seen. */
 struct site_seen {
 	enum site_part of;
 	char name[NAME_MAX + 1];
@@ -62,7 +63,7 @@ int site_see(struct site_seen *seen, const char *path, const char *name, enum si
 	     struct ckpt_err *e);
 /* Is it one of the two that only Megatron-core's metadata.json makes part of a checkpoint? */
 bool site_is_megatron_name(const char *name);
-/* Does the beginning of a metadata.json say so? Of so many bytes. */
+/* Does a metadata.json say so? text: its beginning, of at most this many bytes. */
 enum { SITE_MEGATRON_TEXT = 1024 };
 bool site_is_megatron_text(const char *text, size_t len);
 /* Is it what this program writes for a zarr array, other than its zarr.json? */
@@ -81,7 +82,7 @@ int far_join(const char *dest, struct far **ret, struct ckpt_err *e);
 int far_file(struct far *f, const char *name, bool last, struct writing_file **ret,
 	     struct ckpt_err *e);
 int far_commit(struct far *f, struct ckpt_err *e);
-/* Of the one that far_begin gave: what is not committed is undone. */
+/* begun: f is from far_begin, and what is not committed is undone. */
 void far_end(struct far *f, bool begun);
 
 #endif

@@ -162,7 +162,7 @@ int site_see(struct site_seen *seen, const char *path, const char *name, enum si
 	if (seen->of != SITE_NOTHING)
 		return err_set(
 			e, ENOTEMPTY,
-			"'%s' holds '%s' and '%s', which are of two checkpoints, and one would "
+			"'%s' holds '%s' and '%s', which belong to two checkpoints, and one would "
 			"be lost: move that elsewhere",
 			path, later ? seen->name : name, later ? name : seen->name);
 	seen->of = of;
@@ -226,7 +226,7 @@ static bool is_metadata_json(int dir)
 	return n > 0 && site_is_megatron_text(text, (size_t)n);
 }
 
-/* What Megatron-core, and this program for it, has beside the files of torch DCP. */
+/* Is it what Megatron-core, or this program for it, puts beside the files of torch DCP? */
 static bool is_megatron_file(int dir, const char *name)
 {
 	return site_is_megatron_name(name) && is_metadata_json(dir);

@@ -171,7 +171,7 @@ static int check_twice(const struct sorted *s, struct ckpt_err *e)
 		if (!cmp_item(&s->items[i - 1], &s->items[i]))
 			return err_set(
 				e, EINVAL,
-				"'%s': one chunk twice in the plans, and safetensors files "
+				"'%s': one chunk is in the plans twice, and safetensors files "
 				"cannot hold copies",
 				text_show(s->m[i].fqn, s->m[i].fqn_len, shown, sizeof(shown)));
 	return 0;

@@ -247,7 +247,7 @@ START_TEST(an_array_as_it_is_written_here_is_part_of_a_checkpoint)
 	REQUIRE(!unlinkat(fd, "w/c", AT_REMOVEDIR));
 	put_file(fd, "__0_0.distcp", "x", 1);
 	ck_assert_int_eq(save('b', true, &why), -ENOTEMPTY);
-	ck_assert_msg(strstr(why.msg, "are of two checkpoints"), "%s", why.msg);
+	ck_assert_msg(strstr(why.msg, "belong to two checkpoints"), "%s", why.msg);
 	REQUIRE(!unlinkat(fd, "__0_0.distcp", 0));
 	(void)close(fd);
 	must_save('b', true);
@@ -349,7 +349,7 @@ START_LOOP_TEST(of_two_checkpoints_none_is_replaced, (int)ARRAY_LEN(families))
 			put_file(fd, name, "x", 1);
 			ck_assert_int_eq(staging_check(dest, staging_alone, NULL, &e), -ENOTEMPTY);
 			ck_assert_msg(strstr(e.msg, name) &&
-					      strstr(e.msg, "are of two checkpoints"),
+					      strstr(e.msg, "belong to two checkpoints"),
 				      "%s", e.msg);
 			ck_assert_int_eq(save('b', true, &e), -ENOTEMPTY);
 			REQUIRE(!unlinkat(fd, name, 0));

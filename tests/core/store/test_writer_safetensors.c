@@ -226,8 +226,9 @@ START_TEST(a_chunk_of_two_ranks_is_refused)
 	}
 	REQUIRE(!ckpt_storage_writer_prepare_local_plan(&w, &parts[0], &parts[0], &e));
 	ck_assert_int_eq(ckpt_storage_writer_prepare_global_plan(&w, parts, 2, &e), -EINVAL);
-	ck_assert_str_eq(e.msg, "'layers.1': one chunk twice in the plans, and safetensors files "
-				"cannot hold copies");
+	ck_assert_str_eq(e.msg,
+			 "'layers.1': one chunk is in the plans twice, and safetensors files "
+			 "cannot hold copies");
 	ckpt_storage_writer_free(&w);
 	for (size_t i = 0; i < 2; i++)
 		ckpt_save_planner_free(&p[i]);
