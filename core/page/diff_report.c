@@ -118,7 +118,7 @@ static enum row_role role_of(const struct diff_report *r, const struct line *x)
 	return role;
 }
 
-/* What is not 0 stays so. */
+/* Never turns what is not 0 into 0. */
 static float narrow(double v)
 {
 	return v > 0 ? fmaxf((float)fmin(v, (double)FLT_MAX), FLT_TRUE_MIN) : 0;

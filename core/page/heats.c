@@ -43,7 +43,7 @@ int heats_add(struct heats *h, uint64_t row, bool optimizer, const struct ckpt_d
 				 .nan = v->nan_b > v->nan_a,
 				 .relative = v->l2 > 0 ? v->l2 / v->norm_a : 0 };
 
-	if (isnan(x.relative)) /* both norms exceed double */
+	if (isnan(x.relative)) /* both norms are too large for a double */
 		x.relative = (double)INFINITY;
 	if (!v->heat || v->heat->rows > HEATS_SIDE || v->heat->columns > HEATS_SIDE)
 		return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * heats - where the tensors that changed the most did: pictures (ckpt_diff.h), a bounded number.
+ * heats - pictures (ckpt_diff.h) of the tensors that changed the most, and where; not too many.
  *
  * Threads: one at a time.
  */
@@ -18,7 +18,7 @@ enum { HEATS_SIDE = 64, HEATS_OPTIMIZER = 4, HEATS_OTHER = 12 };
 
 struct heats_entry {
 	uint64_t row;
-	bool nan; /* NaN appeared: this comes first */
+	bool nan; /* NaN appeared: such entries come first */
 	double relative;
 	unsigned rows, columns;
 	float largest;			       /* magnitude of a change */

@@ -29,7 +29,7 @@ struct ckpt_err;
 
 struct page {
 	struct buf out;
-	bool diff;	  /* it shows two checkpoints: with the scripts and styles for that */
+	bool diff;	  /* it compares two checkpoints, with other scripts and styles */
 	const char *rest; /* of the template */
 	bool live; /* it is a file of .ckptfs/view and loads data.js, which has the sections */
 	bool data; /* it is data.js: sections are members of an object */
@@ -43,9 +43,9 @@ int page_section(struct page *p, const char *id, const struct buf *data, struct 
 int page_end(struct page *p, struct ckpt_err *e);
 void page_release(struct page *p);
 
-/* How many bytes the page would have if it ended now, about. */
+/* About how many bytes the page would have if it ended now. */
 size_t page_size(const struct page *p);
-/* How many bytes a section adds to the page, about; 0: out of memory. */
+/* About how many bytes a section adds to the page; 0: out of memory. */
 size_t page_section_size(const struct buf *data);
 
 /* Adds a number in the form that sections use: seven bits per byte, lowest first, with the eighth

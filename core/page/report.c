@@ -27,7 +27,7 @@
 #define MAX_PAGE ((size_t)2 << 30)
 #define MAX_LIVE ((size_t)256 << 20) /* is kept in memory */
 
-/* A page has at most so many bytes, and as many more for each tensor and checkpoint of a run. */
+/* Bytes of a page, at most; and how many more for each tensor and each checkpoint of a run. */
 enum { FIXED_ROOM = 100 << 10, ROOM = 150 };
 
 struct report {
@@ -301,7 +301,7 @@ static int add_run(struct report *r, struct ckpt *run, struct ckpt_err *e)
 	return rc || !r->o->stat ? rc : series_read(&r->series, run, s.complete, c, r->o, e);
 }
 
-/* What is not needed for anything else. */
+/* Adds the section, in the room that nothing else needs. */
 static int add_series(struct report *r, struct ckpt_err *e)
 {
 	const struct series *s = &r->series;
