@@ -81,7 +81,7 @@ static void explain(const char *path, struct ckpt_err *e)
 	if (e->code != ENOENT)
 		return;
 	if (text_glob("{s3,gs,hf,http,https}:*", path, strlen(path)) && !strstr(path, "://")) {
-		/* pathlib.Path makes "s3:/bucket" of "s3://bucket" */
+		/* pathlib.Path turns "s3://bucket" into "s3:/bucket" */
 		const char *colon = strchr(path, ':');
 
 		append(e, "; an address has two slashes: '%.*s//%s'", (int)(colon + 1 - path), path,

@@ -15,10 +15,10 @@ enum {
 	MAX_WINDOW = 16 << 20,
 	FAR_WINDOW = 64 << 20,	/* of one reader; less would bound what is on its way */
 	CROWD_WINDOW = 8 << 20, /* of several readers together; 1 Gbit/s and 20 ms need 2.5 MB */
-	LEAST_WINDOW = 1 << 20, /* the kernel reads ahead so much by itself */
+	LEAST_WINDOW = 1 << 20, /* the kernel reads this much ahead by itself */
 	SLOW_WINDOW = 4 << 20,	/* of what takes a second or two to compute with one CPU */
 	TURN_SHIFT = 24,	/* a turn is 2^24 bytes, of which 16 readers get 1 MiB each */
-	FAR = 32,		/* a place that likes so many requests at a time is far away */
+	FAR = 32,		/* a place that wants this many requests at a time is far away */
 	MIN_PAUSE = 1 << 20,
 	MAX_PAUSE = 64 << 20,
 	PROBES = 8, /* tensors; if the first ones are all in memory, the others are assumed to be */
@@ -34,7 +34,7 @@ void ahead_note(struct ckpt_file *f, uint64_t off, uint64_t len)
 		a->in_order = 0;
 		a->next = end;
 	} else if (end > next) {
-		/* What was left out is not read: a reader at random sometimes comes so near. */
+		/* Skipped bytes do not count: a random reader sometimes comes as near as this. */
 		len = min_u64(end - next, len);
 		a->in_order += len;
 		a->next = end;
@@ -91,8 +91,8 @@ static bool announce(struct ckpt_file *f, uint64_t from, uint64_t to)
 }
 
 /*
- * How many read in order from this checkpoint, in this turn or the last; this reader is counted. Turns
- * are of bytes that all of them have read, not of time: how fast they are does not matter.
+ * How many readers read this checkpoint in order, in this turn or the last, including this one.
+ * Turns are measured in bytes that all of them have read, not in time: speed does not matter.
  * crowd: the turn, the readers of the one before it and its own, 32, 16 and 16 bits.
  */
 static uint64_t count_readers(struct engine *engine, struct ahead *a)
@@ -114,8 +114,7 @@ static uint64_t count_readers(struct engine *engine, struct ahead *a)
 	return max_u64(max_u64(before, now), 1);
 }
 
-/* At most what a reader may have announced ahead of it; 0: the kernel reads enough ahead, for all
- * of them. */
+/* The most that may be announced ahead of a reader; 0: the kernel reads enough ahead for all. */
 static uint64_t window_of(struct ckpt_file *f)
 {
 	uint64_t n, each, keeps;

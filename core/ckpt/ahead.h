@@ -7,7 +7,7 @@
  * announcing it is useless, so it is tried less and less often. What takes long to compute is
  * computed, not announced.
  *
- * Where latency is high, what is announced is fetched at once, and for nothing if its reader stops. So
+ * Where latency is high, what is announced is fetched at once, and in vain if its reader stops. So
  * the readers of a checkpoint share what is announced there.
  *
  * Threads: any.
@@ -35,7 +35,7 @@ struct ahead {
 
 /* Records that bytes [off, off+len) are read. */
 void ahead_note(struct ckpt_file *f, uint64_t off, uint64_t len);
-/* Is it a sequential reader, for whom something is done ahead? */
+/* Is it a sequential reader, for which work is done ahead? */
 bool ahead_is_in_order(const struct ahead *a);
 /* Announces what is likely to be read next, if anything. */
 void ahead_announce(struct ckpt_file *f);

@@ -269,8 +269,8 @@ static int look_in_place(struct finder *f, const char *name, struct place *place
 }
 
 /*
- * 0, or 1 if a user who could not have written the file into the checkpoint may have written or
- * chosen it in the parent directory.
+ * 1 if a user who could not have written the file into the checkpoint may have written or chosen it
+ * in the parent directory, else 0.
  */
 static int doubt_parent(struct finder *f, const char *name, const struct stat *st,
 			const struct stat *parent, const struct stat *checkpoint)

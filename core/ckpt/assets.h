@@ -15,7 +15,7 @@
  * all users, unless the checkpoint's directory is too. In a sticky directory that others can write
  * to, such as /tmp, the file must have exactly one name and must not be a link.
  *
- * A config.json may also be made here, of a GGUF's keys; then its path is no file's.
+ * A config.json may also be made here, from a GGUF's keys; then its path is not that of a file.
  *
  * Private to core/ckpt.
  *

@@ -37,7 +37,7 @@ static struct ckpt *new_ckpt(struct ckpt_err *e)
 	return c;
 }
 
-/* An address that has nothing may be a name in a run; *e says that it has nothing. */
+/* An address where nothing was found, as *e says, may be a name in a run. */
 static int open_in_run(struct ckpt *c, const char *path, const struct ckpt_opts *o,
 		       const struct place_options *how, struct ckpt_err *e)
 {
@@ -275,7 +275,7 @@ static int open_shown_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt
 	rc = engine_read_options(c->engine, o, &ignored, e);
 	if (!rc && o->assets)
 		rc = engine_find_assets(c->engine, o, e);
-	if (!rc) { /* a step is opened later, perhaps after place_rest, and with it what options name */
+	if (!rc) { /* a step, and what options name, is opened later, perhaps after place_rest */
 		struct place_options how = ckpt_opts_place(o);
 
 		each_value(*o, expect_addresses, &how);
@@ -287,7 +287,7 @@ static int open_shown_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt
 
 static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e);
 
-/* What is opened is the base of the average, as a checkpoint. 1: it is not a run. */
+/* The base of the average is opened, as a checkpoint. 1: it is not a run. */
 static int open_average(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	const struct place_options how = ckpt_opts_place(o);
@@ -314,7 +314,7 @@ static int open_average(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_e
 	len = strlen(run);
 	c->elsewhere = strncmp(c->root, run, len) != 0 || c->root[len] != '/';
 	rc = open_any(c, &one, e);
-	/* Later faults are said to be those of the option, or of a file. */
+	/* The messages of later faults name the option or the file. */
 	return rc && (c->engine->refused_parts || !c->engine->catalog)
 		       ? err_wrap(e, "'%s'", c->root)
 		       : rc;
@@ -354,7 +354,7 @@ static int open_several(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_e
 	return rc ? rc : n > 1 ? open_run(c, o, e) : 1;
 }
 
-/* Several GGUF files beside the checkpoints of a run are what was made of them. */
+/* Several GGUF files beside the checkpoints of a run have been made from them. */
 static int open_beside(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	const struct ckpt_err two = *e;
@@ -477,7 +477,7 @@ static int keep_options(struct ckpt *c, const struct ckpt_opts *opts, struct ckp
 	struct ckpt_opts o = *opts;
 	autofree char *average = NULL;
 
-	/* With the paths that names have turned out to be. */
+	/* With names resolved to paths. */
 	if (c->engine && c->engine->average.n) {
 		average = average_text(&c->engine->average);
 		if (!average)
@@ -517,7 +517,7 @@ int ckpt_open_sized(const char *path, const char *const opts[], const struct ckp
 {
 	struct arena words CLEANUP(arena_release) = ARENA_INIT(CKPT_MAX_WORDS);
 	struct ckpt_opts o;
-	struct ckpt_err why; /* may be set on success, by what was tried first */
+	struct ckpt_err why; /* may have been set by what was tried first, even on success */
 	int rc = ckpt_opts_parse(opts, hooks, size, &words, &o, &why);
 
 	if (!rc)

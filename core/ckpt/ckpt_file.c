@@ -260,9 +260,9 @@ bool ckpt_file_is_stale(const struct ckpt_file *f)
 }
 
 /*
- * In a file with several tensors, each is opened when it is read. What takes long to compute comes out
- * of the block cache if it is read in order, where it is computed in larger parts and ahead of the
- * reader. Another reader would have to wait for bytes that it does not want.
+ * In a file with several tensors, each is opened when it is read. What takes long to compute comes
+ * from the block cache if it is read in order: there it is computed in larger parts and ahead of
+ * the reader. Any other reader would have to wait for bytes that it does not want.
  */
 static int read_one_of_many(struct ckpt_file *f, uint64_t id, void *buf, size_t len, uint64_t at,
 			    struct parts *parts, struct ckpt_err *e)

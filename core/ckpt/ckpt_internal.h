@@ -57,7 +57,7 @@ struct ckpt {
 	struct arena words;	    /* storage of the options, if they were strings */
 	struct arena said;	    /* storage of: */
 	const char *const *options; /* see ckpt_opts_words; of a run, those of its tree */
-	struct ckpt_totals totals;  /* for a run: 0 where it has nothing */
+	struct ckpt_totals totals;  /* for a run: 0 where it has none of its own */
 	bool in_run;		    /* it is shown in a run's tree */
 	bool elsewhere;		    /* it is the base of an average, and not below the run */
 };
@@ -81,7 +81,7 @@ struct engine {
 	struct assets assets;
 	struct average_plan average;
 	struct others others;
-	struct digest merging; /* of what is merged but no checkpoint: configurations, scales */
+	struct digest merging; /* of what is merged besides checkpoints: configurations, scales */
 	struct dequantised dequantised;
 	struct gguf_model gguf; /* of a GGUF */
 	struct computed computed;
@@ -98,7 +98,7 @@ struct engine {
 	char **file_fault;	       /* by file: a sentence, or NULL */
 	_Atomic uint64_t *object_size; /* for compressed objects, once known; by catalog number */
 	_Atomic uint64_t *json_size;   /* the same for objects' values as JSON text */
-	_Atomic uint64_t in_order;     /* bytes that are the next of their reader's */
+	_Atomic uint64_t in_order;     /* bytes that readers have read in order */
 	_Atomic uint64_t crowd;	       /* readers in order, see ahead.c */
 	sem_t json_turn; /* limits conversion to one value at a time: each may need much memory */
 	_Atomic(struct buf *) info;    /* info.json, built on first read */

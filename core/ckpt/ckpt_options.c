@@ -140,7 +140,7 @@ int ckpt_opts_parse(const char *const words[], const struct ckpt_hooks *given, s
 	return rc;
 }
 
-/* "DIR[:SCALE]": what is behind DIR; "" if nothing is. */
+/* "DIR[:SCALE]": what follows DIR, or "". */
 static const char *behind_dir(const char *value)
 {
 	const char *colon = strrchr(value, ':');

@@ -95,7 +95,7 @@ struct ckpt_opts {
 	void *warn_arg;
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *progress_arg;
-	uint64_t share; /* of cache= that this checkpoint has for decoded blocks; 0: all of it */
+	uint64_t share; /* this checkpoint's part of cache=, for decoded blocks; 0: all of it */
 };
 
 /* Parses the strings that ckpt_open accepts; copies them into the arena. *ret is always set. */

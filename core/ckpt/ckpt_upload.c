@@ -36,7 +36,7 @@ static int refuse_existing(struct ckpt_upload *u, const char *address, struct ck
 		return rc > 0 ? err_set(e, EEXIST, "'%s' exists already", address) : rc;
 	}
 	rc = place_list(p, ".", refuse_entry, (void *)(uintptr_t)address, &why);
-	if (rc == -ENOENT) /* no key begins so */
+	if (rc == -ENOENT) /* no key begins like that */
 		return 0;
 	if (rc)
 		*e = why;

@@ -14,7 +14,10 @@
 
 #define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
 
-/* What config.json says about codes is not true of what is shown. The text is what was parsed. */
+/*
+ * What config.json says about codes is not true of what is shown, so it is cut out. The text is
+ * what was parsed.
+ */
 static int edit_config(struct engine *eng, int64_t number, char *text, size_t len,
 		       struct ckpt_err *e)
 {
@@ -25,7 +28,7 @@ static int edit_config(struct engine *eng, int64_t number, char *text, size_t le
 	return len == before ? 0 : assets_replace(&eng->assets, (size_t)number, text, e);
 }
 
-/* Codes and their scales, if asked, as weights. */
+/* Shows codes and their scales as weights, if requested. */
 static int dequantise_all(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct jdoc config CLEANUP(jdoc_release) = { 0 };

@@ -33,7 +33,7 @@ static int find_victims(struct engine *eng, struct ckpt_err *e)
 		autofree struct chunkmap *m = NULL;
 
 		if (t[i].row == CATALOG_COMPUTED)
-			continue; /* as bad as what it is computed from */
+			continue; /* bad if anything that it is computed from is */
 		rc = engine_load_map(eng, &renewed, i, &m, e);
 		for (uint32_t k = 0; !rc && k < m->count && !eng->tensor_bad[i]; k++)
 			if (eng->file_fault[m->locs[k].file])
@@ -113,7 +113,7 @@ const char *ckpt_object_fault(const struct engine *eng, size_t i)
 						     : NULL;
 }
 
-/* Is it a reason to refuse the checkpoint? What this program cannot read may be whole. */
+/* Is it a reason to refuse the checkpoint? What this program cannot read may be intact. */
 static bool is_damage(const char *fault)
 {
 	return fault && strncmp(fault, CATALOG_UNSUPPORTED, strlen(CATALOG_UNSUPPORTED)) != 0;

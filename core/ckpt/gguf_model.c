@@ -32,7 +32,7 @@ enum {
 
 #define GEMMAS (KIND_GEMMA | KIND_GEMMA2 | KIND_GEMMA3)
 
-/* What is read from, and what comes of it. */
+/* The input, and what is made from it. */
 struct reading {
 	const struct catalog *c;
 	const struct catalog_object *o;
@@ -44,7 +44,7 @@ struct reading {
 	const struct peek *peek;
 	bool *no_memory;
 	bool failed;	  /* neither names nor a config.json can be made */
-	uint64_t further; /* layers behind the others that predict further tokens; left out */
+	uint64_t further; /* layers after the others that predict further tokens; left out */
 };
 
 /* The first reason counts. */
@@ -124,7 +124,10 @@ static const struct catalog_tensor *tensor_of(const struct reading *r, const cha
 
 /* ---- config.json ---- */
 
-/* Copies a number as it is written; false: there is no such key. Something else is a reason. */
+/*
+ * Copies a number as it is written; false: there is no such key. If it is not a number, that is the
+ * reason.
+ */
 static bool copy(struct reading *r, const char *to, const char *key)
 {
 	const struct catalog_object *o = key_of(r, key);
@@ -188,7 +191,7 @@ static const char *const known[] = {
 	"expert_shared_feed_forward_length",
 };
 
-/* Those of Granite, and what they are in its config.json. */
+/* Those of Granite, and their names in its config.json. */
 static const struct {
 	const char *key, *to;
 } multipliers[] = {
@@ -343,7 +346,7 @@ static void put_factors(struct reading *r, const char *to, const char *name)
 		no_config(r, "the GGUF has no tensor '%s'", name);
 }
 
-/* Phi-3's. What attention is multiplied with follows from the lengths, in transformers too. */
+/* Phi-3's. The factor of attention follows from the lengths, in transformers too. */
 static void put_longrope(struct reading *r)
 {
 	double now = 0, old = 0, factor = 0, usual;
@@ -469,7 +472,7 @@ static void put_latent(struct reading *r)
 	}
 }
 
-/* Head sizes: one for keys and values, and all of it is rotated, but of some families. */
+/* Head sizes: one for keys and values, and all of it is rotated, except in some families. */
 static void put_heads(struct reading *r, enum arch_kind kind)
 {
 	bool partial = kind & (KIND_PHI3 | KIND_GLM4 | KIND_GLM4_MOE);
@@ -642,8 +645,10 @@ static const struct {
 	{ "gpt2", false, "GPT2LMHeadModel", "gpt2", KIND_GPT2 },
 };
 
-/* llama.cpp has one name for two classes: DeepSeek's score experts by a softmax or a sigmoid, and of
- * OLMo's the newer one has windows. */
+/*
+ * llama.cpp has one name for two classes: DeepSeek's score experts by a softmax or a sigmoid, and
+ * only the newer one of OLMo's has windows.
+ */
 static bool is_model(const struct reading *r, size_t i, bool experts)
 {
 	uint64_t score = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gguf_model - the model that a GGUF holds, in Hugging Face's terms: a config.json, made of its keys,
- * and a recipe (gguf_recipe.h).
+ * gguf_model - the model that a GGUF holds, in Hugging Face's terms: a config.json, made from its
+ * keys, and a recipe (gguf_recipe.h).
  *
  * The config.json is made only if all keys of the architecture are known to mean something in it.
  *

@@ -19,8 +19,8 @@ struct buf;
 struct ckpt_err;
 
 /*
- * Appends the recipe to *ret, whose own error is for the caller to look at. The sizes are those that
- * config, a config.json, says; `further`: so many layers behind the others are left out. -ENOMEM, or
+ * Appends the recipe to *ret, whose own error is for the caller to look at. The sizes are those in
+ * config, a config.json; `further`: how many layers after the others are left out. -ENOMEM, or
  * another error if the model cannot be described.
  */
 int gguf_recipe_make(const struct buf *config, uint64_t further, struct buf *ret,

@@ -54,7 +54,10 @@ static bool is_weight(enum ckpt_dtype t)
 	return cast_possible(t, CKPT_DTYPE_F32);
 }
 
-/* The tensors of hf/, without those it leaves out; codes are weights for whoever knows their scales. */
+/*
+ * The tensors of hf/, without those it leaves out; codes are weights to programs that know their
+ * scales.
+ */
 static bool shown_get(const void *arg, size_t i, struct arch_tensor *ret)
 {
 	enum view_role role = view_role(arg, i);
@@ -233,8 +236,9 @@ static void add_misshapen(struct buf *b, const struct view *v, const struct arch
 	view_model_tensor(v, r->misshapen_at, &t);
 	buf_printf(b, "%" PRIu64 " of the wrong shape (", r->misshapen);
 	add_name(b, t.fqn, t.fqn_len);
-	buf_printf(b, " is %s, by config.json it should be %s%s)", TUPLE_TEXT(t.shape, t.n_dims),
-		   TUPLE_TEXT(r->should_be, r->n_should_be), r->misshapen > 1 ? ", ..." : "");
+	buf_printf(b, " is %s, but by config.json it should be %s%s)",
+		   TUPLE_TEXT(t.shape, t.n_dims), TUPLE_TEXT(r->should_be, r->n_should_be),
+		   r->misshapen > 1 ? ", ..." : "");
 }
 
 static void add_no_weights(struct buf *b, const struct view *v, const struct arch_report *r)

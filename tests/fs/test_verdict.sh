@@ -110,7 +110,7 @@ test_each_difference_is_counted_and_named() {
   is "not loadable as LlamaForCausalLM: 1 tensor missing (model.norm.weight), 1 unexpected (model.final_norm.weight)" \
     "$(of hf -o assets=hf,rename=rules)"
   config vocab_size 7
-  [[ $(of hf -o assets=hf) == "not loadable as LlamaForCausalLM: 2 of the wrong shape (lm_head.weight is ("*", 64), by config.json it should be (7, 64), ...); the vocabulary is padded to 8 rows" ]] ||
+  [[ $(of hf -o assets=hf) == "not loadable as LlamaForCausalLM: 2 of the wrong shape (lm_head.weight is ("*", 64), but by config.json it should be (7, 64), ...); the vocabulary is padded to 8 rows" ]] ||
     fail "$(of hf -o assets=hf)"
   refused "option 'strict': hf/: not loadable as LlamaForCausalLM: 2 of the wrong shape" \
     ckptfs mount dcp hf -o assets=hf,strict

@@ -82,7 +82,7 @@ static bool is_number(const char *s, double *ret)
 	return *s && !isspace((unsigned char)*s) && !*end;
 }
 
-/* One name, and the weight behind its last ':' if that is a number. */
+/* One name, and the weight after its last ':' if that is a number. */
 static int add_word(struct average_plan *p, char *word, bool *weighted, struct ckpt_err *e)
 {
 	char *colon = strrchr(word, ':');
@@ -332,7 +332,7 @@ static bool is_small_float(const struct catalog_tensor *t)
 	return !is_real(t) && !strncmp(name, "float", 5);
 }
 
-/* Integers that are codes of weights: their scales would be averaged, and they would not. */
+/* Integers that are codes of weights: their scales would be averaged, but not the codes. */
 static bool is_codes(const struct averager *a, const struct catalog_tensor *t)
 {
 	if (a->eng->format == &format_gguf)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * average - the option average=: every floating-point tensor is the weighted sum of that of several
- * checkpoints, and all else is of one of them, the base.
+ * average - the option average=: every floating-point tensor is the weighted sum of those of
+ * several checkpoints, and all else comes from one of them, the base.
  *
  *	step-1000:0.5,step-2000:0.5	checkpoints of a run and their weights
  *	step-1000,step-2000		equal weights, which sum to 1
@@ -9,8 +9,8 @@
  *	ema:0.9:last:8			of the same, an exponential moving average that begins
  *					with the oldest: 0.9 of what was so far and 0.1 of the next
  *
- * In a run, a name without '/' is a checkpoint of it, and the base is the last one of the list. Of a
- * checkpoint, which is the base, all others are paths, and '.' is itself.
+ * If a run is opened, a name without '/' is a checkpoint of it, and the base is the last one of the
+ * list. If a checkpoint is opened, it is the base; the names are paths, and '.' is itself.
  *
  * Private to core/ckpt.
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * computed - the derived tensors of a checkpoint, which options ask for one after another: what one
- * makes of the catalog, the next takes for its tensors.
+ * computed - the derived tensors of a checkpoint, which options add one after another: each sees
+ * the catalog that the previous one has made.
  *
  * Private to core/ckpt.
  *
@@ -33,7 +33,7 @@ struct computed {
 struct computed_new {
 	const char *fqn;
 	uint32_t fqn_len;
-	uint32_t like; /* the number of a tensor whose path it has */
+	uint32_t like; /* the number of a tensor, whose path it gets */
 	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape;
@@ -46,7 +46,7 @@ struct computed_new {
 	bool hidden;
 };
 
-/* Takes over what was derived before: the numbers are the catalog's. */
+/* Takes over what was derived before; the numbers in it are the catalog's. */
 int computed_begin(struct computed *c, const struct derived *v, size_t n, struct ckpt_err *e);
 /* hide: one for each shown tensor. The numbers of all tensors change. */
 int computed_add(struct computed *c, struct catalog *catalog, const struct computed_new *v,

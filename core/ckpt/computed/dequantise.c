@@ -42,7 +42,7 @@ static bool may_be_codes(const struct catalog_tensor *t)
 	       dtype_info(dtype)->size <= 4;
 }
 
-/* What says that t holds codes; NULL: nothing does. */
+/* What shows that t holds codes; NULL: nothing does. */
 static const struct sign *sign_of(const struct deq_finder *f, const struct catalog_tensor *t)
 {
 	static const struct sign signs[] = {
@@ -77,8 +77,10 @@ bool dequantise_is_codes(const struct catalog *c, const struct catalog_tensor *t
 	return sign_of(&f, t) || deq_has_parts(&f, t);
 }
 
-/* Codes of a form that is not known here would be shown beside weights, and nothing would say that
- * they are codes: the configuration that did is cut out. */
+/*
+ * Codes of a form that is not known here would be shown beside weights, and nothing would say that
+ * they are codes, since that part of the configuration is cut out.
+ */
 static int refuse_others(const struct deq_finder *f)
 {
 	for (size_t i = 0; i < f->n_tensors; i++) {
@@ -133,8 +135,7 @@ static size_t count_mxfp4(const struct deq_finder *f)
 	return n;
 }
 
-/* What the catalog is told: all that was found, then blocks. *shapes: three numbers for each of
- * those. */
+/* Lists for the catalog what was found, then blocks. *shapes: three numbers for each block. */
 static void list_all(const struct deq_finder *f, struct catalog_computed *v, uint64_t (*shapes)[3])
 {
 	size_t k = f->n;

@@ -4,9 +4,9 @@
  * they stand for: the option dequantize=.
  *
  * Names decide what belongs together, shapes and the quantization_config of config.json how. Every
- * tensor of codes becomes a derived tensor with the name that the unquantised weight has; the codes,
- * their scales and what else belongs to them are hidden. Codes whose scales are missing or have
- * another shape are an error.
+ * tensor of codes becomes a derived tensor with the name that the unquantised weight has; the
+ * codes, their scales and whatever else belongs to them are hidden. Codes whose scales are missing
+ * or have another shape are an error.
  *
  * Private to core/ckpt.
  *

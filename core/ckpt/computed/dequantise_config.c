@@ -6,7 +6,7 @@
 
 const char *const dequantise_keys[2] = { "quantization_config", "compression_config" };
 
-/* Of models of several parts it may be in the language model's (Kimi-K2.5). */
+/* In models of several parts it may be in that of the language model (Kimi-K2.5). */
 static struct jval quantization_of(struct jval config)
 {
 	const struct jval in[] = { config, jval_get(config, "text_config") };
@@ -34,7 +34,7 @@ static bool is_block(struct jval v, uint64_t ret[2])
 	return true;
 }
 
-/* The sizes of blocks in quantization_config, which need not have them. */
+/* The sizes of blocks in quantization_config, if it has any. */
 static void read_block(struct jval config, uint64_t ret[2])
 {
 	struct jiter groups = jiter(jval_get(config, "config_groups"));
@@ -44,7 +44,7 @@ static void read_block(struct jval config, uint64_t ret[2])
 		found = is_block(jval_get(jval_get(groups.v, "weights"), "block_structure"), ret);
 }
 
-/* The width of codes that the configuration has, 4 if it has none; 0: it is not known here. */
+/* The configuration's width of codes, 4 if it has none; 0: one that is not known here. */
 static unsigned bits_of(struct jval config)
 {
 	struct jiter groups = jiter(jval_get(config, "config_groups"));

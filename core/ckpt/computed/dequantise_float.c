@@ -97,10 +97,9 @@ int deq_find_float8(struct deq_finder *f, const struct catalog_tensor *t)
 	(void)deq_add_input(f, x, s);
 	if (!is_scales(s) ||
 	    !deq_set_grid(f, &x->q, s, prefix, t->shape, t->shape[prefix], t->shape[prefix + 1]))
-		return deq_bad_scales(
-			f, t, s,
-			"that is neither a scale for all, for each row or for each block "
-			"of quantization_config (128 x 128 without one)");
+		return deq_bad_scales(f, t, s,
+				      "that is not a scale for all, for each row or for each block "
+				      "of quantization_config (128 x 128 without one)");
 	return 0;
 }
 
@@ -128,7 +127,7 @@ int deq_find_int8(struct deq_finder *f, const struct catalog_tensor *t)
 	(void)deq_add_input(f, x, s);
 	if (!cast_possible((enum ckpt_dtype)s->dtype, CKPT_DTYPE_F32) ||
 	    !deq_set_grid(f, &x->q, s, 0, t->shape, t->shape[0], t->shape[1]))
-		return deq_bad_scales(f, t, s, "that is neither a scale for all nor for each row");
+		return deq_bad_scales(f, t, s, "that is not a scale for all or for each row");
 	return 0;
 }
 

@@ -15,7 +15,7 @@
 
 #define MAX_MEMORY ((size_t)1 << 30)
 
-/* The index says it, and might be anyone's: is it true of the tensor? */
+/* The index, which anyone may have written, says so: is it true of the tensor? */
 static bool fits(const struct catalog_tensor *t, const struct ggml_info *type)
 {
 	if (type->dtype)

@@ -75,13 +75,15 @@ bool deq_ends(const struct catalog_tensor *t, const char *end);
 /* The tensor whose name is that of t with `end` replaced by `by`; -1: there is none. */
 int64_t deq_sibling(const struct deq_finder *f, const struct catalog_tensor *t, const char *end,
 		    const char *by);
-/* Errors: that sibling of the codes t does not exist; s, which belongs to them, has another shape. */
+/* Errors: the codes t lack that sibling; s, which belongs to them, has the wrong shape. */
 int deq_no_scales(const struct deq_finder *f, const struct catalog_tensor *t, const char *end,
 		  const char *by);
 int deq_bad_scales(const struct deq_finder *f, const struct catalog_tensor *t,
 		   const struct catalog_tensor *s, const char *want);
-/* Adds codes t, whose weight is named as t with `end` replaced by `by`, of this shape. NULL: there is
- * no memory, and the error says so. The pointer is good until the next call. */
+/*
+ * Adds the codes t; the weight has this shape, and t's name with `end` replaced by `by`. NULL: out
+ * of memory, and the error is set. The pointer is valid until the next call.
+ */
 struct deq_found *deq_add(struct deq_finder *f, const struct catalog_tensor *t, const char *end,
 			  const char *by, const uint64_t *shape, size_t n_dims);
 /* The same with the weight's name. */
@@ -95,9 +97,9 @@ bool deq_is_one(const struct catalog_tensor *t);
 uint64_t deq_blocks_in(uint64_t n, uint64_t block);
 /*
  * Sets the grid of scales s over planes of m x n codes; `prefix` dimensions, those of `shape`, come
- * before. In this order: one scale for a plane, one for each row, blocks as in the configuration,
- * blocks of 128 x 128, groups of 32 for scales that are exponents, groups that divide the row. False:
- * s is none of these.
+ * before. Tried in this order: one scale for a plane, one for each row, blocks as in the
+ * configuration, blocks of 128 x 128, groups of 32 for scales that are exponents, groups that
+ * divide the row. False: s has the shape of none of these.
  */
 bool deq_set_grid(const struct deq_finder *f, struct dequant *q, const struct catalog_tensor *s,
 		  size_t prefix, const uint64_t *shape, uint64_t m, uint64_t n);

@@ -75,7 +75,7 @@ static int read_blocks(const struct deq_wrapped *x, struct jval attrs, size_t n_
 
 	if (!jval_u64s(jval_get(attrs, "block_size"), ret, CKPT_MAX_DIMS, &n) || n != n_dims)
 		return deq_bad_part(x, "it has no block_size for each of its dimensions");
-	return n_dims < 2 ? deq_bad_part(x, "it has less than two dimensions") : 0;
+	return n_dims < 2 ? deq_bad_part(x, "it has fewer than two dimensions") : 0;
 }
 
 /* Adds the weight of codes that are as many as its elements, with scales for blocks. */
@@ -113,8 +113,7 @@ static int add_zeros(const struct deq_wrapped *x, struct deq_found *found)
 	if (!z)
 		return 0;
 	if (s->n_dims != z->n_dims || !dims_equal(s->n_dims, s->shape, z->shape))
-		return deq_bad_scales(x->f, x->t, z,
-				      "the zero points must be as many as the scales");
+		return deq_bad_scales(x->f, x->t, z, "there must be as many zero points as scales");
 	if (!is_zero_dtype(z))
 		return deq_bad_scales(x->f, x->t, z, "zero points of that type are not known");
 	found->q.zeros = deq_add_input(x->f, found, z);
@@ -142,8 +141,8 @@ int deq_torchao_int8(const struct deq_wrapped *x)
 /*
  * Two codes in each byte, the first in the low bits, with scales and zero points [.., groups, rows],
  * as int4_row_quantize_zp and pack_int4 make them (mslk, before it FBGEMM's gen_ai/quantize.py): codes are
- * -8 to 7, and a zero point is the value of the code 0. torchao has no formula but the kernel that
- * multiplies; this is the inverse of what was quantised.
+ * -8 to 7, and a zero point is the value of the code 0. torchao has no formula, only the kernel
+ * that multiplies; this is the inverse of its quantisation.
  */
 int deq_torchao_int4(const struct deq_wrapped *x)
 {
@@ -299,7 +298,7 @@ int deq_torchao_state(const struct deq_wrapped *x)
 	if (t->dtype != (is_float8 ? CKPT_DTYPE_F8_E4M3FN : CKPT_DTYPE_U8) || !n_dims ||
 	    !box_volume(n_dims, q.shape, &n) ||
 	    (q.codes == FLAT_NIBBLES && (n % 2 || n / 2 != t->shape[0])))
-		return deq_bad_part(x, "its codes are not as many as its elements");
+		return deq_bad_part(x, "it does not have as many codes as elements");
 	if (!s || (!is_float8 && !map))
 		return deq_no_scales(x->f, t, x->end, s ? ".qmap" : ".scale");
 	if (!is_line(s, CKPT_DTYPE_F32) || !s->shape[0] || n % s->shape[0] || !n)

@@ -26,7 +26,7 @@ static void owner_release(struct deq_owner *o)
 static int owner_read(const struct deq_finder *f, const char *name, size_t len,
 		      struct deq_owner *ret)
 {
-	/* As torchsave_kinds.c begins it; other texts need not be parsed, tensor by tensor. */
+	/* How torchsave_kinds.c begins it, so that no other text is parsed for each tensor. */
 	static const char begin[] = "{\"__class__\": \"";
 	static const char *const modules[] = { "torchao", "transformer_engine" };
 	int64_t at = catalog_find_object(f->catalog, name, len);
@@ -113,7 +113,7 @@ static const struct {
 	{ "transformer_engine", "Float8BlockwiseQTensor", "._rowwise_data", deq_te_blocks, NULL },
 };
 
-/* Cuts an attribute's name from that of x. False: it has another end. */
+/* Cuts an attribute's name off that of x. False: it does not end in it. */
 static bool cut_name(struct deq_wrapped *x, const char *end)
 {
 	if (x->len <= strlen(end) || !bytes_end(x->name, x->len, end))
@@ -122,7 +122,7 @@ static bool cut_name(struct deq_wrapped *x, const char *end)
 	return true;
 }
 
-/* Cuts names of wrappers that only say what becomes of activations, or nothing
+/* Cuts off names of wrappers that only say how activations are treated, or nothing
  * (torchao/quantization/linear_activation_quantized_tensor.py). */
 static int cut_wrappers(struct deq_wrapped *x)
 {

@@ -24,7 +24,7 @@
 
 enum {
 	MAX_CONFIG = 4 << 20, /* bytes of adapter_config.json */
-	MAX_PREFIXES = 64,    /* behind which the first name of an adapter may be */
+	MAX_PREFIXES = 64,    /* tried for the first name of an adapter */
 };
 
 static const char above[] = "base_model.model.", weight[] = ".weight";
@@ -76,7 +76,7 @@ static int add(struct adapter *a, struct change c, const char *s, size_t len, co
 		return err_nomem(a->e);
 	memcpy(name, s, len);
 	memcpy(name + len, end, strlen(end) + 1);
-	/* So PEFT saves an embedding that is resized and also has an adapter. */
+	/* This is how PEFT saves an embedding that is resized and also has an adapter. */
 	inner = c.replaces ? strstr(name, base) : NULL;
 	if (inner && (inner == name || inner[-1] == '.')) {
 		memmove(inner, inner + strlen(base), strlen(inner + strlen(base)) + 1);
@@ -147,7 +147,7 @@ static int sort_tensor(struct adapter *a, uint32_t i)
 
 /* ---- names in the checkpoint ---- */
 
-/* The checkpoint's number of a name behind a prefix; -1: there is none. */
+/* The checkpoint's number of a name after a prefix; -1: there is none. */
 static int64_t find_behind(const struct adapter *a, const char *prefix, size_t n,
 			   const struct change *c)
 {
@@ -198,7 +198,7 @@ static int find_prefix(struct adapter *a, const char *weights)
 		lacks = gone ? gone : lacks;
 		if (gone)
 			continue;
-		/* Without any, or what the user says, before others. */
+		/* No prefix, or the one that the user gives, takes precedence. */
 		if (!before || (weights && strlen(weights) + 1 == before &&
 				!memcmp(weights, t[i].fqn, before - 1))) {
 			best = t[i].fqn;

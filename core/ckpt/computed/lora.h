@@ -8,11 +8,11 @@
  *
  * Names: base_model.model.MODULE.lora_A.weight and lora_B are added to MODULE.weight, lora_embedding_A
  * and _B likewise; other tensors below base_model.model. (modules_to_save, biases) replace those of
- * their names, before that. What the adapter calls MODULE.weight is a tensor of that name, or of that
- * name behind one prefix, the same for all.
+ * their names, before that. What the adapter calls MODULE.weight is a tensor of that name, or of
+ * that name after a prefix, which is the same for all.
  *
- * An adapter is refused whole, by name, if any of its tensors is of another kind or fits nothing, and
- * if its configuration asks for something else than a product of two matrices.
+ * An adapter is refused as a whole if any of its tensors, which is then named, is of another kind
+ * or fits nothing, or if its configuration asks for anything but a product of two matrices.
  *
  * Private to core/ckpt.
  *

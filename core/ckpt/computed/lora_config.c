@@ -150,7 +150,7 @@ void lora_config_release(struct lora_config *c)
 	jdoc_release(&c->doc);
 }
 
-/* How many characters match p, which is_pattern has accepted. */
+/* How many characters p matches, which is_pattern has accepted. */
 static size_t width_of(const char *p, size_t n)
 {
 	size_t width = 0;
@@ -173,7 +173,7 @@ static bool matches(const char *p, size_t n, const char *s)
 	return true;
 }
 
-/* The number of the first pattern that the name ends in, at its beginning or behind a dot. */
+/* The value of the first pattern that matches the whole name, or its end after a dot. */
 static void look_up(struct jval patterns, const char *s, size_t len, double *ret)
 {
 	struct jiter i = jiter(patterns);

@@ -31,7 +31,7 @@ struct lora_config {
 	struct jval ranks, alphas;
 };
 
-/* Whatever is not a plain product of two matrices is refused by name: DoRA, aLoRA, PiSSA, ... */
+/* Anything but a plain product of two matrices (DoRA, aLoRA, PiSSA, ...) is refused by name. */
 int lora_config_read(struct lora_config *ret, const char *text, size_t len, struct ckpt_err *e);
 void lora_config_release(struct lora_config *c);
 

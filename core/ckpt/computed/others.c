@@ -34,7 +34,7 @@ int others_open(struct engine *eng, const char *path, const struct ckpt_opts *o,
 	struct others *x = &eng->others;
 	int rc;
 
-	/* A path belongs to one index, which is the first checkpoint's. */
+	/* A path names one index, that of the first checkpoint. */
 	if (o->index && !strcmp(o->index, ":memory:"))
 		plain.index = o->index;
 	plain.share = max_u64((o->cache ? o->cache : ENGINE_CACHE) / max_u64(share, 1), MIN_CACHE);

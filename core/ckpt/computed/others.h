@@ -30,15 +30,18 @@ struct others {
 	size_t n, cap;
 };
 
-/* Opens the checkpoint at a path, as o asks for its own stored tensors: without its names, casts
- * and other checkpoints. The engine owns it. share: of the cache, one of so many. */
+/*
+ * Opens the checkpoint at a path with those options of o that reach stored tensors: without
+ * renaming, casts and other checkpoints. The engine owns it. share: it gets one of so many parts of
+ * the cache.
+ */
 int others_open(struct engine *eng, const char *path, const struct ckpt_opts *o, size_t share,
 		struct engine **ret, struct ckpt_err *e);
 void others_close(struct others *o);
 
 /* The engine of a derived_input.fetch: eng itself for NULL. */
 const struct engine *others_of(const struct engine *eng, const struct fetch *f);
-/* Has a file of any changed? */
+/* Has a file of any of them changed? */
 bool others_changed(const struct engine *eng);
 /* Adds what identifies them, and what they count. */
 void others_digest(const struct engine *eng, struct digest *d);

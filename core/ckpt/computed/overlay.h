@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * overlay - the option overlay=: tensors of another checkpoint take the place of those with their
- * names, or elements of them the place of single ones (overlay_sparse.h).
+ * names, or some of their elements the place of single ones (overlay_sparse.h).
  *
  * Private to core/ckpt.
  *
@@ -31,8 +31,10 @@ struct overlay_pair {
 int overlay_replace(struct engine *eng, const struct engine *other, const char *option,
 		    const struct overlay_pair *v, size_t n, bool cast, struct ckpt_err *e);
 
-/* Opens what o->overlay names, and replaces tensors in that order. Adds to *d what decides which,
- * but for the checkpoints themselves. */
+/*
+ * Opens what o->overlay names, and replaces tensors in that order. Adds to *d whatever determines
+ * which, except the checkpoints themselves.
+ */
 int overlay_derive(struct engine *eng, const struct ckpt_opts *o, struct digest *d,
 		   struct ckpt_err *e);
 

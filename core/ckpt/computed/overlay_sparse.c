@@ -58,8 +58,10 @@ static const struct {
 	bool gaps;
 } ends[] = { { ".val", ".idx", true }, { ".values", ".indices", false } };
 
-/* The indices of tensor i of the other checkpoint, if it has the name of values: the number of the end
- * in *ret_end. -1: none, or the checkpoint has a tensor of that name. -ENOMEM */
+/*
+ * The indices for tensor i of the other checkpoint, if its name is that of values: *ret_end is the
+ * entry of `ends`. -1: none, or the checkpoint has a tensor of that name. -ENOMEM
+ */
 static int64_t find_indices(const struct finding *f, uint32_t i, size_t *ret_end)
 {
 	const struct catalog_tensor *t = &f->t[i];
@@ -188,7 +190,7 @@ static int find_by_manifest(struct finding *f, struct digest *d)
 	return rc ? err_wrap(f->e, "'%s'", manifest) : 0;
 }
 
-/* Is there a tensor that is not simply one of the checkpoint's? */
+/* Is there a tensor whose name the checkpoint does not have? */
 static bool is_any_sparse(const struct finding *f)
 {
 	for (uint32_t i = 0; i < f->n_tensors; i++)
@@ -197,7 +199,7 @@ static bool is_any_sparse(const struct finding *f)
 	return false;
 }
 
-/* How far apart the notes are, so that there are not too many. */
+/* Chooses the distance between notes so that there are not too many. */
 static void set_steps(struct finding *f)
 {
 	uint64_t pairs = 0, tiles;

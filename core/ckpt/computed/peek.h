@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peek - reading small tensors of a checkpoint while it is being opened, before there is anything to
- * read with.
+ * peek - reading small tensors of a checkpoint while it is being opened, before it has a fetch.
  *
  * Private to core/ckpt.
  *

@@ -83,7 +83,7 @@ static bool next_element(struct element *x, const char *end)
 
 enum layer { LINEAR, LEFT, OTHER };
 
-/* What the module of that name is: OTHER is no linear layer. */
+/* What kind of module has that name; OTHER: not a linear layer. */
 static enum layer layer_of(const char *name, size_t len)
 {
 	static const char *const heads[] = { "lm_head", "embed_out", "score", "classifier", NULL };
@@ -321,7 +321,7 @@ static void put_blocks(struct json_out *j, const struct quantiser *q)
 	put_left(j, "modules_to_not_convert", q);
 }
 
-/* Appends the text with one member more, behind the others of the object that it is. */
+/* Appends the text, which is an object, with one more member at its end. */
 static void put_config(struct buf *b, const struct quantiser *q, const char *text, size_t len,
 		       bool empty)
 {

@@ -7,7 +7,7 @@
  *	fp8_block	NAME.weight_scale_inv of 128 x 128, as transformers' FineGrainedFP8Config; weights
  *			whose sides these do not divide stay as they are
  *
- * Linear layers are matrices NAME.weight, but for embeddings. The last layer, routers, and what
+ * Linear layers are matrices NAME.weight, except embeddings. The last layer, routers, and what
  * belongs to pictures or sound stay as they are, and config.json names them.
  *
  * Private to core/ckpt.
@@ -23,8 +23,9 @@ struct engine;
 struct fetch_opts;
 
 /*
- * When eng->view is complete: adds hidden tensors to the catalog and to eng->computed, makes
- * eng->fetch, which was made as `how` says, anew with them, and shows them and another config.json in hf/.
+ * When eng->view is complete: adds hidden tensors to the catalog and to eng->computed, replaces
+ * eng->fetch, which was made as `how` says, by one that has them, and shows them and another
+ * config.json in hf/.
  */
 int quantise(struct engine *eng, const struct ckpt_opts *o, const struct fetch_opts *how,
 	     struct ckpt_err *e);

@@ -117,7 +117,7 @@ static void add_tensor(struct resharding *s, size_t i)
  */
 static int to_megatron(struct resharding *s, struct reshard_entry *t, struct ckpt_err *e)
 {
-	/* In files of their own parts are not in lists. */
+	/* Parts in files of their own are not in lists. */
 	bool bare = !strcmp(s->c->totals.format, "megatron-zarr");
 	const size_t tail = strlen(MEGATRON_WHOLE_PART);
 	char *name;
@@ -211,7 +211,7 @@ static int list_entries(struct resharding *s, struct ckpt_err *e)
 	return 0;
 }
 
-/* Nothing must not take the place of a checkpoint. */
+/* A checkpoint must not be replaced by nothing. */
 static int refuse_nothing(const struct resharding *s, struct ckpt_err *e)
 {
 	if (s->n)
@@ -428,7 +428,7 @@ static int open_writer(const struct resharding *s, struct ckpt_save_opts *opts,
 	return rc;
 }
 
-/* What the writer needs besides, if it writes to an object store. */
+/* What else the writer needs if it writes to an object store. */
 static struct ckpt_save_opts save_opts(const struct resharding *s)
 {
 	struct ckpt_save_opts opts = *s->r->save;

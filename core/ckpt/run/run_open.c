@@ -135,7 +135,7 @@ bool run_is_copy(uint64_t dir, uint64_t metadata, uint64_t first_data)
 
 /*
  * Is this a complete copy, rather than a save in progress over an older checkpoint? That all files
- * are long enough does not tell: halfway through such a save they are, too. But both saves wrote
+ * are long enough proves nothing: halfway through such a save they are, too. But both saves wrote
  * their metadata after the data. A copy that began with the metadata has created the directory, the
  * metadata and the data in that order and in quick succession; and it is complete once no byte is
  * missing.
@@ -291,8 +291,8 @@ static bool is_stale(const struct run_child *k)
 }
 
 /*
- * The caller has set k->opening. k->ckpt: it is stale, and nobody else uses it; if it cannot be opened
- * again, it remains, because its other files may be as they were.
+ * The caller has set k->opening. If k->ckpt is set, it is stale, and nobody else uses it; if it
+ * cannot be opened again it is kept, because its other files may be unchanged.
  */
 static int open_for_all(struct ckpt_run *r, struct run_child *k, struct ckpt_err *e)
 {
@@ -404,8 +404,9 @@ static void close_unused(struct ckpt_run *r, struct run_child *k)
 }
 
 /*
- * On a local disk an open file keeps its space after it has been deleted. On NFS and on what uses
- * libfuse it also keeps a name (.nfs..., .fuse_hidden...), and `rm -r` of the checkpoint fails.
+ * On a local disk an open file keeps its space after it has been deleted. On NFS and on libfuse
+ * file systems it also keeps a name (.nfs..., .fuse_hidden...), and `rm -r` of the checkpoint
+ * fails.
  */
 bool run_let_go(struct ckpt_run *r, uint64_t unused_ns)
 {

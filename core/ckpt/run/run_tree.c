@@ -403,7 +403,7 @@ static int64_t run_tree_readlink(struct tree *t, ckpt_node node, char out[static
 static int own_text(struct tree *t, ckpt_node node, char **ret, size_t *ret_len, struct ckpt_err *e)
 {
 	struct ckpt_run *r = run_of(t);
-	struct ckpt run = { .tree = t, .run = r }; /* for functions that take any */
+	struct ckpt run = { .tree = t, .run = r }; /* for functions that take any node */
 	struct arena words CLEANUP(arena_release) = ARENA_INIT(2 * CKPT_MAX_WORDS);
 	struct ckpt_opts o = r->opts;
 

@@ -272,7 +272,7 @@ static double relative(const struct delta *d, const struct ckpt_values *before)
 	return moved > 0 ? moved / before->norm : 0;
 }
 
-/* There was no room in r->text: is it full, or has memory run out? */
+/* r->text could not grow: is it full, or has memory run out? */
 static int no_text(struct series *r)
 {
 	return errno == EFBIG ? err_set(r->e, E2BIG,

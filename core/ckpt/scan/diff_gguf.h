@@ -27,12 +27,11 @@ struct diff_gguf_tensor {
 	size_t len;
 	size_t n_dims;
 	const uint64_t *shape; /* elements */
-	const char *dtype;     /* torch's name; of blocks ggml's */
+	const char *dtype;     /* torch's name; for blocks, ggml's */
 	uint64_t bytes;
-	const struct ggml_info
-		*blocks;	 /* of this type; of A those of the same name in B; or NULL */
-	const struct vtensor *v; /* float32 in place of A's blocks, bytes in place of B's */
-	const void *memory;	 /* v is NULL: what the tensor has */
+	const struct ggml_info *blocks; /* their type; for A, that of the same name in B; or NULL */
+	const struct vtensor *v;	/* float32 in place of A's blocks, bytes in place of B's */
+	const void *memory;		/* if v is NULL: the tensor's bytes */
 };
 
 /* A list in natural order. */

@@ -38,7 +38,7 @@ struct diff_buffers {
 	struct tally_work *tally;
 };
 
-/* Room for so many bytes of each side. Free it even after an error. */
+/* Room for that many bytes of each side. Free it even after an error. */
 int diff_buffers_make(struct diff_buffers *b, size_t size, struct ckpt_err *e);
 void diff_buffers_free(struct diff_buffers *b);
 
@@ -54,7 +54,7 @@ struct diff_pair {
 	uint64_t elements; /* of a tensor; an object's size is known only once it is opened */
 	uint64_t step;	   /* number of elements that fit a block on both sides */
 	uint64_t cost;	   /* bytes to read */
-	/* B's elements are in blocks of this type, and A's are float32; types has what they are. */
+	/* B's elements are in blocks of this type, and A's are float32; types has it. */
 	const struct ggml_info *blocks;
 };
 

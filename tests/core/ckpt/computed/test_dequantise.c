@@ -159,7 +159,7 @@ END_TEST
 
 #define SAYS "option 'dequantize': "
 #define NEITHER \
-	"that is neither a scale for all, for each row or for each block of quantization_config " \
+	"that is not a scale for all, for each row or for each block of quantization_config " \
 	"(128 x 128 without one)"
 
 static const struct {

@@ -462,7 +462,7 @@ static const struct {
 	{ "{w: " INT8 "<6,8>{qdata: I8[6,8], scale: F32[6,1], block_size: (1,-8)}}",
 	  "'w', of class Int8Tensor: it has no block_size for each of its dimensions" },
 	{ "{w: " INT8 "<8>{qdata: I8[8], scale: F32[1], block_size: (8)}}",
-	  "'w', of class Int8Tensor: it has less than two dimensions" },
+	  "'w', of class Int8Tensor: it has fewer than two dimensions" },
 	{ "{w: " INT8 "<6,8>{qdata: I8[6,8], scale: F32[6,1], block_size: (1,0)}}",
 	  "'w.scale' has shape (6, 1) (float32): that is not a scale for each block of "
 	  "block_size" },
@@ -490,7 +490,7 @@ static const struct {
 	  "'w', of class Int8Tensor: its codes are not int8" },
 	{ "{w: " INT8
 	  "<6,8>{qdata: I8[6,8], scale: F32[6,1], zero_point: I8[6], block_size: (1,8)}}",
-	  "'w.zero_point' has shape (6,) (int8): the zero points must be as many as the scales" },
+	  "'w.zero_point' has shape (6,) (int8): there must be as many zero points as scales" },
 	{ "{w: " INT8 "<6,8>{qdata: I8[6,8], scale: F32[6,1], zero_point: E4[6,1], block_size: "
 	  "(1,8)}}",
 	  "'w.zero_point' has shape (6, 1) (float8_e4m3fn): zero points of that type are not "
@@ -571,11 +571,11 @@ static const struct {
 	{ "{w: " STATE8 "<6,8>{codes: U8[6,8], scale: F32[3]}}",
 	  "'w.qmap', which would be their scales, does not exist" },
 	{ "{w: " STATE4 "<6,8>{codes: U8[23], scale: F32[3], qmap: F32[16]}}",
-	  "'w', of class OptimState4bit: its codes are not as many as its elements" },
+	  "'w', of class OptimState4bit: it does not have as many codes as elements" },
 	{ "{w: " STATE4 "<6,8>{codes: U8[6,4], scale: F32[3], qmap: F32[16]}}",
 	  "'w', of class OptimState4bit: its codes are not a line of bytes, or it has no shape" },
 	{ "{w: " STATEF "<6,8>{codes: E5[6,8], scale: F32[3]}}",
-	  "'w', of class OptimStateFp8: its codes are not as many as its elements" },
+	  "'w', of class OptimStateFp8: it does not have as many codes as elements" },
 	{ "{w: " FP8_0 "(U8[6,8], " ENUM "!7, F32[1], torch.bfloat16, (6,8))}", IS_7 },
 	{ "{w: " FP8_0 "(U8[6,8], 7, F32[1], torch.bfloat16, (6,8))}", IS_7 },
 	{ "{w: " FP8 "(U8[6,8], " ENUM "(9), F32[1], torch.bfloat16, (6,8))}",
