@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-	EARLY_S = 300, /* renewed so long before they expire */
+	EARLY_S = 300, /* renewed this long before they expire */
 	AGAIN_S = 20,  /* after a renewal that failed, or was of no use */
 	WIPE_MAX = 1 << 20,
 };
@@ -21,8 +21,8 @@ struct creds {
 	pthread_mutex_t lock;
 	struct creds_got got;
 	uint64_t asked_ns; /* when the last renewal began; 0: never */
-	bool doubted;	   /* by a server: not to be used until they are renewed */
-	time_t expires;	   /* if doubted: what they said themselves */
+	bool doubted;	   /* a server refused them: not to be used until they are renewed */
+	time_t expires;	   /* if doubted: the time of expiry that came with them */
 	bool renewing, has_thread;
 	pthread_t thread;
 	struct ckpt_err why; /* of the last renewal; code 0: it was good */
@@ -109,7 +109,7 @@ static void begin_renewal(struct creds *c, uint64_t now)
 	if (c->renewing || !c->source.can_renew ||
 	    (c->asked_ns && now - c->asked_ns < AGAIN_S * CLOCK_SECOND))
 		return;
-	if (c->has_thread) /* it has ended, all but its return */
+	if (c->has_thread) /* it has ended, except for its return */
 		(void)pthread_join(c->thread, NULL);
 	c->has_thread = !pthread_create(&c->thread, NULL, renew, c);
 	c->renewing = c->has_thread;

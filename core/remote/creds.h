@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * creds - the credentials of AWS and of what is like it.
+ * creds - the credentials of AWS and compatible services.
  *
  * Found in this order, by the first that is set up: the environment (AWS_ACCESS_KEY_ID,
  * AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), unless a profile is named; the profile in

@@ -88,7 +88,10 @@ static bool is_heading(const char *s, size_t n, const char *name, bool is_config
 	return bytes_are(s, n, name);
 }
 
-/* Takes the keys of the profile that are not set yet. Nested settings are indented, and not ours. */
+/*
+ * Takes the keys of the profile that are not set yet. Nested settings are indented and do not
+ * concern us.
+ */
 static int read_profile(const char *path, const char *name, bool is_config, struct profile *p,
 			struct ckpt_err *e)
 {

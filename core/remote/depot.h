@@ -10,7 +10,7 @@
  * Several processes use the directory at the same time:
  *   - a block is fetched by the process that has a lock on its byte of `map` (OFD locks: the kernel
  *     drops them with their process). The lock saves requests and nothing else depends on it;
- *   - to evict a segment is to count up its generation in the map and to unlink its file; whoever
+ *   - to evict a segment is to increment its generation in the map and to unlink its file; whoever
  *     has it open keeps its bytes;
  *   - whoever uses an object has a shared lock on it, whoever removes it an exclusive one.
  *
@@ -83,8 +83,8 @@ void object_touch(struct object *o, uint64_t segment);
 
 /*
  * Blocks [block, block + n) of one segment, to be fetched by the caller; a held segment is not
- * evicted by this process. EAGAIN: another process fetches the first of them (`alone`: do not ask);
- * EALREADY: by now it is there. *ret_n may be smaller than n.
+ * evicted by this process. EAGAIN: another process is fetching the first of them (`alone`: do not
+ * ask); EALREADY: it is there already. *ret_n may be smaller than n.
  */
 int object_hold(struct object *o, uint64_t block, uint64_t n, bool alone, struct hold **ret,
 		uint64_t *ret_n, struct ckpt_err *e);
@@ -92,7 +92,7 @@ int object_hold(struct object *o, uint64_t block, uint64_t n, bool alone, struct
 int hold_write(struct hold *h, const void *p, size_t n);
 /* The number of complete blocks so far, from the first. */
 uint64_t hold_done(const struct hold *h);
-/* Are its blocks in memory? They may not be, although the object's by now are. */
+/* Are its blocks in memory? Perhaps not, even if the object's are by now. */
 bool hold_in_memory(const struct hold *h);
 void hold_end(struct hold *h); /* NULL is fine */
 

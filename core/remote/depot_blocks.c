@@ -48,7 +48,7 @@ static void segment_name(uint64_t i, uint32_t generation, char ret[static 32])
 	(void)snprintf(ret, 32, "%04llx-%x", (unsigned long long)i, generation);
 }
 
-/* The file of a generation is not what it was: others remove what was not used for long. True: its
+/* The file of a generation has been lost: others remove what was not used for long. True: its
  * blocks are missing from now on. */
 static bool lose_segment(struct store_room *r, uint64_t i, uint32_t generation)
 {
@@ -110,9 +110,9 @@ bool segments_close_idle(const struct depot *d)
 
 /*
  * Opens the present generation of a segment. A file that was evicted after its generation had been
- * looked up would be made again here, empty; then its generation is one that no new block gets, and
- * the words of the blocks that it had are true only of those who have the old file: so it is looked
- * up again.
+ * looked up would be made again here, empty. New blocks no longer get that generation, and the
+ * words of its old blocks are true only for those who have the old file; so the generation is
+ * looked up again.
  */
 static int segment_open(struct object *o, uint64_t i, struct segment **ret, struct ckpt_err *e)
 {
@@ -181,9 +181,11 @@ void object_touch(struct object *o, uint64_t i)
 
 /* ---- eviction from memory ---- */
 
-/* The segment in memory that was not used for longest; NULL: all are held. Where little of a segment
- * is there, such as the heads of items, it is for a reader who comes there later, and giving it up
- * would make little room: it goes after the others. */
+/*
+ * The segment in memory that has been unused the longest; NULL: all are held. A segment with few
+ * blocks, such as the heads of items, will be needed when a reader gets there, and would make
+ * little room: it goes after the others.
+ */
 static struct object *oldest(struct depot *d, uint64_t *ret)
 {
 	struct object *best = NULL;

@@ -17,8 +17,8 @@
 enum {
 	FREE_PART = 20,	 /* 1/20 of the disk stays free */
 	EVICT_PART = 5,	 /* 1/5 of the bound is evicted at a time */
-	SCAN_PART = 16,	 /* the directory is looked through after so much of the bound is written */
-	STALE_S = 86400, /* an object of which no byte is there is kept for so long */
+	SCAN_PART = 16,	 /* the directory is scanned when 1/16 of the bound was written */
+	STALE_S = 86400, /* how long an object without any bytes is kept */
 };
 
 #define MAX_SCAN ((uint64_t)16 << 30)
@@ -35,7 +35,9 @@ struct held {
 	uint64_t segment;
 };
 
-/* One look through the directory, by a thread of its own: of the depot it uses what never changes. */
+/*
+ * A scan of the directory, by a thread of its own, which uses only what never changes in the depot.
+ */
 struct scan {
 	const struct depot *depot;
 	struct held *held;
@@ -52,8 +54,10 @@ static int by_use(const void *a, const void *b)
 	return x->used_ns < y->used_ns ? -1 : x->used_ns > y->used_ns;
 }
 
-/* Is it the name of a directory of the cache: n hexadecimal digits? The directory may be one that has
- * other things, too, and those are not ours to remove. */
+/*
+ * Is it the name of a directory of the cache: n hexadecimal digits? The directory may contain other
+ * things, which are not ours to remove.
+ */
 static bool is_hex(const char *name, size_t n)
 {
 	return strlen(name) == n && strspn(name, "0123456789abcdef") == n;
@@ -131,8 +135,10 @@ static void scan_all(struct scan *s)
 	}
 }
 
-/* Is there a segment of that number? A file's name can claim any, and the word that it would be at may be
- * about a block. 1, 0, or -errno. */
+/*
+ * Is there a segment of that number? A file's name can claim any number, and the word at its place
+ * may belong to a block. 1, 0, or -errno.
+ */
 static int has_segment(int map, uint64_t size, uint64_t i)
 {
 	struct map_view v;
@@ -144,8 +150,10 @@ static int has_segment(int map, uint64_t size, uint64_t i)
 			       i < v.n_segments;
 }
 
-/* Counts up the generation of a segment in its map, if that is still the file's. False: who knows?
- * Then the file must stay: an empty one in its place would be taken for it. */
+/*
+ * Increments the generation of a segment in its map, if that is still the file's. False: that is
+ * not certain, so the file must stay: an empty one in its place would be taken for it.
+ */
 static bool retire(int dir, const char *name)
 {
 	autoclose int fd = openat(dir, "map", O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -204,7 +212,7 @@ static bool remove_empty(const struct depot *d, const char *object)
 	return gone;
 }
 
-/* Was this process writing to it? Others would only have to fetch the same again. */
+/* Was this process writing to it? If so, removing it would only mean fetching it again. */
 static bool is_held(const struct scan *s, int dir, const char *name)
 {
 	uint64_t i = strtoull(name, NULL, 16);
@@ -238,8 +246,10 @@ static bool evict(const struct scan *s, const struct found *f)
 	return true;
 }
 
-/* Evicts what was not used for longest if the directory is too large, or the disk too full; and what
- * was only looked at, and not lately. */
+/*
+ * If the directory is too large, or the disk too full, evicts what has been unused the longest;
+ * also objects without blocks that nobody has looked at lately.
+ */
 static void tidy(struct scan *s)
 {
 	uint64_t keep = s->depot->size, now = clock_wall_ns();
@@ -307,7 +317,7 @@ static void start_tidying(struct depot *d)
 	d->written = 0;
 	s->depot = d;
 	note_held(d, s);
-	if (d->has_tidier) /* it has ended, all but its return */
+	if (d->has_tidier) /* it has ended, except for its return */
 		(void)pthread_join(d->tidier, NULL);
 	d->tidying = true;
 	d->has_tidier = !pthread_create(&d->tidier, NULL, tidy_in_back, s);

@@ -31,7 +31,7 @@ enum {
 	MAX_OPENS = 16, /* attempts to open what others remove at the same time */
 };
 
-/* The byte of `map` that users of the object lock. It is no block's: no map has so many blocks. */
+/* The byte of `map` that users of the object lock. No map has so many blocks that it is one's. */
 #define LOCK_USE ((off_t)1 << 60)
 
 /* ---- rooms ---- */
@@ -40,7 +40,7 @@ struct segment {
 	uint32_t generation; /* 0: not open */
 	uint32_t holds;
 	int fd, reader;
-	/* Of depot_blocks.c. */
+	/* Owned by depot_blocks.c. */
 	uint64_t used_ns, touched_ns, bytes; /* bytes: of memory */
 };
 
@@ -109,10 +109,10 @@ struct depot {
 
 	LIST(struct object) objects; /* adopted */
 	struct ckpt_err note;
-	/* Of depot_blocks.c. */
+	/* Owned by depot_blocks.c. */
 	uint64_t in_memory; /* bytes */
 	uint64_t now;	    /* counts uses */
-	/* Of depot_evict.c. */
+	/* Owned by depot_evict.c. */
 	uint64_t written; /* since the directory was looked through; UINT64_MAX: never */
 	pthread_t tidier;
 	bool has_tidier;

@@ -28,7 +28,7 @@
 #include <sys/wait.h>
 
 enum {
-	LONG_MS = 10000, /* a fetcher that has lived so long is started again at once */
+	LONG_MS = 10000, /* a fetcher that has lived this long is started again at once */
 	DELAY_MS = 20,	 /* the second and third that died sooner; then twice that, and so on */
 	DELAY_MAX_MS = 10000,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models of the Hugging Face Hub, and of what is like it. The interface:
+ * Models of the Hugging Face Hub and compatible servers. The interface:
  * huggingface.co/docs/hub/api, and huggingface_hub (src/huggingface_hub/file_download.py,
  * hf_api.py).
  *
@@ -126,7 +126,7 @@ static int check_commit(const struct hf *h, const struct http_answer *a, struct 
 		       h->commit);
 }
 
-/* Was it refused where the hub has redirected to, because that address has expired? */
+/* Was it refused at the address to which the hub redirected, because that has expired? */
 static bool has_expired(struct hf *h, const char *path, const struct http_answer *a)
 {
 	struct buf own CLEANUP(buf_release) = BUF_INIT(64 << 10);
@@ -318,7 +318,7 @@ static int parse(struct jdoc *d, struct buf *body, struct ckpt_err *e)
 
 /* ---- listing ---- */
 
-/* "oid" of a large file is its SHA-256, of another its git hash: what resolving it answers too. */
+/* The "oid" of a large file is its SHA-256, of others the git hash: as when it is resolved. */
 static int take_entry(struct hf *h, const char *dir, struct jval v, store_entry_fn *each, void *arg,
 		      bool *ret_stop, struct ckpt_err *e)
 {
@@ -512,7 +512,7 @@ static int find_token(char **ret, struct ckpt_err *e)
 		if (path)
 			(void)io_read_file(path, &b, &ignored);
 	}
-	/* Without it, what is private would be said not to be there. */
+	/* Without it, private repositories would seem not to exist. */
 	if (b.err == ENOMEM || ignored.code == ENOMEM)
 		return err_nomem(e);
 	from = b.data ? b.data : "";

@@ -197,7 +197,7 @@ static void exchange_restart(void *arg)
 	const struct exchange *x = arg;
 
 	x->body->len = x->len;
-	x->body->data[x->len] = 0; /* something has come, or nobody would restart */
+	x->body->data[x->len] = 0; /* something has come, or restart would not be called */
 }
 
 static void exchange_done(void *arg, int rc, const struct ckpt_err *e)

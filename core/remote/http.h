@@ -2,9 +2,9 @@
 /*
  * http - requests over the connections of a `struct net`.
  *
- * A call is one thing that is wanted of a server. It takes as many requests as it needs: make() is
- * asked for each of them, because signatures, credentials and addresses change, and judge() for a
- * verdict on the head of each answer, before the first byte of its body is passed on.
+ * A call is one thing that is wanted from a server. It takes as many requests as it needs: make()
+ * is asked for each of them, because signatures, credentials and addresses change, and judge() for
+ * a verdict on the head of each answer, before the first byte of its body is passed on.
  *
  *	static const struct http_ops ops = { make, judge, bytes, restart, done };
  *	rc = http_start(net, &ops, arg, &(struct http_how){ .what = "s3://b/k", .len = n }, &id, &e);
@@ -37,8 +37,9 @@ struct http_message {
 	uint64_t upload;
 	struct curl_slist *fields; /* see http_add_field */
 	bool direct;		   /* through no proxy */
-	bool once; /* libcurl must not repeat it: on a connection of its own, because on one that was
-		      used before it does so when that was just closed */
+	/* libcurl must not repeat it. It does so on a connection that was used before and has just
+	 * been closed, so use a new one. */
+	bool once;
 };
 
 /* Adds a header field. Errors (memory, a line end in the value) are sticky: in url.err. */
@@ -75,14 +76,14 @@ enum http_verdict {
 };
 
 struct http_ops {
-	/* The request for the bytes behind the first `from`, which have been passed on. -EAGAIN
+	/* The request for the bytes after the first `from`, which have been passed on. -EAGAIN
 	 * without a sentence: not yet; another error ends the call. */
 	int (*make)(void *arg, uint64_t from, struct http_message *m, struct ckpt_err *e);
 	enum http_verdict (*judge)(void *arg, uint64_t from, const struct http_answer *a,
 				   struct ckpt_err *e);
 	/* The next bytes of the body; non-zero cancels. */
 	int (*bytes)(void *arg, const void *p, size_t n);
-	/* What was passed on counts for nothing. NULL: a request that breaks off goes on behind it. */
+	/* What was passed on is void. NULL: a request that breaks off is continued after it. */
 	void (*restart)(void *arg);
 	/* The call is over. */
 	void (*done)(void *arg, int rc, const struct ckpt_err *e);
@@ -98,8 +99,10 @@ struct http_how {
 	 * refused connection are tried for 3 s only: it may be a typing error. NULL: set already. */
 	_Atomic bool *answered;
 	uint64_t upload; /* bytes that each request sends, and so more time */
-	/* Counts the requests that were sent, at least in part, and of which no whole answer came, nor an
-	 * error: who knows what the server has made of them, or will. NULL: not counted. */
+	/*
+	 * Counts the requests that were sent, at least in part, and got neither a whole answer nor
+	 * an error: what the server has done with them, or will do, is unknown. NULL: not counted.
+	 */
 	unsigned *lost;
 	const _Atomic bool
 		*cancel; /* set by anybody: ends the call, within a second, or three for the answer

@@ -45,7 +45,7 @@ bool moved_find(struct moved_table *t, const char *path, struct buf *url, struct
  * original address, or was refused at once and so has never been valid.
  */
 bool moved_expired(struct moved_table *t, const char *path, const char *url, const char *own);
-/* Does the address end in '/', as servers say that it is a directory? */
+/* Does the address end in '/', by which servers say that it is a directory? */
 bool moved_is_directory(struct moved_table *t, const char *path);
 
 #endif

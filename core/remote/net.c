@@ -17,7 +17,7 @@ enum {
 	UNKNOWN_MS = 3000, /* for a server that has never answered */
 	SLOW_S = 30,	   /* a transfer slower than SLOW_BPS for this long is ended */
 	SLOW_BPS = 1024,
-	LEAST_BPS = 16 << 10, /* a call may take so long as this, besides retry_ms */
+	LEAST_BPS = 16 << 10, /* a call may take as long as at this speed, plus retry_ms */
 	LINGER_S = 2, /* for the answer to a body that has been sent, once it is cancelled */
 };
 
@@ -106,7 +106,7 @@ static void again(struct net *n, struct call *c, uint64_t now, uint64_t at_least
 
 	if (unknown)
 		limit = min_u64(limit, UNKNOWN_MS);
-	/* A quarter of the time that is left for it, so that it is tried more than once. */
+	/* A quarter of the time left for it, so that it is tried more than once. */
 	delay = random_below(n, min_u64(min_u64(delay, BACKOFF_MAX_MS), limit / 4) + 1);
 	delay = max_u64(delay, min_u64(at_least_ms, BACKOFF_MAX_MS));
 	c->tries++;
@@ -209,7 +209,7 @@ static uint64_t look_at_clock(struct net *n, uint64_t now)
 		if (now >= stall) {
 			say_slow(t, now >= late, now);
 			ended(n, t, CURLE_OPERATION_TIMEDOUT, now);
-			/* That may have started or freed others. */
+			/* That may have started or freed other transfers. */
 			return now;
 		}
 		next = min_u64(next, stall);

@@ -39,7 +39,7 @@ struct call;
 
 struct pace {
 	struct net_pace v; /* what net_pace reports; requests, retries and hedges are net.c's */
-	/* Of net_pace.c. */
+	/* Owned by net_pace.c. */
 	unsigned most; /* at_once at most */
 	uint64_t latency_us[NET_SAMPLES], bps[NET_SAMPLES];
 	unsigned n_latency, n_bps;
@@ -78,7 +78,7 @@ struct transfer {
 	uint64_t mark_ns, mark_bytes; /* net.c's, which looks for what is too slow */
 	char why[CURL_ERROR_SIZE];    /* libcurl's words, or those of net.c, which ends it */
 	struct http_message m;
-	/* Of net_transfer.c. */
+	/* Owned by net_transfer.c. */
 	CURL *easy;
 	struct buf fields, error;
 	uint64_t error_seen;
@@ -97,14 +97,14 @@ struct outcome {
 	int rc;		 /* if the call is over: 0, or an error that *e describes */
 };
 
-/* Starts the call's next request, for the bytes behind those it already has. -EAGAIN without a
+/* Starts the call's next request, for the bytes after those it already has. -EAGAIN without a
  * sentence: not yet; any other error ends the call. */
 int transfer_start(struct net *n, struct call *c, uint64_t now, struct transfer **ret,
 		   struct ckpt_err *e);
 /* Judges a transfer that has ended: `code` is libcurl's, or net.c's for a timeout. */
 struct outcome transfer_outcome(struct transfer *t, CURLcode code, uint64_t now,
 				struct ckpt_err *e);
-/* Has the server, perhaps, a request of which nobody will see the answer? */
+/* May the server have a request whose answer nobody will see? */
 bool transfer_is_lost(const struct transfer *t);
 void transfer_free(struct net *n, struct transfer *t);
 /* Detaches the call's transfers; the loop frees them later. */
@@ -126,7 +126,7 @@ struct call {
 	uint64_t got;	     /* bytes that were passed on */
 	uint64_t most, sent; /* the most that a request has brought, and has sent */
 	uint64_t byte_ns;    /* when the last byte came, or began_ns */
-	/* Of net.c. */
+	/* Owned by net.c. */
 	uint64_t due_ns, began_ns;
 	bool begun; /* before, it waited for a connection: that is not the server's doing */
 	unsigned tries, moves;
@@ -142,11 +142,11 @@ struct net {
 	CURLSH *share;
 	const char *ca_file;
 	struct pace pace;
-	/* Of net_transfer.c. */
+	/* Owned by net_transfer.c. */
 	LIST(struct transfer) transfers; /* net.c goes through it */
 	CURL *pool[NET_POOL];		 /* handles for use again, which net_free frees */
 	unsigned n_pool, in_flight;
-	/* Of net.c. */
+	/* Owned by net.c. */
 	pthread_t thread;
 	uint64_t random;
 

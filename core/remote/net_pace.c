@@ -53,7 +53,7 @@ void pace_bytes(struct pace *p, uint64_t n)
 
 void pace_speed(struct pace *p, uint64_t bytes, uint64_t ns)
 {
-	/* The first bytes of less tell nothing but what was in the buffers. */
+	/* A smaller body only shows what was in the buffers. */
 	if (bytes < (256 << 10) || ns < CLOCK_MS)
 		return;
 	p->bps[p->n_bps++ % NET_SAMPLES] = (uint64_t)((double)bytes * 1e9 / (double)ns);
@@ -80,7 +80,7 @@ void pace_look(struct pace *p, unsigned in_flight, uint64_t now)
 
 void pace_success(struct pace *p, unsigned in_flight)
 {
-	/* No more than are asked for: what is not used says nothing. */
+	/* Not beyond what is asked for: unused room proves nothing. */
 	if (in_flight + 1 < p->v.at_once || p->v.at_once >= p->most)
 		return;
 	if (p->was_halved && ++p->credit < p->v.at_once)

@@ -101,9 +101,9 @@ static size_t on_field(char *p, size_t size, size_t n, void *arg)
 		return size * n;
 	}
 	if (t->head_over) {
-		if (len < 5 || memcmp(p, "HTTP/", 5) != 0) /* a trailer, behind the body */
+		if (len < 5 || memcmp(p, "HTTP/", 5) != 0) /* a trailer, after the body */
 			return size * n;
-		buf_restart(&t->fields); /* another head, behind "100 Continue" */
+		buf_restart(&t->fields); /* another head, after "100 Continue" */
 		t->head_over = false;
 	}
 	colon = memchr(p, ':', len);
@@ -349,7 +349,7 @@ int transfer_start(struct net *n, struct call *c, uint64_t now, struct transfer 
 
 /* ---- what comes of them ---- */
 
-/* What no repetition will cure. */
+/* Errors that no repetition will cure. */
 static bool is_hopeless(CURLcode code)
 {
 	switch (code) {
@@ -413,7 +413,7 @@ struct outcome transfer_outcome(struct transfer *t, CURLcode code, uint64_t now,
 		o.rc = err_set(
 			e, o.timed_out ? ETIMEDOUT : EIO, "%s",
 			!code ? "the connection ended within the head of the answer"
-			/* libcurl says so of a field of more than 100 KiB, too. */
+			/* libcurl also says this of a field of more than 100 KiB. */
 			: code == CURLE_OUT_OF_MEMORY && !t->head_over
 				? "the answer's header fields are too large, or memory is short"
 			: t->why[0] ? t->why

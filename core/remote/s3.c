@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * S3 and what speaks like it. The interface: docs.aws.amazon.com/AmazonS3/latest/API.
+ * S3 and compatible stores. The interface: docs.aws.amazon.com/AmazonS3/latest/API.
  *
  * Buckets are addressed as BUCKET.HOST at AWS (unless their name has a dot, which its certificate
  * does not cover) and where the endpoint begins with the bucket's name, else as HOST/BUCKET.
@@ -370,7 +370,7 @@ static int take_name(struct listing *l, struct buf *name, bool is_prefix, struct
 		seen.size = l->size;
 		seen.mtime_ns = l->mtime_ns;
 	}
-	etag = strndup(p, n); /* each wants a NUL behind the name */
+	etag = strndup(p, n); /* each wants a NUL after the name */
 	if (!etag)
 		return err_nomem(e);
 	return l->rc = l->each(l->arg, etag, &seen, e);

@@ -37,7 +37,7 @@ enum {
 	STRAYS_MAX = 64,  /* uploads of one key that are aborted */
 };
 
-/* A request, whose answer's body is wanted whole. */
+/* A request; the whole body of the answer is wanted. */
 struct ask {
 	struct s3 *s;
 	const char *key; /* found from the path */
@@ -143,7 +143,9 @@ static enum http_verdict ask_judge(void *arg, uint64_t from, const struct http_a
 		a->s->unconditional = true;
 		return HTTP_NOW;
 	}
-	/* What is sent is damaged on the way. Ceph reads a list of parts before it compares hashes. */
+	/*
+	 * The request was damaged on the way. Ceph reads a list of parts before it compares hashes.
+	 */
 	if ((h->status == 400 &&
 	     (!strcmp(r.code, "BadDigest") || !strcmp(r.code, "XAmzContentSHA256Mismatch") ||
 	      !strcmp(r.code, "MalformedXML"))) ||

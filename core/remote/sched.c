@@ -109,7 +109,7 @@ void window_arrived(struct window *w, uint64_t n, uint64_t now_ns, bool full,
 	w->arrived = 0;
 	w->since_ns = now_ns;
 	ceiling = ceiling_of(p, ram);
-	/* Twice as much on its way must have brought a tenth more, half as much more a twentieth. */
+	/* Doubling what is on its way must have gained a tenth; half as much again, a twentieth. */
 	gain = w->before && w->bytes > w->before ? 0.1 * ((double)w->bytes / (double)w->before - 1)
 						 : 0;
 	if (full && ceiling > w->bytes && (double)bps > (double)w->best_bps * (1 + gain)) {

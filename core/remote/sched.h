@@ -20,13 +20,13 @@ struct span {
 };
 
 enum {
-	SCHED_MIN = 1 << 20, /* bytes of the first request for what adjoins */
+	SCHED_MIN = 1 << 20, /* bytes of the first request for adjoining blocks */
 	SCHED_MAX = 8 << 20, /* of the fourth */
 };
 
-/* How large requests become that follow each other in a file. Zeros: none was sent yet. */
+/* How large successive requests of a file become. Zeros: none has been sent yet. */
 struct steps {
-	uint64_t end, blocks; /* of the last one: the block behind it, and the most it could have */
+	uint64_t end, blocks; /* of the last one: the block after it, and how many it could have */
 };
 
 /* The most blocks of a request that begins there. Some blocks in between do not matter: they may have
@@ -50,9 +50,11 @@ bool sched_exact(struct span in, uint64_t most, sched_missing_fn *missing, void 
 bool sched_wanted(const struct span *wants, size_t n, uint64_t most, uint64_t gap,
 		  sched_missing_fn *missing, void *arg, struct span *ret);
 
-/* Blocks that a request may read through in order to be one: those that come in the time that another
- * request would wait for. With so much on its way (busy, in bytes) that the link is full, waiting costs
- * nothing, and every byte does. */
+/*
+ * How many unneeded blocks a request may include so that it need not be split: those that arrive in
+ * the time that another request would take to start. If so much is on its way (busy, in bytes) that
+ * the link is full, waiting costs nothing, but every byte does.
+ */
 uint64_t sched_gap(const struct net_pace *p, uint64_t busy);
 
 struct window {

@@ -2,10 +2,10 @@
 /*
  * seal - what ckptfs-fetch still does for a process that has given up its rights.
  *
- * A mount's daemon is confined before it reads what others have written. Whoever takes it over has its
- * end of the sockets, and could have addresses opened that nobody named: of a server that is sent the
- * token of a hub, say. So the daemon tells us, while it can still be trusted, what it may ask for later
- * (WIRE_SEAL), and then closes the seal. From then on
+ * A mount's daemon is confined before it reads what others have written. Whoever takes it over has
+ * its end of the sockets, and could have addresses opened that nobody named: say, of a server that
+ * would then be sent the token of a hub. So the daemon tells us, while it can still be trusted,
+ * what it may ask for later (WIRE_SEAL), and then closes the seal. From then on
  *
  *	- places are opened only where it was told that they would be: in the same bucket, on the same
  *	  server, in the same repository, with the same options;

@@ -18,7 +18,7 @@
 enum {
 	MAX_OUT = 1 << 20, /* messages that the other side has not taken */
 	MESSAGES = 64,	   /* received before the rest has a turn */
-	COUNT_MS = 500,	   /* until numbers are shown that came meanwhile */
+	COUNT_MS = 500,	   /* until new numbers are shown */
 };
 
 struct out {
@@ -58,7 +58,7 @@ struct messages *messages_new(int sock)
 
 /* ---- sending ---- */
 
-/* Takes over fd. Out of memory: the other side would wait for ever, so it is told by our end. */
+/* Takes over fd. Out of memory: we end, since the other side would otherwise wait for ever. */
 static struct out *out_new(const struct wire_head *h, const void *text, size_t len, int fd)
 {
 	struct out *x = malloc(sizeof(*x));

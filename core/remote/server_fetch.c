@@ -17,7 +17,7 @@ enum {
 	MAX_WANTS = 4096,    /* ranges; more are forgotten, because they are only hints */
 	MAX_WAITERS = 65536, /* reads that wait at a time */
 	MAX_FETCHES = 256,   /* requests on their way */
-	BUSY_MS = 4,	     /* until a block that another process fetches is looked at again */
+	BUSY_MS = 4,	     /* until a block that another process fetches is looked for again */
 	BUSY_MAX_MS = 10000, /* then it is fetched here, too */
 	CHECKS = 64,	     /* unchecked blocks of what is wanted that are read in a turn */
 };
@@ -27,8 +27,7 @@ struct waiter {
 	struct file *file;
 	uint32_t id;
 	struct span span;
-	uint64_t
-		busy_ns; /* since when another process has fetched what is missing; 0: it does not */
+	uint64_t busy_ns; /* since when another process is fetching what is missing; 0: none is */
 	LIST_LINK(struct waiter) link;
 };
 
@@ -341,7 +340,7 @@ static void check_more(struct want *w, uint64_t *most)
 	w->checked = object_check(w->file->object, from, w->span.end, *most);
 	if (w->checked < w->span.end)
 		*most = 0;
-	/* What is there is not looked at again each time: a want may be about all of a large object. */
+	/* Do not look again for what is there: a want may cover all of a large object. */
 	while (w->span.first < w->checked && object_has(w->file->object, w->span.first))
 		w->span.first++;
 }
@@ -370,7 +369,7 @@ static bool start_wanted(struct server *s, size_t i, const struct net_pace *p, u
 			  is_missing, &a, &r))
 		return false;
 	rc = start_fetch(s, f, r, false, false, &ignored);
-	if (rc <= 0) { /* another process fetches it, or a reader will see why not */
+	if (rc <= 0) { /* another process is fetching it, or a reader will see why not */
 		if (rc < 0)
 			g->wants[i].span.end = 0;
 		g->wants[i].span.first = r.end;

@@ -103,10 +103,10 @@ struct file {
 	struct place_seen seen;
 	struct object *object;
 	bool forgotten; /* by the other side; freed when nothing is on its way */
-	/* Of server_files.c. */
+	/* Owned by server_files.c. */
 	uint32_t *sent;	 /* generation of each segment whose descriptor was sent; 0: none */
 	uint64_t sent_n; /* segments; 0, and sent is NULL: the map is still to be sent */
-	/* Of server_fetch.c. */
+	/* Owned by server_fetch.c. */
 	struct steps steps; /* of requests for what was wanted */
 	unsigned fetches;
 	int gone;	     /* errno, once the object was found to be another */

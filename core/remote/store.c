@@ -61,13 +61,13 @@ bool object_is_same(const struct place_id *id, const char *etag, const char *mod
 {
 	struct place_id now;
 
-	/* By what it was identified then: a weak ETag that was not used may have appeared since. */
+	/* Compare what identified it then: a strong ETag may have been added since. */
 	return object_identify(id->v[0] == 'M' ? NULL : etag, id->v[0] == 'M' ? modified : NULL,
 			       &now) &&
 	       place_id_equal(id, &now);
 }
 
-/* Seconds of "+01:00", "-0130", behind the seconds of a time and a fraction; 0: "Z", or nothing. */
+/* Seconds of "+01:00", "-0130", after the seconds of a time and a fraction; 0: "Z", or nothing. */
 static time_t zone_of(const char *s)
 {
 	int v[4], n = 0;

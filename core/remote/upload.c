@@ -192,7 +192,7 @@ static int hold(struct uploads *u, struct object *x, const struct upload_bytes *
 	return 1;
 }
 
-/* Begins the object's upload, unless it has begun, or waits for who does. */
+/* Begins the object's upload, unless it has begun, or waits for the thread that does. */
 static int open_upload(struct uploads *u, struct object *x, struct ckpt_err *e)
 {
 	struct upload_begun begun = { 0 };
@@ -289,7 +289,7 @@ struct crew {
 	struct object **v;
 	size_t n;
 	bool goes_on;	   /* after an error */
-	uint64_t until_ns; /* it goes on, once one has failed, until then */
+	uint64_t until_ns; /* when to stop, once one has failed */
 	pthread_mutex_t lock;
 	size_t next, failed;
 	struct ckpt_err why; /* of the first that failed */
@@ -597,7 +597,7 @@ static struct object *commit_point(const struct uploads *u)
 	return last->n ? find_object(u, last->v[last->n - 1]) : NULL;
 }
 
-/* Undone before all others: as long as it may be visible, so must be what belongs to it. */
+/* Undone before all others, which must stay visible as long as it may be. */
 static void undo_point(struct uploads *u, struct object *x, struct crew *c, struct buf *left)
 {
 	c->v[c->n++] = x;

@@ -18,10 +18,11 @@
  * The commit: old objects that must not be seen beside the new ones are removed
  * (UPLOADS_REMOVED_FIRST); the new ones appear, several at a time; old ones that are left are
  * removed (UPLOADS_REMOVED); those named by UPLOADS_COMES_LAST appear one after another. If a step
- * fails, what has appeared is removed again: the last of UPLOADS_COMES_LAST, the commit point, before
- * all others, which stay if it may still be visible, so that no part of a checkpoint is. A request whose
- * answer is lost is decided by looking at the object: its ETag is that of the MD5 of the parts, or it is
- * not ours. If it is not there, it may still appear: a store may be slow.
+ * fails, what has appeared is removed again: the last of UPLOADS_COMES_LAST, the commit point,
+ * before all others, which stay if it may still be visible, so that no checkpoint is ever visible
+ * in part. A request whose answer is lost is decided by looking at the object: its ETag is that of
+ * the MD5 of the parts, or it is not ours. If it is not there, it may still appear: a store may be
+ * slow.
  *
  * Private to core/remote.
  *
@@ -46,7 +47,7 @@ enum {
 	UPLOAD_FILES = 4 << 20, /* of a checkpoint */
 	UPLOAD_HELD = 64 << 20, /* bytes; the default of options.held */
 	UPLOAD_AT_ONCE = 16,	/* requests of a commit or an undo */
-	UPLOAD_UNDO_MS = 10000, /* an abort or a removal is tried again for so long */
+	UPLOAD_UNDO_MS = 10000, /* how long an abort or a removal is retried */
 	/* If one could not be undone by then, no other is begun: the network may be gone. */
 	UPLOAD_UNDO_ALL_MS = 30000,
 };
@@ -93,7 +94,7 @@ struct upload_ops {
 	int (*complete)(void *store, const char *path, const char *id,
 			const struct upload_done *parts, size_t n, bool only_new,
 			char etag[static UPLOAD_ETAG], struct ckpt_err *e);
-	/* 0 also if there is none by now. */
+	/* Returns 0 even if the upload no longer exists. */
 	int (*abort)(void *store, const char *path, const char *id, struct ckpt_err *e);
 	/* Aborts the uploads of exactly this path, but `keep` (may be NULL), that this process may
 	 * have begun. Their number, or an error. */
@@ -115,7 +116,7 @@ int uploads_new(const struct upload_ops *ops, void *store, const struct uploads_
 void uploads_free(struct uploads *u); /* after uploads_undo or a commit; NULL is fine */
 
 /* A part of object `file`, from 0, whose path is the same in each call; numbers are from 1. last: it
- * has no more. ECANCELED once stopped. EINVAL: a part that is there, or behind the last. */
+ * has no more. ECANCELED once stopped. EINVAL: a part that is there already, or after the last. */
 int uploads_part(struct uploads *u, uint64_t file, const char *path, unsigned number, bool last,
 		 const struct upload_bytes *b, struct ckpt_err *e);
 

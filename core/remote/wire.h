@@ -22,9 +22,9 @@
  *
  * A segment that is evicted gets the next generation, and another file. A block is in the segment
  * of generation g if its word is map_word(g, MAP_THERE), and it stays in that file for as long as
- * anyone has it open: nothing is ever written over, cut off or punched out. Somebody who has
- * loaded that word (acquire; the fetcher stores it, release, after the bytes) may read it from the
- * file that it has of generation g. Any other word means: ask the fetcher.
+ * anyone has it open: nothing is ever written over, cut off or punched out. A reader that has
+ * loaded that word (acquire; the fetcher stores it, release, after the bytes) may read the block
+ * from its file of generation g. Any other word means: ask the fetcher.
  *
  * Threads: a message is sent by one sendmsg, so any thread may send; one receives.
  */
@@ -198,9 +198,9 @@ static inline int wire_send(int sock, struct wire_head *h, const void *text, siz
 }
 
 /*
- * Receives a message: 1; 0 if the other side is gone; -EPROTO: it is none of ours; -EMFILE: a
- * descriptor came with it for which this process has no room (the rest of the message is there);
- * or another -errno.
+ * Receives a message: 1; 0 if the other side is gone; -EPROTO: it is not one of ours; -EMFILE: a
+ * descriptor came with it for which this process has no room (the rest of the message is there); or
+ * another -errno.
  */
 static inline int wire_receive(int sock, struct wire_msg *m)
 {
@@ -269,7 +269,7 @@ static inline size_t wire_authority(const char *address)
 struct wire_entry {
 	uint64_t size, mtime_ns;
 	uint8_t kind, id_len;
-	uint16_t name; /* bytes of the name behind it, without a NUL */
+	uint16_t name; /* bytes of the name that follows, without a NUL */
 	uint8_t id[63], pad;
 };
 

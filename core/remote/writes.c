@@ -19,7 +19,7 @@
 enum {
 	SESSIONS_MAX = 1024,
 	HASTE_MS = 700, /* somebody has pressed Ctrl-C and waits for the answer */
-	CLOSE_S = 60,	/* undoing what a killed process has left ends after so long */
+	CLOSE_S = 60,	/* the longest time for undoing what a killed process has left */
 };
 
 struct session {
@@ -193,7 +193,7 @@ static int name(struct session *s, const struct write_call *c, struct ckpt_err *
 
 /* ---- ending ---- */
 
-/* Nobody else uses the session by then, but who waits for it to be over. */
+/* Nobody else uses the session by then, except whoever waits for its end. */
 static void *end_session(void *arg)
 {
 	struct session *s = arg;
@@ -288,7 +288,7 @@ uint32_t writes_wait(struct session *late)
 	return place;
 }
 
-/* What is to be waited for; false: all are over. */
+/* Is there a session to wait for? late: only those that commit count. */
 static bool is_busy(const struct writes *w, bool late)
 {
 	for (size_t i = 0; i < w->n; i++)

@@ -33,9 +33,11 @@ struct write_call {
 };
 
 struct writes *writes_new(void); /* NULL: out of memory */
-/* *text: of the answer, empty before. *ret_left: the place of a session that does not use its store
- * any more, or has not begun; else as it was. *ret_late: a session that goes on ending after the answer,
- * for writes_wait; else as it was. */
+/*
+ * *text: of the answer, empty before. *ret_left: the place of a session that does not use its store
+ * any more, or could not begin; else unchanged. *ret_late: a session that is still ending after the
+ * answer, for writes_wait; else unchanged.
+ */
 int writes_call(struct writes *w, const struct write_call *c, struct wire_head *answer,
 		struct buf *text, uint32_t *ret_left, struct session **ret_late,
 		struct ckpt_err *e);
