@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Why the first write to stdout that failed has failed: a later fflush may not fail again. */
+/* Why the first failed write to stdout failed: a later fflush may not fail again. */
 static int write_error;
 
 void cmd_write(const char *s, size_t n)

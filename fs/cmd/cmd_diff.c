@@ -263,7 +263,7 @@ static void measure(const struct ckpt *c, const struct ckpt_diff *d, struct buf 
 	scratch->len = 0;
 }
 
-/* Is the page what is printed? */
+/* Is the page written to standard output? */
 static bool to_stdout(const struct options *o)
 {
 	return o->output && !strcmp(o->output, "-");
@@ -271,7 +271,7 @@ static bool to_stdout(const struct options *o)
 
 static const char *const of_model[] = { "weights", "recipe", "assets", "experts" };
 
-/* Is it asked whether a GGUF was made of a checkpoint? */
+/* Is the question whether a GGUF was made from a checkpoint? */
 static bool is_of_gguf(const struct options *o)
 {
 	return !o->model && bytes_end(o->args[1], strlen(o->args[1]), ".gguf");
@@ -345,7 +345,7 @@ static int open_both(const struct options *o, struct ckpt **a, struct ckpt **b, 
 	return rc ? rc : open_second(o, &holes_are_fine, b, e);
 }
 
-/* A training checkpoint has other names than the model that was made of it. */
+/* A training checkpoint has other names than the model made from it. */
 static void suggest_model(const struct ckpt *a, const struct ckpt *b, const struct options *o,
 			  const struct ckpt_diff *d)
 {

@@ -18,8 +18,8 @@ struct making {
 	struct progress progress;
 	uint64_t done; /* what the bar shows */
 	bool started;
-	bool some;	      /* a checkpoint of the run has something */
-	struct ckpt_err none; /* include and exclude leave nothing of one */
+	bool some;	      /* at least one checkpoint of the run has something to show */
+	struct ckpt_err none; /* set if include and exclude leave nothing of one */
 };
 
 static int open_step(void *arg, const char *checkpoint, struct ckpt **ret, struct ckpt_err *e)

@@ -130,7 +130,7 @@ static void add_fqn(struct buf *b, const char *fqn, size_t len)
 	}
 }
 
-/* What add_fqn has written as this text. */
+/* Adds the name that add_fqn has written as this text. */
 static void add_name(struct buf *b, const char *text)
 {
 	for (; *text; text++) {

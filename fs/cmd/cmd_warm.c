@@ -525,7 +525,8 @@ static void print_sum(const struct job *j, uint64_t ns)
 	}
 	print_speed(j->source.read + j->view.read, ns, "read");
 	if (j->source.there + j->view.there)
-		(void)printf(", %s were there", text_size(j->source.there + j->view.there, size));
+		(void)printf(", %s were already cached",
+			     text_size(j->source.there + j->view.there, size));
 	(void)printf("\n");
 }
 

@@ -22,7 +22,7 @@ struct run {
 	struct progress progress;
 	_Atomic uint64_t read;
 	pthread_mutex_t lock;
-	size_t file;	   /* the next part is of it */
+	size_t file;	   /* the file that the next part belongs to */
 	unsigned part;	   /* from 1 */
 	struct ckpt_err e; /* the first one */
 };
@@ -161,7 +161,7 @@ static int copy_all(struct run *x, struct ckpt_err *e)
 	return x->e.code ? -e->code : 0;
 }
 
-/* What a reader finds a checkpoint by. */
+/* The file by which readers find a checkpoint. */
 static bool leads_to_it(const char *path)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;

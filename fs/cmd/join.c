@@ -53,8 +53,8 @@ static bool may_join(const char *run, const char *name, const char *path)
 
 /*
  * Puts the joined path in place of argument i and the next or, if the run is from an earlier
- * argument, of the name alone. With `only`, the name can be nothing but that of a checkpoint, and
- * opening the path will say that the run has none of that name.
+ * argument, of the name alone. With `only`, the name can only be that of a checkpoint, and opening
+ * the path will say that the run has none of that name.
  */
 static int join(struct options *o, size_t i, const char *run, const char *name, bool both,
 		bool only, struct ckpt_err *e)

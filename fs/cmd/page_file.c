@@ -53,8 +53,8 @@ static int replace_file(const char *path, const struct stat *old, const char *pa
 		return err_nomem(e);
 	}
 	/*
-	 * What would end the program waits until the temporary file is gone. SIGXFSZ must not come
-	 * later either: write fails with EFBIG as well.
+	 * Signals that would end the program wait until the temporary file is gone. SIGXFSZ must
+	 * not even come later: write fails with EFBIG as well.
 	 */
 	(void)sigemptyset(&held);
 	for (size_t i = 0; i < ARRAY_LEN(ends); i++)

@@ -58,8 +58,10 @@ struct loop {
 	bool watched;  /* the time is checked, because a request is being served */
 	bool stopping; /* no thread is started, and none ends by itself */
 	int error;
-	/* Of the thread that runs config->tidies, because closing a file may hang. All but untidy are the
-	 * caller's of loop_run. */
+	/*
+	 * Of the thread that runs config->tidies, because closing a file may hang. All but untidy
+	 * belong to the caller of loop_run.
+	 */
 	pthread_t tidier;
 	bool tidying;
 	uint64_t tidied_ms;
@@ -343,7 +345,7 @@ static unsigned stop_all(struct loop *l)
 			continue;
 		}
 		{
-			/* One that has just received a request looks at the others. */
+			/* A thread that has just received a request checks the others. */
 			SCOPED_LOCK(&l->lock);
 			LIST_REMOVE(&l->all, w);
 		}

@@ -197,8 +197,10 @@ static void raise_read_ahead(void *arg)
 	const struct mount *m = arg;
 
 	if (m->found.major || m->found.minor)
-		/* Of a store up to twice as much would be fetched for nothing by every reader that
-		 * stops; what comes next is announced anyway. */
+		/*
+		 * From a store, up to twice as much would be fetched in vain by every reader that
+		 * stops; what comes next is announced anyway.
+		 */
 		mounts_read_ahead(&m->found, text_is_address(m->source) ? 256 : 1024);
 }
 

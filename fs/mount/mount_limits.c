@@ -144,8 +144,10 @@ static int miss(struct mount *m, const struct ckpt_err *missing, struct ckpt_err
 	return 0;
 }
 
-/* What ckptfs-fetch has from the environment. It has been started with that, and whoever takes this
- * process over is not to find it here. */
+/*
+ * What ckptfs-fetch takes from the environment. It has been started with that, and whoever takes
+ * over this process must not find it here.
+ */
 static void forget_secrets(void)
 {
 	static const char *const names[] = {

@@ -89,7 +89,7 @@ static int for_all(void (*each)(void *arg, const struct entry *entry), void *arg
 	return feof(f) ? 0 : err_sys(e, errno, "read '/proc/self/mountinfo'");
 }
 
-/* A number among what the kernel says of a descriptor; 0: it does not say. */
+/* A number from the kernel's description of a descriptor; 0: it has none. */
 static unsigned fdinfo(int fd, const char *name)
 {
 	char path[64];

@@ -65,7 +65,7 @@ char *mounts_resolve(const char *path, struct ckpt_err *e);
 /* The file in which the kernel keeps the read-ahead size of this mount: a number, in KiB. */
 enum { MOUNTS_BDI_MAX = 64 };
 void mounts_bdi(const struct mount_found *m, char ret[static MOUNTS_BDI_MAX]);
-/* Makes the kernel read ahead so many KiB at a time from this mount, if permitted (root). */
+/* Makes the kernel read ahead this many KiB at a time from this mount, if permitted (root). */
 void mounts_read_ahead(const struct mount_found *m, unsigned kib);
 
 #endif

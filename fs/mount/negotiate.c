@@ -48,7 +48,7 @@ void negotiate_init(struct negotiation *n, struct fuse_conn_info *conn)
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Bits 36 and 37 of the flags, whose upper half is flags2; the word behind it is max_stack_depth.
+/* Bits 36 and 37 of the flags, whose upper half is flags2; the word after that is max_stack_depth.
  */
 #define ALLOW_MMAP	((uint32_t)1 << (36 - 32))
 #define PASSTHROUGH	((uint32_t)1 << (37 - 32))

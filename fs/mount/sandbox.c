@@ -51,7 +51,7 @@ int sandbox_parse(const char *word, enum sandbox_mode *ret, struct ckpt_err *e)
 
 /* ---- Landlock: Documentation/userspace-api/landlock.rst ---- */
 
-/* All of its numbers: Linux 5.10 has no header of it, and that of 6.1 lacks the later ones. */
+/* All its numbers: Linux 5.10 has no header for them, and that of 6.1 lacks the later ones. */
 enum {
 	LANDLOCK_CREATE = 444,
 	LANDLOCK_ADD = 445,
