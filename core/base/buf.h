@@ -30,7 +30,7 @@ struct buf {
 	}
 
 void buf_release(struct buf *b);
-/* Its failure as an error: the sentence for EFBIG, else "out of memory". 0: it has not failed. */
+/* Reports its failure: the given sentence for EFBIG, else "out of memory". 0: it has not failed. */
 int buf_check(const struct buf *b, struct ckpt_err *e, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Empties it for another attempt, also after EFBIG; ENOMEM stays. */

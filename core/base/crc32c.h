@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * crc32c - the CRC of Castagnoli's polynomial, as iSCSI has it (RFC 3720, 12.1): 0x1EDC6F41,
- * reflected, begun with and xored with ones.
+ * crc32c - the CRC with Castagnoli's polynomial, as in iSCSI (RFC 3720, 12.1): 0x1EDC6F41,
+ * reflected; it begins with all ones, and the result is inverted.
  *
  *	uint32_t crc = crc32c(0, p, n);
  *	crc = crc32c(crc, q, m);        // what follows

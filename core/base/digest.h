@@ -20,7 +20,7 @@ struct digest {
 	uint64_t low, high; /* all zero: nothing added yet */
 };
 
-/* A hash that was made otherwise, such as that of a file's bytes. */
+/* A hash that was computed elsewhere, such as that of a file's bytes. */
 static inline struct digest digest_of(XXH128_hash_t h)
 {
 	return (struct digest){ h.low64, h.high64 };

@@ -43,8 +43,8 @@ static inline bool err_is_external(int rc)
 {
 	return err_is_shortage(rc) || err_is_io(rc);
 }
-/* After a look at what may be there: passes on an error that is external, and lets others be an answer,
- * which is 0. */
+/* After a look at something that may be absent or damaged: passes on an external error; any other
+ * is an answer, for which it returns 0. */
 static inline int err_if_external(int rc, const struct ckpt_err *why, struct ckpt_err *e)
 {
 	if (!err_is_external(rc))

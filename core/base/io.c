@@ -61,7 +61,7 @@ int io_read_file(const char *path, struct buf *b, struct ckpt_err *e)
 		if (n > 0)
 			b->len += (size_t)n;
 	}
-	if (b->data) /* behind what was read: buf_room puts it behind what there was room for */
+	if (b->data) /* the NUL: buf_room put it behind the room, not behind what was read */
 		((char *)b->data)[b->len] = 0;
 	if (b->err)
 		return buf_check(b, e, "'%s' has more than %zu bytes", path, b->max);

@@ -58,7 +58,7 @@ int io_is_pointer(int fd, const struct stat *st);
 int io_check_relative(const char *path, size_t len, struct ckpt_err *e);
 
 /*
- * Opens a directory for listing, with these flags in addition to the usual ones; NULL and errno.
+ * Opens a directory for listing, with these flags in addition to the usual ones; NULL with errno.
  *
  *	DIR *d CLEANUP(io_close_dir) = io_open_dir(dirfd, "sub", O_NOFOLLOW);
  *
@@ -74,7 +74,7 @@ int io_next_entry(DIR *d, const struct dirent **ret, struct ckpt_err *e);
 int io_close_from(int first);
 
 /*
- * Removes the entry with that name in dirfd, a directory with everything in it; links are not
+ * Removes the entry with that name in dirfd, and with a directory everything in it; links are not
  * followed. 0, also if it does not exist, or a negative errno with a sentence.
  */
 int io_remove(int dirfd, const char *name, struct ckpt_err *e);

@@ -257,7 +257,7 @@ static int parse_word(struct parser *s)
 	return bad(s, "invalid token");
 }
 
-/* The length of a number that JSON does not have. */
+/* The length of a number that Python writes and JSON does not have; 0: there is none here. */
 static size_t python_number(const struct parser *s)
 {
 	static const char *const words[] = { "NaN", "Infinity", "-Infinity" };

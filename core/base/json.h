@@ -108,7 +108,7 @@ static inline struct jval jval_given(struct jval v)
 const char *jval_str(struct jval v);
 size_t jval_len(struct jval v);
 bool jval_is_str(struct jval v, const char *s);
-/* False if it is not an integer; not a number. */
+/* False if it is not an integer. */
 bool jval_int(struct jval v, int64_t *ret);
 /* False if it is not an integer from 0 to 2^64-1 (beyond 2^63-1: only with JDOC_BIG). */
 bool jval_u64(struct jval v, uint64_t *ret);

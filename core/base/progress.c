@@ -23,8 +23,8 @@ void progress_start(struct progress *p, const char *what, uint64_t total, bool e
 	p->next_ns = p->start_ns + CLOCK_SECOND;
 }
 
-/* A line that wraps could not be wiped: on a narrow terminal the bar is shorter, then absent, then the
- * end of the text is. */
+/* A line that wraps could not be wiped: on a narrow terminal the bar is shortened, then left out,
+ * and then the text is cut off. */
 static void draw(const struct progress *p, uint64_t done, uint64_t total, const char *text)
 {
 	unsigned columns = term_columns(STDERR_FILENO);

@@ -296,7 +296,7 @@ bool text_is_address(const char *s)
 	return false;
 }
 
-/* What is behind "SCHEME://"; NULL: it is no address of any kind. */
+/* What is behind "SCHEME://"; NULL: it is not an address. */
 static const char *behind_scheme(const char *s)
 {
 	size_t n = strcspn(s, ":/?#@");
@@ -304,8 +304,8 @@ static const char *behind_scheme(const char *s)
 	return n && !strncmp(s + n, "://", 3) ? s + n + 3 : NULL;
 }
 
-/* The end of the user and password of what is behind a scheme; NULL: there is none. A password may
- * have a '/' that should have been encoded: then what looks like a port is none. */
+/* The end of the user and password in what is behind a scheme; NULL: there are none. A password may
+ * have a '/' that should have been encoded: then what follows the ':' is not a port. */
 static const char *behind_user(const char *s)
 {
 	const char *end = s + strcspn(s, "/?#"), *at = memrchr(s, '@', (size_t)(end - s)), *colon;

@@ -91,10 +91,10 @@ bool text_parse_size(const char *s, uint64_t *ret);
 /* Does it begin as an address does: s3://, gs://, https://, http://, hf://, file://? */
 bool text_is_address(const char *s);
 /* An address as messages show it, without a user and password and, unless it is of s3, gs, hf or
- * file, without its query: "https://h/x" of "https://u:p@h/x?sig=1". It is cut off to fit; returns
+ * file, without its query: "https://h/x" for "https://u:p@h/x?sig=1". It is cut off to fit; returns
  * buf. */
 const char *text_show_address(const char *s, char *buf, size_t cap);
-/* Has it a user or password, which ends before the last '@' of its host? */
+/* Does it have a user or password? They end at the last '@' before the host. */
 bool text_has_user(const char *s);
 
 #endif
