@@ -112,7 +112,7 @@ bool boxes_grid(size_t n, const uint64_t *shape, const uint64_t *boxes, size_t c
 			next += boxes[b * 2 * n + n + d];
 		}
 		ret_counts[d] = k;
-		if (!k || ckd_mul(&cells, cells, k) || cells > count) /* no k: without elements */
+		if (!k || ckd_mul(&cells, cells, k) || cells > count) /* k is 0: no elements */
 			return false;
 	}
 	if (cells != count)

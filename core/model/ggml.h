@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ggml - the numbers that GGUF files have for types: of tensors, and of values of keys.
+ * ggml - the numbers of types in GGUF files: types of tensors, and of the values of keys.
  *
  * Source: ggml/include/ggml.h, ggml-common.h, gguf.h (0.27); gguf-py/gguf/constants.py.
  * Threads: const tables.
@@ -55,8 +55,8 @@ enum ggml_type {
 struct ggml_info {
 	const char *name;	  /* "Q4_K" */
 	uint8_t type;		  /* enum ggml_type */
-	uint8_t dtype;		  /* enum ckpt_dtype; CKPT_DTYPE_NONE: of blocks */
-	uint16_t elements, bytes; /* of a block; one element if it is none of blocks */
+	uint8_t dtype;		  /* enum ckpt_dtype; CKPT_DTYPE_NONE: it has blocks */
+	uint16_t elements, bytes; /* of a block; without blocks, of one element */
 };
 
 /* NULL: it is not a type. */

@@ -38,11 +38,10 @@ bool shard_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dims, cons
 
 /*
  * Finds the holders of the box (off, len) of a tensor: calls visit for every rank whose box
- * intersects it; of the ranks that hold copies of one box, for the lowest, which is at 0 on all axes
- * that no placement names. off and len are the intersection, local_off its
- * position in the rank's own tensor; the arrays are valid during the call. Ranks come in the order
- * of the placements. Stops at a non-zero return and returns it; -EINVAL at a box that shard_box
- * refuses.
+ * intersects it; of the ranks that hold copies of one box, only for the lowest, whose coordinate is
+ * 0 on every axis that no placement names. off and len are the intersection, local_off its position
+ * in the rank's own tensor; the arrays are valid during the call. Ranks come in the order of the
+ * placements. Stops at a non-zero return and returns it; -EINVAL at a box that shard_box refuses.
  */
 typedef int shard_visit_fn(void *arg, uint64_t rank, const uint64_t *off, const uint64_t *len,
 			   const uint64_t *local_off);

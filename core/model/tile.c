@@ -27,7 +27,8 @@ static bool is_last(const struct tile_matrix *m, unsigned level)
 	return tiles_along(m->rows, level) == 1 && tiles_along(m->cols, level) == 1;
 }
 
-/* Those of a slice; cannot overflow, because a matrix has fewer tiles than elements + levels. */
+/* The tiles of a slice; cannot overflow, because a matrix has fewer tiles than elements +
+ * levels. */
 static uint64_t tiles_of_slice(const struct tile_matrix *m)
 {
 	uint64_t n = 0;

@@ -51,7 +51,7 @@ bool tile_number(const struct tile_matrix *m, const struct tile *t, uint64_t *re
 /* n < tile_count */
 void tile_at(const struct tile_matrix *m, uint64_t n, struct tile *ret);
 
-/* What a tile of the tensor shows in one direction, of `n` elements. */
+/* What a tile shows in one direction, in which its matrix has `n` elements. */
 struct tile_span {
 	uint64_t first; /* element */
 	unsigned cells;
