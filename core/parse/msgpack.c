@@ -13,13 +13,13 @@ enum { WINDOW = 1 << 16 };
 
 enum { EXT_ARRAY = 1, EXT_COMPLEX, EXT_SCALAR, EXT_TUPLE };
 
-/* What is at `at` is asked for a few bytes at a time; what is skipped is not read. */
+/* The bytes at `at` are taken a few at a time; what is skipped is not read. */
 struct reader {
 	const struct blob *blob;
 	struct arena *arena;
 	struct ckpt_err *e;
 	uint64_t at, end; /* end: of the value that contains what is read, at most the blob's */
-	uint64_t from;	  /* of the window, in the blob */
+	uint64_t from;	  /* where the window begins in the blob */
 	size_t n;	  /* bytes in it */
 	uint8_t *window;
 };
@@ -148,7 +148,7 @@ static int read_members(struct reader *r, enum msgpack_kind kind, uint64_t n, un
 		return err_set(r->e, EFBIG, "msgpack: values are nested more than %d deep",
 			       MSGPACK_MAX_DEPTH);
 	if (n > r->end - r->at)
-		return cut(r, n); /* a member has a byte at least */
+		return cut(r, n); /* each member takes at least one byte */
 	for (uint64_t i = 0; i < n; i++) {
 		struct msgpack *m = arena_array(r->arena, 1, sizeof(*m)), key;
 		int rc = m ? 0 : no_room(r);
@@ -308,11 +308,11 @@ static int read_real(struct reader *r, size_t bytes, struct msgpack *v)
 	return rc;
 }
 
-/* Bytes from 0xc0 to 0xdf, but for the integers. */
+/* Values that begin with a byte from 0xc0 to 0xdf, except integers. */
 static int read_marked(struct reader *r, unsigned mark, unsigned depth, struct msgpack *v)
 {
 	static const struct {
-		uint8_t first, last, bytes; /* of marks; of the length of the first */
+		uint8_t first, last, bytes; /* marks; bytes of the length after the first */
 		enum msgpack_kind kind;	    /* OTHER: an extension */
 	} sized[] = {
 		{ 0xc4, 0xc6, 1, MSGPACK_BYTES }, { 0xc7, 0xc9, 1, MSGPACK_OTHER },

@@ -154,7 +154,7 @@ static struct cursor byte_column(struct cursor *c, size_t n)
 	return r;
 }
 
-/* A number of one that has been stepped over. */
+/* The next number of a column, whose numbers column() has checked. */
 static uint64_t next_of(struct cursor *c)
 {
 	return cursor_varint(c);
@@ -162,7 +162,7 @@ static uint64_t next_of(struct cursor *c)
 
 /* ---- data files ---- */
 
-/* Is it relative, without "..", and without a NUL? The empty one names nothing. */
+/* Is it relative, without "..", and without a NUL? The empty path names nothing. */
 static bool stays_inside(const char *path, size_t n)
 {
 	const char *end = path + n;
@@ -193,7 +193,7 @@ static int no_room(enum ocdbt_kind kind, struct ckpt_err *e)
 }
 
 /*
- * Each path continues a prefix of the one before it. It is that of a base directory and, from
+ * Each path continues a prefix of the one before it. It consists of a base directory and, from
  * base_len on, a name in it; a prefix longer than the base covers a part of the name, too.
  */
 static int read_files(struct cursor *c, enum ocdbt_kind kind, const char *outer, size_t outer_len,
@@ -227,7 +227,7 @@ static int read_files(struct cursor *c, enum ocdbt_kind kind, const char *outer,
 		if (before && shared > before->len - outer_len)
 			return bad(e, kind,
 				   "a data file shares more bytes with the path before it than "
-				   "that has");
+				   "that path has");
 		if (own_base > shared + own)
 			return bad(e, kind, "the base of a data file is longer than its path");
 		if (shared > min_u64(own_base, base_before) && own_base != base_before)
@@ -271,7 +271,7 @@ static const char *range_of(const struct files *f, uint64_t id, uint64_t offset,
 
 /* ---- the manifest ---- */
 
-/* Where the root of each version is; only that of the last counts. */
+/* Reads where the root of each version is; only the last one counts. */
 static int read_versions(struct cursor *c, unsigned arity_log2, const struct files *f,
 			 struct ocdbt_manifest *m, struct ckpt_err *e)
 {
@@ -507,7 +507,7 @@ static const char *next_key(struct ocdbt_node *node)
 	const uint8_t *p = cursor_take(&node->keys, own);
 
 	if (shared > before)
-		return "a key shares more bytes with the key before it than that has";
+		return "a key shares more bytes with the key before it than that key has";
 	if (shared + own > OCDBT_MAX_KEY)
 		return "a key has more than 65535 bytes";
 	if (node->i && bytes_compare(p, own, node->key + shared, before - shared) <= 0)

@@ -41,7 +41,7 @@ enum {
 
 enum ocdbt_kind { OCDBT_MANIFEST, OCDBT_NODE };
 
-/* What is in the envelope: bytes of it, or decompressed. */
+/* What is in the envelope: some of its bytes, or what they decompress to. */
 struct ocdbt_body {
 	const uint8_t *bytes;
 	size_t len;
@@ -81,7 +81,7 @@ struct ocdbt_manifest {
 int ocdbt_manifest_read(const struct ocdbt_body *b, struct arena *a, struct ocdbt_manifest *ret,
 			struct ckpt_err *e);
 
-/* The body is borrowed. base: of the file that the node is in, "" for a root that is there. */
+/* The body is borrowed. base: the first ocdbt_file.base bytes of the path of the node's file. */
 int ocdbt_node_open(const struct ocdbt_body *b, const char *base, size_t base_len,
 		    struct ocdbt_node **ret, struct ckpt_err *e);
 void ocdbt_node_free(struct ocdbt_node *node);		  /* NULL is fine */
@@ -96,8 +96,8 @@ struct ocdbt_entry {
 	const uint8_t *key;
 	size_t key_len;
 	size_t common;	       /* interior nodes */
-	const uint8_t *bytes;  /* an inline value; NULL: it is, or the child is, at */
-	struct ocdbt_range at; /* .length also of an inline value */
+	const uint8_t *bytes;  /* an inline value; NULL: see .at */
+	struct ocdbt_range at; /* of a value or child; for an inline value only .length */
 };
 int ocdbt_node_next(struct ocdbt_node *node, struct ocdbt_entry *ret, struct ckpt_err *e);
 

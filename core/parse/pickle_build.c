@@ -254,7 +254,7 @@ static const struct pk_str *root_attr(const struct pickle *p, size_t at, int *re
 
 /*
  * root_attr() may be wrong: a dict that is the only item of an attribute's dict is on the stack
- * exactly like an attribute. The difference shows when the outer dict closes over it, whereas an
+ * exactly like an attribute. The difference shows when the outer dict takes it in, whereas an
  * attribute stays in place until the object's state takes all of them.
  */
 int pk_check_taken(const struct pickle *p, struct ckpt_err *e)

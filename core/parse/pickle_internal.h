@@ -55,9 +55,9 @@ struct pickle {
 
 /* "pickle: WHAT at byte N" */
 int pk_bad(const struct pickle *p, const char *what, struct ckpt_err *e);
-/* Reports that the ceiling was reached, or no memory. */
+/* Reports that the ceiling was reached, or memory ran out. */
 int pk_too_big(const struct pickle *p, struct ckpt_err *e);
-/* pk_intern has just failed. */
+/* Reports why pk_intern has just failed. */
 int pk_no_string(const struct pickle *p, struct ckpt_err *e);
 
 /* ---- pickle_node.c ---- */

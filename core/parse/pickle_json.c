@@ -233,8 +233,8 @@ static void put_hex(struct buf *b, const struct buf *bytes)
 		b->err = bytes->err;
 }
 
-/* What is bytes: v itself; or as protocol 2 writes them, _codecs.encode(text, 'latin1'), and empty
- * ones as bytes(). False: v is something else. */
+/* Adds the bytes that v is: bytes themselves, or as protocol 2 writes them, _codecs.encode(text,
+ * 'latin1') or, if there are none, bytes(). False: v is something else. */
 static bool add_bytes(const struct pk_value *v, struct buf *ret)
 {
 	const struct pk_value *f = v->type == PK_OBJECT ? v->n->own : NULL;
@@ -274,7 +274,7 @@ static bool put_bytes(struct buf *b, const struct pk_value *v)
 	return is;
 }
 
-/* What protocols below 3 call by its name in Python 2. */
+/* Replaces the names of Python 2, which protocols below 3 use. */
 static void modernize(const char **module, const char **name)
 {
 	static const char *const names[][2] = {
@@ -415,7 +415,7 @@ static void put_storage(struct buf *b, const struct pk_value *v)
 	buf_printf(b, ", \"size\": %lld}", (long long)s[4].i);
 }
 
-/* ---- what NumPy has ---- */
+/* ---- NumPy's values ---- */
 
 static bool is_numpy(const struct pk_value *fn, const char *name)
 {
@@ -423,7 +423,8 @@ static bool is_numpy(const struct pk_value *fn, const char *name)
 	       pk_is(fn, "numpy._core.multiarray", name);
 }
 
-/* dtype("f8", False, True) with the state (3, "<", ...): "<f8". False: it is none of numbers. */
+/* dtype("f8", False, True) with the state (3, "<", ...): "<f8". False: it is not a dtype of
+ * numbers. */
 static bool numpy_type(const struct pk_value *v, char ret[static 4])
 {
 	const struct pk_value *f = v->type == PK_OBJECT ? v->n->own : NULL;

@@ -2,10 +2,10 @@
 /*
  * pickle_json - values of a pickle as JSON text, the way Python's json.dumps writes them.
  *
- * The text is strict JSON. None, bool, int (of any size, with all digits), float, str, list and dict
- * are written as they are; a tuple becomes a list, and a key that is not a string its JSON text:
- * {1: 2} is {"1": 2}. Values that JSON cannot express become an object with one of the keys
- * __class__, __global__ and __cycle__, which a dict never becomes:
+ * The text is strict JSON. None, bool, int (of any size, with all digits), float, str, list and
+ * dict are written as they are; a tuple becomes a list, and a key that is not a string becomes its
+ * JSON text: {1: 2} is {"1": 2}. Values that JSON cannot express become an object with one of the
+ * keys __class__, __global__ and __cycle__, which a dict never becomes:
  *
  *	float("nan"), float("-inf")     {"__class__": "builtins.float", "value": "-inf"}
  *	b"\x00\xff"                     {"__class__": "builtins.bytes", "hex": "00ff"}
@@ -22,7 +22,7 @@
  *	numpy.float64(0.5)              {"__class__": "numpy.float64", "value": 0.5}
  *	a storage                       {"__class__": "torch.FloatStorage", "size": 6}
  *	a class or function itself      {"__global__": "torch.bfloat16"}
- *	a container inside itself       {"__cycle__": 1}, so many levels further out
+ *	a container inside itself       {"__cycle__": 1}, the one so many levels further out
  *	what the pickle machine skipped {"__class__": "?"}
  *
  * A value that is referred to twice is written twice.

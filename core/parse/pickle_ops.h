@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * pickle_ops - the opcodes of pickles that hold data; names as in CPython's pickletools. Those that
- * are letters have a line of text as their operand where their names do not begin with BIN: they are
- * of protocols 0 and 1. Python 2 uses INT and OBJ in protocol 2: for an int that needs more than 32
- * bits, and for an instance of an old-style class.
+ * pickle_ops - the opcodes of pickles that hold data; names as in CPython's pickletools. INT, LONG,
+ * FLOAT, STRING, UNICODE, PERSID, GLOBAL, INST, GET and PUT have lines of text as their operands;
+ * most are of protocols 0 and 1. Python 2 uses INT and OBJ in protocol 2: for an int that needs
+ * more than 32 bits, and for an instance of an old-style class.
  */
 #ifndef PARSE_PICKLE_OPS_H
 #define PARSE_PICKLE_OPS_H

@@ -4,7 +4,7 @@
  *
  * Protocols, memos, frames, the encodings of strings and numbers, and the order of a dict's keys
  * are ignored. Types are not: 1, 1.0 and True are three values, a list is not a tuple, and two
- * floats are equal if their bits are. Objects are equal if their class, its arguments, state and
+ * floats are equal if their bits are. Objects are equal if their classes, arguments, states and
  * items are; instances of different classes cannot be compared, because only the classes know what
  * they mean.
  *

@@ -40,7 +40,7 @@ void pk_strings_free(struct pk_strings *t)
 	free(t);
 }
 
-/* Of the table and of what is in the order of ids, which for short strings are most of the memory. */
+/* Bytes of `table` and `by_id`, which take most of the memory if strings are short. */
 static size_t table_bytes(uint32_t cap)
 {
 	return ((size_t)cap + cap / 2) * sizeof(struct pk_str *);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pickle_strings - interned strings: equal ones are one, and they are numbered from 0 in the order
- * in which they came. Those of pickles live here, so that they can outlive the pickle; others use
- * it for names.
+ * in which they came. The strings of pickles live here, so that they can outlive the pickle; others
+ * use it for names.
  *
  * Threads: one at a time; any number while none adds.
  */

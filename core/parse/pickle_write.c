@@ -250,7 +250,7 @@ void pw_global(struct pickle_writer *w, const char *module, const char *name)
 	(void)pw_memo(w);
 }
 
-/* ---- what holds others ---- */
+/* ---- containers ---- */
 
 void pw_tuple_begin(struct pickle_writer *w, size_t n)
 {

@@ -170,7 +170,7 @@ static void read_name(const uint8_t *h, struct next *x)
 }
 
 /* What holds no data, whatever its size says: links, devices, directories, pipes. Python's tarfile
- * does the same; for a directory, POSIX has the size as a limit on what it may contain. */
+ * does the same; for a directory, POSIX defines the size as a limit on what it may contain. */
 static bool is_bare(const uint8_t *h)
 {
 	size_t n = strnlen((const char *)h + NAME_AT, NAME_SIZE);

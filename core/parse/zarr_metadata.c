@@ -90,8 +90,8 @@ static enum ckpt_dtype by_descr(const char *name, size_t len, bool *ret_swap)
 
 /* ---- fill values ---- */
 
-/* Small floats: bits of exponent and mantissa; the patterns of the greatest number, infinity and NaN,
- * 0 if there is none. codec/values.h says what they are. */
+/* Small floats: bits of exponent and mantissa, and the bias; the patterns of the greatest number,
+ * infinity and NaN, 0 if there is none. codec/values.h says what they are. */
 struct small {
 	uint8_t exp, man, bias;
 	uint16_t greatest, infinity, nan;
@@ -402,7 +402,7 @@ static int parse_transpose(struct jval codec, struct zarr_array *a, struct zarr_
 	return 0;
 }
 
-/* Of an index of the chunks in a shard: bytes, then at most a CRC. */
+/* The codecs of a shard's index: bytes, then at most a CRC. */
 static int parse_index_codecs(struct jval codecs, struct zarr_array *a, struct zarr_level *l,
 			      struct ckpt_err *e)
 {

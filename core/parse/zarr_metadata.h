@@ -7,7 +7,7 @@
  * under the names that JAX gives them, which tensorstore uses in version 2 too.
  *
  * What contradicts the specification is an error. What this program lacks (a codec, a data type) is
- * told in `unsupported`, and the rest of the array is described as far as possible.
+ * named in `unsupported`, and the rest of the array is described as far as possible.
  *
  * Threads: pure.
  */
@@ -37,7 +37,7 @@ struct zarr_level {
 	uint8_t axis[CKPT_MAX_DIMS];   /* encoded axis i is the array's axis[i] */
 	bool swap;	  /* the numbers, or those of the shard's index, are big-endian */
 	bool index_first; /* the index is at the shard's start, not its end */
-	bool index_crc;	  /* and has a CRC-32C behind it */
+	bool index_crc;	  /* the index has a CRC-32C behind it */
 	uint8_t n_codecs; /* of bytes; a shard has none */
 	const char *codec[ZARR_MAX_CODECS]; /* "zstd", in the order of encoding */
 };
@@ -55,18 +55,18 @@ struct zarr_array {
 };
 
 /*
- * Parses .zarray (v3 false) or zarr.json. 1: an array; 0: of something else, such as a group; or an
+ * Parses .zarray (v3 false) or zarr.json. 1: an array; 0: something else, such as a group; or an
  * error. *ret has no pointers into the text.
  */
 int zarr_parse(const char *text, size_t len, bool v3, struct zarr_array *ret, struct ckpt_err *e);
 
-/* The cell of the grid of (outermost) chunks in the rest of a key behind "NAME/". False: the key is
+/* The cell, in the grid of (outermost) chunks, that a key names behind "NAME/". False: the key is
  * of something else, or of a chunk outside the array. */
 bool zarr_cell(const struct zarr_array *a, const char *key, size_t len, uint64_t *ret);
 
 /* Does zarr have this type, under the same name? */
 bool zarr_has(enum ckpt_dtype t);
-/* An element's bytes, little-endian, of the number nearest to v; false if the type has none. */
+/* The element whose number is nearest to v, as little-endian bytes; false if the type has none. */
 bool zarr_element(enum ckpt_dtype t, double v, uint8_t *ret);
 
 #endif

@@ -251,7 +251,7 @@ START_TEST(paths_that_contradict_those_before_them_are_refused)
 		const char *says;
 	} files[] = {
 		{ { { 0, "d/a", 0 }, { 4, "b", 0 } },
-		  "a data file shares more bytes with the path before it than that has" },
+		  "a data file shares more bytes with the path before it than that path has" },
 		{ { { 0, "d/a", 4 }, { 0, "b", 0 } },
 		  "the base of a data file is longer than its path" },
 		{ { { 0, "p/x", 2 }, { 3, "y", 0 } },
@@ -387,7 +387,8 @@ START_TEST(keys_increase)
 	expect_error(ERR_CORRUPT, "its keys do not increase");
 	buf_restart(&in);
 	ocdbt_node(&in, 0, one_file, 1, more, 2);
-	expect_error(ERR_CORRUPT, "a key shares more bytes with the key before it than that has");
+	expect_error(ERR_CORRUPT,
+		     "a key shares more bytes with the key before it than that key has");
 	buf_restart(&in);
 	ocdbt_node(&in, 1, one_file, 1, common, 1);
 	expect_error(ERR_CORRUPT, "the common prefix of a child's keys is longer");
