@@ -14,8 +14,8 @@
 
 /*
  * torch computes e to the power of x with SLEEF, whose 1.0 ULP function for float32 ("expf, u10";
- * sleef.org) is this, with these constants: x = q ln 2 + s, ln 2 in two parts, the second of them
- * what the first lacks; a polynomial of s; times 2 to the power of q.
+ * sleef.org) is this, with these constants: x = q ln 2 + s, where ln 2 is in two parts, because the
+ * first alone is not exact enough; the result is a polynomial of s, times 2 to the power of q.
  */
 static float torch_exp(float x)
 {

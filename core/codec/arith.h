@@ -17,9 +17,9 @@
  * cast.h).
  *
  * ARITH_MINUS_EXP is -torch.exp(x), NaNs with the other sign, as torch computes it on CPUs with
- * AVX2: not the nearest float32 but one of the two around the result (about one of ten is the other
- * one), the same on every CPU here. Without AVX2 torch calls the C library, whose results differ
- * in as many. Of float64, it is minus that library's exp.
+ * AVX2: not the nearest float32 but one of the two around the result (in about one of ten cases the
+ * one further away), and the same on every CPU here. Without AVX2 torch calls the C library, whose
+ * results differ as often. For float64 it is minus that library's exp.
  *
  * Threads: pure.
  */
@@ -36,7 +36,7 @@ enum arith_op { ARITH_NONE, ARITH_TIMES, ARITH_OVER, ARITH_PLUS, ARITH_MINUS_EXP
 
 struct arith {
 	uint8_t op;   /* enum arith_op */
-	float number; /* finite, not 0; of ARITH_MINUS_EXP, which has none, 0 */
+	float number; /* finite, not 0; but 0 for ARITH_MINUS_EXP, which has none */
 };
 
 /* float16, bfloat16, float32, float64 */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* blend_internal - the same without vector instructions of any special CPU, for tests. Private to
- * core/codec. */
+/* blend_internal - blend without CPU-specific code. Private to core/codec and its tests. */
 #ifndef CODEC_BLEND_INTERNAL_H
 #define CODEC_BLEND_INTERNAL_H
 

@@ -3,8 +3,8 @@
  * The types of 256 elements: Q4_K, Q5_K, Q6_K.
  *
  * A block has sub-blocks, each with a scale of its own, which is found by trying about 20 and
- * summing up the errors of each. The order of the sums within a sub-block decides on the bits of the
- * result, but sub-blocks do not depend on each other. So a vector has one element of each of 8
+ * summing up the errors of each. The order of the sums within a sub-block determines the bits of
+ * the result, but sub-blocks do not depend on each other. So a vector has one element of each of 8
  * sub-blocks, and every sum is made in the same order as by a program that takes one at a time.
  */
 #include "codec/blocks_internal.h"
@@ -51,7 +51,8 @@ INLINE int32_t nearest_one(float x)
 	return (int32_t)(bits_of_f32(x + 12582912.0f) & 0x7fffff) - 0x400000;
 }
 
-/* Lane by lane, which gcc makes two instructions of: with masks, as in choose(), there are six. */
+/* Lane by lane, which gcc compiles to two instructions; with masks, as in choose(), there are
+ * six. */
 INLINE ilanes clamp(ilanes x, int32_t least, int32_t most)
 {
 	for (int k = 0; k < LANES; k++)

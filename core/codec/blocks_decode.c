@@ -100,7 +100,7 @@ INLINE void mxfp4_values(const uint8_t *p, float *y)
 	}
 }
 
-/* Half of an e4m3 without a sign. The code of e4m3's NaN is 0, of either sign bit. */
+/* Half of an e4m3 without a sign. e4m3's NaN counts as 0. */
 INLINE float half_ue4m3(uint8_t x)
 {
 	int exponent = x >> 3 & 15, mantissa = x & 7;
@@ -359,7 +359,7 @@ INLINE void iq3_s_values(const uint8_t *p, float *y)
 	}
 }
 
-/* Elements -1, 0, 1 and a little more or less. */
+/* Elements are -1, 0 or 1, plus or minus an eighth. */
 INLINE void put_iq1(int at, float scale, bool less, float *y)
 {
 	float delta = less ? -0.125f : 0.125f;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * blocks_grids - the vectors that codes of ggml's types IQ1, IQ2 and IQ3 are numbers of.
+ * blocks_grids - the vectors that the codes of ggml's types IQ1, IQ2 and IQ3 stand for.
  *
- * A vector of 8 elements of 2 bits, or of 4 elements of 4 bits, lowest first; those are numbers of
- * the values below. Private to core/codec.
+ * A vector has 8 elements of 2 bits, or 4 elements of 4 bits, lowest first; an element is the index
+ * of one of the values below. Private to core/codec.
  *
  * Source: ggml/src/ggml-common.h (0.27, MIT licence), in the form of gguf-py/gguf/quants.py.
  * Threads: const tables.

@@ -33,7 +33,7 @@ enum {
 
 struct blosc_stage {
 	struct stage stage;
-	size_t max_block; /* and of the table of positions */
+	size_t max_block; /* bytes, also of the table of positions */
 	bool begun;
 	uint8_t head[HEAD];
 	uint32_t decoded, block,

@@ -9,10 +9,10 @@
  *	blosc    one chunk of Blosc 1, decoded block by block
  *	crc32c   passed through; verified before the last byte
  *
- * The decoded size is not recorded in most of them, and not believed where it is. A stream that is
- * only one zstd codec can begin at any of its frames (zstd_frames.h); others begin at the start.
- * In all others, damage that shows only at the end, such as a wrong checksum, is reported instead
- * of the last bytes.
+ * The decoded size is not recorded in most of them, and not believed where it is. A stream of a
+ * single zstd codec can begin at any of its frames (zstd_frames.h). All others begin at the start,
+ * and report damage that shows only at the end, such as a wrong checksum, instead of the last
+ * bytes.
  *
  * Threads: a stream belongs to one thread at a time.
  */
@@ -33,7 +33,7 @@ struct codec_stream;
  * zstd frame, the block of a Blosc chunk.
  */
 enum {
-	CODEC_WINDOW_LOG = 23,	   /* 8 MiB, as of zstd's level 19; torch writes 21 */
+	CODEC_WINDOW_LOG = 23,	   /* 8 MiB, as with zstd's level 19; torch writes 21 */
 	CODEC_WINDOW_LOG_MAX = 27, /* 128 MiB, zstd's own limit */
 };
 

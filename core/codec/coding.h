@@ -33,7 +33,7 @@ static inline bool coding_is_computed(uint32_t coding)
 	return coding >= CODING_COMPUTED(0);
 }
 
-/* Of a computed item. */
+/* The shift of a computed item. */
 static inline unsigned coding_shift(uint32_t coding)
 {
 	return coding - CODING_COMPUTED(0);

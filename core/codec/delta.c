@@ -116,7 +116,7 @@ double delta_norm(const struct delta *d)
 
 /*
  * A whole tile of reals. False, and nothing is counted, if an element is not finite (or a
- * difference exceeds double, or add_square has to tell large ones or small ones apart).
+ * difference exceeds double, or add_square has to treat large or small ones separately).
  */
 static bool add_finite(struct delta *d, const struct numbers *a, const struct numbers *b,
 		       unsigned *unequal)
@@ -201,14 +201,15 @@ static void decode(enum ckpt_dtype t, const uint8_t *from, size_t n, struct numb
 	ret->has_rest = values_decode(t, from, n, ret->v, ret->rest);
 }
 
-/* Where changes are to be noted; heat: NULL: nowhere. */
+/* Where changes are noted; heat is NULL: nowhere. */
 struct place {
 	const struct heat *heat;
 	float *cells;
 	uint64_t at;
 };
 
-/* The whole numbers: doubles of 64-bit integers may be equal where these are not. */
+/* Subtracts the whole numbers: the doubles of two 64-bit integers may be equal though these are
+ * not. */
 static void join_rest(struct numbers *x, const struct numbers *y, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {

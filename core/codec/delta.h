@@ -31,7 +31,7 @@ struct delta {
 	 * 2^-40 of the exact sum.
 	 */
 	double squares, squares_rest;
-	/* Of differences whose squares a double cannot hold: those of x 2^-600, and of x 2^600. */
+	/* Squares that a double cannot hold: sums of those of x 2^-600, and of x 2^600. */
 	double large, small;
 };
 
@@ -42,8 +42,8 @@ bool delta_numeric(enum ckpt_dtype a, enum ckpt_dtype b);
 void delta_add(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,
 	       const void *b, size_t n);
 /*
- * The same, of elements from number `at` on, and adds their changes to cells (heat.h). Requires
- * numeric types that are not complex.
+ * The same for elements from number `at` on, whose changes are also added to cells (heat.h).
+ * Requires numeric types that are not complex.
  */
 struct heat;
 void delta_add_heat(struct delta *d, enum ckpt_dtype a_type, const void *a, enum ckpt_dtype b_type,

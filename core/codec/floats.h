@@ -100,7 +100,7 @@ INLINE uint32_t load_as_f32(enum ckpt_dtype from, const uint8_t *src, size_t i)
 	}
 }
 
-/* Makes element i of float32, float16 or bfloat16. nan: bfloat16's. */
+/* Makes element i of float32, float16 or bfloat16. nan: what a NaN becomes as bfloat16. */
 INLINE void store_f32_as(enum ckpt_dtype to, uint32_t u, uint8_t *dst, size_t i, uint16_t nan)
 {
 	if (to == CKPT_DTYPE_F32) {
@@ -113,7 +113,7 @@ INLINE void store_f32_as(enum ckpt_dtype to, uint32_t u, uint8_t *dst, size_t i,
 	}
 }
 
-/* The NaN in which a float32 that is none ends as bfloat16: torch's. */
+/* What any NaN of float32 becomes as bfloat16 in torch. */
 #define BF16_NAN 0xffff
 
 #endif

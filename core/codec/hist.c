@@ -200,8 +200,8 @@ void hist_linear(const struct hist *h, size_t max, struct hist_bins *ret)
 	if (first > last)
 		return;
 	/*
-	 * Distance of cuts at the greatest magnitude. A negative key's magnitude is that of the key
-	 * above.
+	 * Distance between cuts at the greatest magnitude. A negative key's magnitude is that of
+	 * the key above.
 	 */
 	unit = exponent_of(-first - 1 > last ? -first - 1 : last) - MANTISSA;
 	while (floor(ldexp(low_of(last), -unit)) - floor(ldexp(low_of(first), -unit)) >=

@@ -59,7 +59,8 @@ static bool reads_back(const char *text, double v, enum precision p)
 	return mag - got < ulp / 2 || (mag - got == ulp / 2 && fmod(mag / ulp, 2) == 0);
 }
 
-/* Adds one to the last digit of "1.25e-05". False: all are nines; then fewer digits have done. */
+/* Adds one to the last digit of "1.25e-05". False: all are nines; then fewer digits have
+ * sufficed. */
 static bool next_above(char *text)
 {
 	for (char *s = strchr(text, 'e'); s-- > text;) {

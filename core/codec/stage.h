@@ -29,7 +29,7 @@ struct stage {
 	struct stage *before;	/* NULL: the first */
 	const struct blob *src; /* of the first; how far it has been read */
 	uint64_t src_pos;
-	uint64_t asked, taken; /* bytes: of what it gives, and of the stage before it */
+	uint64_t asked, taken; /* bytes that were asked of it; that it took from the stage before */
 	bool takes_all;	       /* it limits what it takes itself */
 };
 
@@ -45,7 +45,7 @@ static inline int64_t stage_read(struct stage *s, void *buf, size_t len, struct 
 /*
  * The next bytes of the input: as many as there are up to len, at least one unless it has ended. A
  * few bytes can decode to any number of empty streams, over which the next stage would work without
- * end; but what has a use is hardly longer than what it decodes to.
+ * end; but input that is of use is hardly longer than what it decodes to.
  */
 static inline int64_t stage_input(struct stage *s, void *buf, size_t len, struct ckpt_err *e)
 {
