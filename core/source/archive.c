@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The archive's headers are read once, when it is opened. A member's identity is that of the
- * archive, and where it is in it; so if the archive is written to or replaced, all its members have
- * changed.
+ * archive and the member's position in it; so if the archive is written to or replaced, all its
+ * members have changed.
  */
 #include "source/archive.h"
 
@@ -34,7 +34,7 @@ struct archive {
 	unsigned users;
 	struct place *outer;
 	char *address;
-	const char *file; /* the end of it */
+	const char *file; /* its name: the end of the address */
 	struct arena names;
 	struct place_id id; /* of the archive when its headers were read */
 	struct member *v;   /* sorted; a directory is followed by what is in it */
@@ -408,7 +408,7 @@ static const char *within(struct place *p, const char *path, uint64_t *ret_off)
 	return t->a->address;
 }
 
-/* Without the offset that see_member has added. */
+/* The archive's identity, without the offset that see_member has added. */
 static struct place_id outer_id(const struct place_id *id)
 {
 	struct place_id r = *id;
@@ -417,7 +417,7 @@ static struct place_id outer_id(const struct place_id *id)
 	return r;
 }
 
-/* As for local files: archives are nowhere else. */
+/* As for local files, because archives are nowhere else. */
 static enum place_change compare(const struct place_id *before, const struct place_id *now)
 {
 	const struct place_id a = outer_id(before), b = outer_id(now);

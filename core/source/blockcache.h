@@ -4,19 +4,20 @@
  *
  * A block is made once, however many readers wait for it, and decoding resumes where it stopped, so
  * a sequential reader decodes once. Frames that record their size (zstd_frames.h) are skipped, and
- * the beginnings of frames are remembered: random reads decode the frames they need or, in items
- * that are a single frame or have other codecs, everything before the requested bytes. Decoding can resume at several
- * places of an item, so readers at different places, or of different items, do not disturb each
- * other. Pinned blocks are never evicted.
+ * the beginnings of frames are remembered: random reads decode only the frames they need or, in
+ * items that are a single frame or have other codecs, everything before the requested bytes.
+ * Decoding can resume at several places of an item, so readers at different places, or of different
+ * items, do not disturb each other. Pinned blocks are never evicted.
  *
  * Decoders that could be resumed count against the limit, except for the first few. A running
- * decoder may use a window, or a block of Blosc, of up to 8 MiB; larger ones (up to 128 MiB) are allowed one at a time.
+ * decoder may use a window, or a Blosc block, of up to 8 MiB; larger ones (up to 128 MiB) are
+ * allowed one at a time.
  *
  * Also used without decoding: an item whose elements are scattered is cheaper to gather from memory
  * than from the file. And for items that are computed (CODING_COMPUTED): each block alone, in any
- * order, and blocks have a size that the item says. Computing may read other items through the same cache, but none that is computed from
- * this one: so a thread that makes a block waits only for items closer to the stored ones, and
- * threads cannot wait for each other in a cycle.
+ * order, and of a size that the item gives. Computing may read other items through the same cache,
+ * but none that is computed from this one: so a thread that makes a block waits only for items
+ * closer to the stored ones, and threads cannot wait for each other in a cycle.
  *
  * Threads: all functions from any thread (one internal mutex, never held across decoding).
  */
@@ -52,12 +53,13 @@ struct block_source {
 		       struct ckpt_err *e);
 };
 
-/* It takes so long to compute that its blocks are kept, although a reader in order has passed them. */
+/* The item takes so long to compute that its blocks are kept even after a sequential reader has
+ * passed them. */
 #define BLOCK_DEAR 1
 
 /* An item, as the catalog names it. */
 struct block_item {
-	/* Stored bytes. Of a computed item 0, or BLOCK_DEAR, and all its bytes. */
+	/* Where it is stored. For a computed item, 0 or BLOCK_DEAR, and its number of bytes. */
 	uint64_t offset, length;
 	uint32_t file;
 	uint32_t coding; /* see codec/coding.h; 0: not encoded */

@@ -37,7 +37,7 @@ static bool is_dear(const struct known *k)
 	return coding_is_computed(k->item.coding) && k->item.offset == BLOCK_DEAR;
 }
 
-/* Reuses a block of the item that was left first. */
+/* Reuses a block of the item that was left behind first. */
 static void reuse_left(struct blockcache *c, const struct known *k)
 {
 	struct left_behind *l = &c->left[0];

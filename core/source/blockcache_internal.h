@@ -37,7 +37,7 @@ struct entry {
 	uint32_t pins;
 	bool ahead; /* made before it was requested */
 	size_t len;
-	struct slab *slab; /* that the data is in; NULL: it is behind the entry */
+	struct slab *slab; /* the slab with the data; NULL: the data is behind the entry */
 	uint8_t *data;
 };
 
@@ -66,7 +66,7 @@ struct known {
 	uint64_t in_order;    /* how often the next block, or one soon after it, was requested */
 	uint64_t ahead;	      /* blocks up to here are expected to be requested */
 	bool queued;
-	uint32_t run_ahead; /* threads that do */
+	uint32_t run_ahead; /* threads that make such blocks */
 };
 
 /* Consecutive requested blocks. */
@@ -85,8 +85,8 @@ struct decoder {
 	struct blob blob;
 	struct codec_stream *stream;
 	uint64_t next;		/* block that the stream yields next */
-	struct zstd_place from; /* where it is to begin, unless it ... */
-	bool begin;		/* ... resumes */
+	struct zstd_place from; /* where the stream is to begin, if `begin` */
+	bool begin;		/* false: it resumes */
 	bool busy;
 	bool large;    /* its stream may have large windows; fixed at creation */
 	uint64_t used; /* clock value of the last use */
@@ -143,7 +143,7 @@ struct entry *entry_fit(struct blockcache *c, struct entry *b);
 void entry_free(struct blockcache *c, struct entry *b);
 /* The same under the lock: what is not kept for new blocks is left to memory_free. */
 void entry_give(struct blockcache *c, struct entry *b, struct freed *f);
-/* Is there as much for new blocks as is kept? Under the lock. */
+/* Is as much memory kept for new blocks as may be? Under the lock. */
 bool memory_is_spare(const struct blockcache *c);
 /* Keeps nothing for new blocks; under the lock. */
 void memory_trim(struct blockcache *c, struct freed *f);

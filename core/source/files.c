@@ -131,7 +131,7 @@ static void give(struct file *x, struct source *s)
 	x->users = IS_OPEN; /* not in the list of files that may be closed */
 }
 
-/* Nothing is known of the files yet, but of those in memory. */
+/* Nothing is known of the files yet, except of those in memory. */
 static int new_files(struct place *place, const struct stored_file *sources, size_t n,
 		     struct files **ret, struct ckpt_err *e)
 {
@@ -558,8 +558,8 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 		return rc;
 	}
 	n = source_read(f->v[i].source, buf, len, off, &why);
-	/* After the bytes were taken, see files.h; also if there are fewer than before, or a store does not
-	 * have them any more. */
+	/* Checked after the bytes were taken (see files.h), even if there are fewer than before, or
+	 * a store no longer has them. */
 	if (n >= 0 || n == -ESTALE)
 		rc = files_check(f, i, e);
 	if (!rc && n < 0 && *why.msg)

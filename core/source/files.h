@@ -73,7 +73,7 @@ int files_read(struct files *f, uint32_t i, void *buf, size_t len, uint64_t off,
 
 /* The number of requests to the files that are worth having in flight at a time. */
 unsigned files_at_once(const struct files *f);
-/* Bytes that are kept of what was asked for ahead; 0: enough. */
+/* How many bytes that were requested ahead are kept until they are read; 0: enough. */
 uint64_t files_keeps(const struct files *f);
 
 /* Like source_want, for file i. */

@@ -41,8 +41,8 @@ struct parts {
 	size_t n;
 	uint32_t pins[PARTS_MAX]; /* files that are lent */
 	size_t n_pins;
-	struct blockcache *cache; /* of blocks */
-	void *blocks[PARTS_MAX];  /* that are lent: pins */
+	struct blockcache *cache; /* that all `blocks` are from */
+	void *blocks[PARTS_MAX];  /* pins of blocks that are lent */
 	size_t n_blocks;
 	struct iovec iov[2 * PARTS_MAX + 1];
 	int n_iov;

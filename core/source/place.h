@@ -103,14 +103,14 @@ struct place_network {
 	/* As measured; 0: not known yet. */
 	uint64_t latency_us, connection_bps, total_bps;
 	uint64_t window;       /* bytes that may be on their way */
-	uint64_t hits, misses; /* reads of what was here, and of what had to be asked for */
+	uint64_t hits, misses; /* reads of what was here, and of what had to be fetched */
 	char note[512];	       /* why nothing is kept although it should be; "": it is */
 };
 
 struct place {
 	const struct place_ops *ops;
 	unsigned at_once; /* number of requests worth having in flight at a time */
-	uint64_t keeps;	  /* bytes that it keeps of what was asked for ahead; 0: enough */
+	uint64_t keeps;	  /* bytes that were requested ahead and are kept; 0: enough */
 };
 
 /* For places on other machines. All zero: the defaults. The strings are borrowed until the process
@@ -121,7 +121,7 @@ struct place_options {
 	const char *cache_dir; /* of the bytes that were fetched; "none": only in memory */
 	uint64_t cache_size;   /* bytes there; 0: depends on the disk */
 	uint64_t memory;       /* bytes without such a directory, at least 64 MiB; 0: 256 MiB */
-	uint64_t retry_s;      /* a request is tried again for so long; 0: 60 */
+	uint64_t retry_s;      /* for how long a request is tried again; 0: 60 */
 };
 
 /* Files of this machine as if they were another's, so that they are cached: FILE_SCHEME and a path. */
@@ -132,20 +132,19 @@ bool place_is_remote(const char *address);
 
 /*
  * Opens the place at an address: a path, or s3://, gs://, https://, http://, hf://. o may be NULL.
- * *ret_root is the canonical form of the
- * address; the caller frees it. If the address is of a file, the place is its directory and
- * *ret_file is its name, the end of *ret_root; otherwise *ret_file is NULL, also for an archive that is
- * opened like a directory: NAME.nemo, a tar file.
+ * *ret_root is the canonical form of the address, which the caller frees. If the address is of a
+ * file, the place is its directory and *ret_file is its name, the end of *ret_root; otherwise
+ * *ret_file is NULL, also for an archive that is opened like a directory: NAME.nemo, a tar file.
  */
 int place_open(const char *address, const struct place_options *o, struct place **ret,
 	       char **ret_root, const char **ret_file, struct ckpt_err *e);
 void place_free(struct place *p); /* NULL is fine */
 
 /* Ends the threads that wait for other machines, while no other function is called. The next call
- * that needs one starts it. After that, only servers, buckets and repositories are opened of which
- * something was opened or expected before, with the same options. */
+ * that needs one starts it. After that, only servers, buckets and repositories of which something
+ * was opened or expected before can be opened, with the same options. */
 void place_rest(void);
-/* The address may be opened after place_rest. Nothing, if it is a path. */
+/* The address may be opened after place_rest. Does nothing if it is a path. */
 void place_expect(const char *address, const struct place_options *o);
 
 /*

@@ -106,7 +106,7 @@ static struct dir *dir_new(const char *path, bool single)
 	return NULL;
 }
 
-/* One that is fresh; NULL: none. The caller puts it back. */
+/* A fresh listing or answer; NULL: none. The caller puts it back. */
 static struct dir *find_dir(struct tree *t, const char *path, bool single)
 {
 	uint64_t now = clock_ns();
@@ -125,7 +125,7 @@ static struct dir *find_dir(struct tree *t, const char *path, bool single)
 	return NULL;
 }
 
-/* Of what is old nothing is of use any more. Under the lock. */
+/* Drops what is too old to be of use. Under the lock. */
 static void drop_old(struct tree *t, uint64_t now)
 {
 	size_t kept = 0;
@@ -141,7 +141,7 @@ static void drop_old(struct tree *t, uint64_t now)
 	t->n_dirs = kept;
 }
 
-/* Keeps a reference of its own, in place of an older listing. Out of memory: not. */
+/* Keeps a reference of its own, in place of an older listing. Does nothing if memory runs out. */
 static void keep_dir(struct tree *t, struct dir *d)
 {
 	struct dir *before = NULL;
@@ -174,7 +174,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct entry *)a)->name, ((const struct entry *)b)->name);
 }
 
-/* Takes the entries out of the text of a listing, which names then begins in. */
+/* Takes the entries out of the text of a listing, which d then owns: their names are kept in it. */
 static int parse_entries(struct dir *d, char *text, size_t len, struct ckpt_err *e)
 {
 	size_t cap = 0, out = 0;
@@ -193,7 +193,8 @@ static int parse_entries(struct dir *d, char *text, size_t len, struct ckpt_err 
 			return err_set(e, EPROTO, "ckptfs-fetch sent an entry with wrong numbers");
 		if (!VEC_ROOM(d->v, cap, d->n + 1))
 			return err_nomem(e);
-		/* Names go in front of what they came in, which is larger. */
+		/* A name and its NUL are shorter than the entry they came in, so they overwrite
+		 * only what has been read. */
 		memmove(text + out, text + at, x.name);
 		text[out + x.name] = 0;
 		at += x.name;
@@ -321,7 +322,7 @@ static int look_singly(struct tree *t, const char *path, struct place_seen *ret,
 	return c.head.n[1] != 0;
 }
 
-/* Looks by the listings of all directories above, from the address down. */
+/* Looks in the listings of all directories above, from the address down. */
 static int look_listed(struct tree *t, const char *path, struct place_seen *ret, struct ckpt_err *e)
 {
 	for (size_t at = 0;;) {
@@ -391,7 +392,7 @@ static int look(struct place *x, const char *path, bool follow, struct place_see
 		rc = look_singly(p->tree, whole, &seen, e);
 	if (rc < 0)
 		return err_wrap(e, "look for '%s'", path);
-	/* Of a store without listings nothing is known but what has been asked for. */
+	/* In a store without listings only what has been asked for is known. */
 	if (!rc && !*whole && p->tree->no_list) {
 		seen = (struct place_seen){ .kind = PLACE_DIR };
 		rc = 1;
@@ -662,7 +663,7 @@ static struct link_key key_of(const struct place_options *o)
 				  .retry_ms = min_u64(o->retry_s, UINT32_MAX / 1000) * 1000 };
 }
 
-/* Says which address it was, unless the message begins with it. */
+/* Adds the address to the message, unless it begins with it. */
 static int wrap_open(const char *address, struct ckpt_err *e)
 {
 	char shown[200], begin[sizeof(shown) + 2];

@@ -32,7 +32,7 @@ int fetcher_find(char **ret, struct ckpt_err *e)
 	self[n] = 0;
 	(void)snprintf(strrchr(self, '/') + 1, sizeof("ckptfs-fetch"), "ckptfs-fetch");
 	if (access(self, X_OK)) {
-		/* Where the Debian package has it: a wheel's libckpt is not installed by that. */
+		/* Where the Debian package installs it: libckpt may be from a wheel, without it. */
 		if (access(PACKAGED, X_OK))
 			return 0;
 		(void)snprintf(self, sizeof(self), "%s", PACKAGED);

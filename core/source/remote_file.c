@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Objects as sources. What the fetcher has fetched is in files of this machine, segments, and the
- * object's map says which blocks are (see remote/wire.h): those are read, mapped and lent without a
- * message.
+ * object's map says which blocks are there (see remote/wire.h): those are read, mapped and lent
+ * without a message.
  *
- * An object may be open as several sources; what it has of segments is shared by them. A source maps
- * segments for itself, and keeps what it has mapped until it is freed.
+ * An object may be open as several sources; its segments are shared by them. A source maps segments
+ * for itself, and keeps what it has mapped until it is freed.
  */
 #include "source/remote_internal.h"
 
@@ -38,9 +38,9 @@ struct rseg {
 
 /* Where an object's blocks are. */
 struct room {
-	uint32_t number; /* of the file's rooms: segments of another say nothing here */
+	uint32_t number; /* among the file's rooms: segments of another room do not belong here */
 	bool in_memory;
-	bool lost; /* the fetcher has another, and this process could not open that one's map */
+	bool lost; /* the fetcher has another, whose map this process could not open */
 	struct map_view view;
 	void *map;
 	struct rseg **v; /* under the file's lock */
@@ -75,7 +75,7 @@ struct remote_source {
 
 /* ---- rooms and segments; under the file's lock ---- */
 
-/* Returns what is to be closed, without the lock; -1: nothing. */
+/* Returns the descriptor that the caller must close without the lock; -1: none. */
 static int leave_segment(struct rseg *s)
 {
 	int fd;
@@ -99,7 +99,7 @@ static size_t most_open(void)
 	return (size_t)min_u64(max_u64(lim.rlim_cur / 2, 16), 1 << 20);
 }
 
-/* What leave_segment has returned. */
+/* Closes what leave_segment has returned. */
 static void close_fd(int fd)
 {
 	if (fd < 0)
@@ -120,7 +120,7 @@ static void free_room(struct room *r)
 	free(r);
 }
 
-/* From the numbers of a message, and its descriptor, which stays the caller's. */
+/* A room from the numbers of a message and its descriptor, which stays the caller's. */
 static int new_room(const struct wire_head *h, int fd, uint64_t size, struct room **ret,
 		    struct ckpt_err *e)
 {
@@ -151,7 +151,7 @@ static int new_room(const struct wire_head *h, int fd, uint64_t size, struct roo
 	return 0;
 }
 
-/* Are the blocks of [off, off+len) in the segments that these are? One of them starts at number i. */
+/* Are the blocks of [off, off+len) in these segments? v[0] is segment number i. */
 static bool all_there(const struct room *r, struct rseg *const *v, uint64_t i, uint64_t off,
 		      uint64_t len)
 {
@@ -225,7 +225,7 @@ static int ask_file(struct rfile *f, uint32_t *ret_number, uint64_t *ret_epoch, 
 	return rc;
 }
 
-/* The place of the blocks is another from now on. */
+/* From now on the blocks are in this room. */
 static void enter_room(struct rfile *f, struct room *r)
 {
 	r->number = f->room->number + 1;
@@ -233,7 +233,7 @@ static void enter_room(struct rfile *f, struct room *r)
 	f->room = r;
 }
 
-/* Its number in a fetcher that runs, or has just died: it is opened again if need be. */
+/* Its number in a fetcher that runs or has just died; it is opened again if necessary. */
 static int get_number(struct rfile *f, uint64_t *ret, uint64_t *ret_epoch, struct ckpt_err *e)
 {
 	uint32_t number;
@@ -251,7 +251,7 @@ static int get_number(struct rfile *f, uint64_t *ret, uint64_t *ret_epoch, struc
 	if (ask_file(f, &number, &epoch, &r, e))
 		return -e->code;
 	{
-		/* Of two threads that come here at the same time one opens it for nothing. */
+		/* If two threads come here at the same time, one opens it in vain. */
 		SCOPED_LOCK(&f->lock);
 		newer = epoch > f->epoch;
 		if (newer) {
@@ -288,7 +288,7 @@ static int file_call(struct rfile *f, struct call *c, struct ckpt_err *e)
 	return rc;
 }
 
-/* What may be lost, and says nothing to another fetcher. */
+/* Sends a message that may be lost and means nothing to another fetcher. */
 static void file_hint(struct rfile *f, struct wire_head *h)
 {
 	uint64_t epoch;
@@ -460,7 +460,7 @@ void rfile_pin(struct rfile *f, struct call *c)
 
 /* ---- reading ---- */
 
-/* Says from time to time that a segment is in use, because reading it is no message. */
+/* Says from time to time that a segment is in use, because reading it sends no message. */
 static void touch(struct rfile *f, struct rseg *s, uint64_t i)
 {
 	uint64_t now = clock_ns();
@@ -505,7 +505,7 @@ static int read_pinned(struct rfile *f, struct rseg *const *pins, uint8_t *buf, 
 	return 0;
 }
 
-/* Is there no descriptor of a segment of these bytes? */
+/* Is there a segment of these bytes without a descriptor? */
 static bool lacks_segments(struct rfile *f, uint64_t off, uint64_t len)
 {
 	SCOPED_LOCK(&f->lock);
@@ -612,7 +612,7 @@ static bool want_remote(struct source *s, uint64_t off, uint64_t len)
 	return true;
 }
 
-/* The object of that version has not changed as long as the store serves it. */
+/* As long as the store serves that version, the object has not changed. */
 static int look_remote(struct source *s, struct place_seen *ret)
 {
 	const struct rfile *f = file_of(s);

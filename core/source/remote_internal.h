@@ -10,9 +10,9 @@
  *	call_release(&call);
  *	link_put(l);
  *
- * A thread of the link receives. Every wait ends: with the answer, when the fetcher is gone, or when
- * it has said nothing for LINK_SILENT_S although it was asked whether it is there. That it answers in
- * time, with an error if need be, is its own duty (option retry).
+ * A thread of the link receives. Every wait ends: with the answer, when the fetcher is gone, or
+ * when it has said nothing for LINK_SILENT_S although it was asked whether it is there. It is the
+ * fetcher's own duty to answer in time, if only with an error (option retry).
  *
  * A fetcher that dies is started again (see remote/wire.h). The first one is epoch 1, the next epoch 2.
  * A new fetcher has nothing open, so the number of a place or a file is valid in one epoch only: a
@@ -41,7 +41,7 @@ enum { LINK_SILENT_S = 30 };
 
 /* ---- link ---- */
 
-/* What a link is shared by. */
+/* Users with equal keys share a link. */
 struct link_key {
 	const char *cache_dir; /* NULL: the default */
 	uint64_t cache_size, memory, retry_ms;
@@ -51,8 +51,8 @@ int link_get(const struct link_key *key, struct link **ret, struct ckpt_err *e);
 void link_hold(struct link *l);
 void link_put(struct link *l);
 /* Ends the receivers of all links, while no other function is called. The next call starts its
- * link's again. No more links are started: the caller is about to give up the right to. From now on
- * the fetchers open only what they were told of before; see remote/seal.h. */
+ * link's receiver again. No more links are started: the caller is about to give up the right to.
+ * From now on the fetchers open only what they were told of before; see remote/seal.h. */
 void link_rest(void);
 /* A link with that key may be needed after link_rest, which starts it if none runs then. */
 void link_expect(const struct link_key *key);
@@ -62,10 +62,10 @@ void link_may_open(bool anonymous, const char *text, size_t len);
 
 enum { MAX_PINS = 3 };
 
-/* A call, from the caller's stack. */
+/* A call, on the caller's stack. */
 struct call {
 	struct wire_head head; /* the request; then the answer, without error */
-	uint64_t epoch; /* of its numbers; 0: it has none. Then of the fetcher that answered */
+	uint64_t epoch; /* of its numbers, 0: it has none; then of the fetcher that answered */
 	/* These are received with the answer; call_release frees them. */
 	char *text;
 	size_t len, cap;
@@ -75,7 +75,7 @@ struct call {
 	uint64_t off, size;
 	struct rseg *pins[MAX_PINS];
 	/* Of the link; see remote_link_internal.h. */
-	uint64_t until_ns;	/* it may be made again so long; 0: it has not been made */
+	uint64_t until_ns;	/* until then it may be made again; 0: it has not been made */
 	bool done, taken, lost; /* lost: that fetcher has died */
 	struct ckpt_err err;
 	pthread_cond_t wake;
@@ -89,14 +89,14 @@ int link_call_with(struct link *l, struct call *c, const void *text, size_t len,
 /* After a call that failed: is it to be made again, because the fetcher has died? */
 bool link_again(struct call *c);
 void call_release(struct call *c);
-/* Of the fetcher that runs, or ran last. */
+/* The epoch of the fetcher that runs, or ran last. */
 uint64_t link_epoch(struct link *l);
 /* Sends a message that has no answer and whose numbers are valid in that epoch. If it fails, so does
  * the next call. */
 void link_tell(struct link *l, uint64_t epoch, struct wire_head *h);
-/* The same, of what may be lost: never waits. */
+/* The same for a message that may be lost: never waits. */
 void link_hint(struct link *l, uint64_t epoch, struct wire_head *h);
-/* A read of what was here, or of what the fetcher had to be asked for. */
+/* Counts a read of what was here, or of what the fetcher had to be asked for. */
 void link_note_read(struct link *l, bool hit);
 void link_network(struct link *l, struct place_network *ret);
 /* Can it be used, and from this process? */
@@ -106,7 +106,7 @@ bool link_is_up(struct link *l);
 int link_add_file(struct link *l, uint64_t epoch, uint32_t number, struct rfile *f,
 		  struct ckpt_err *e);
 void link_remove_file(struct link *l, uint32_t number, const struct rfile *f);
-/* Of the receiving thread: rfile_trim for all files. */
+/* For the receiving thread: rfile_trim for all files. */
 void link_trim(struct link *l);
 
 /* ---- what the fetcher has open for us ---- */
@@ -129,7 +129,7 @@ int rplace_call(struct rplace *p, struct call *c, const void *text, size_t len, 
 
 /* ---- files ---- */
 
-/* Of the receiving thread: it takes over m->fd. */
+/* For the receiving thread; takes over m->fd. */
 void rfile_segment(struct rfile *f, struct wire_msg *m);
 void rfile_drop(struct rfile *f, const struct wire_msg *m);
 void rfile_map(struct rfile *f, struct wire_msg *m);

@@ -127,7 +127,7 @@ static int start(const struct link_key *key, struct link **ret, struct ckpt_err 
 	if (links.sealed)
 		return err_set(e, EPERM,
 			       "ckptfs-fetch, which reads object stores, has ended or was not "
-			       "started, and a mount does not start it: mount it again");
+			       "started, and a running mount cannot start it: mount again");
 	l = link_new(key);
 	if (!l)
 		return err_nomem(e);
@@ -166,7 +166,7 @@ static bool is_same_key(const struct link_key *a, const struct link_key *b)
 	       !strcmp(a->cache_dir ? a->cache_dir : "", b->cache_dir ? b->cache_dir : "");
 }
 
-/* One that runs; NULL: none. */
+/* A link with that key that can be used; NULL: none. */
 static struct link *find_link(const struct link_key *key)
 {
 	SCOPED_LOCK(&links.lock);

@@ -154,7 +154,7 @@ static int begin_call(struct link *l, struct call *c, struct ckpt_err *e)
 	return 0;
 }
 
-/* The receiver may still be at it. */
+/* Ends a call, which the receiver may still be filling in. */
 static void end_call(struct link *l, struct call *c)
 {
 	SCOPED_LOCK(&l->lock);

@@ -37,7 +37,7 @@
 
 #include "source/remote_internal.h"
 
-/* Of messages that are no calls. */
+/* The ids of messages that are not calls. */
 enum {
 	PING_ID = 0xffffffff,
 	HELLO_ID = 0xfffffffe,
@@ -85,7 +85,7 @@ struct link {
 
 /* ---- links: remote_link.c ---- */
 
-/* When no thread uses it any more. */
+/* Call it when no thread uses the link any more. */
 void link_free(struct link *l);
 /* Says to a fetcher, or to the process that starts them, what this one may ask for from now on. Does
  * nothing before link_rest. */

@@ -21,7 +21,7 @@ struct rplace {
 	uint64_t number, epoch; /* under the lock */
 };
 
-/* One string more, with its NUL. */
+/* Appends a string with its NUL. */
 static bool add_string(char text[static TEXT_MAX], size_t *len, const char *s)
 {
 	size_t n = s ? strlen(s) + 1 : 1;
@@ -155,7 +155,7 @@ uint64_t rplace_number(struct rplace *p, uint64_t *ret_epoch)
 	return p->number;
 }
 
-/* The same, after it was opened again if need be. */
+/* The same, after it was opened again if necessary. */
 static int get_number(struct rplace *p, uint64_t *ret, uint64_t *ret_epoch, struct ckpt_err *e)
 {
 	uint64_t number, epoch, other, other_epoch;
@@ -166,7 +166,7 @@ static int get_number(struct rplace *p, uint64_t *ret, uint64_t *ret_epoch, stru
 	if (ask_open(p->link, p, p->text, p->len, &number, &epoch, NULL, e))
 		return -e->code;
 	{
-		/* Of two threads that come here at the same time one opens it for nothing. */
+		/* If two threads come here at the same time, one opens it in vain. */
 		SCOPED_LOCK(&p->lock);
 		bool newer = epoch > p->epoch;
 

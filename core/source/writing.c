@@ -19,7 +19,7 @@
 #include <time.h>
 
 enum {
-	SENDERS = 8,	  /* calls at a time: of them come as many requests */
+	SENDERS = 8,	  /* calls at a time, and so requests to the store */
 	STEP = 1000,	  /* parts of one size */
 	STEPS = 6,	  /* doublings */
 	PARTS = 10000,	  /* of a file */
@@ -535,9 +535,9 @@ void writing_close(struct writing *w, char *left, size_t cap)
 	if (w->begun)
 		end_session(w, hasty, left, cap);
 	if (w->in_commit)
-		(void)snprintf(
-			left, cap,
-			"its last step had begun, and is finished: check whether it is there");
+		(void)snprintf(left, cap,
+			       "its last step had begun and is being completed: check whether it "
+			       "is there");
 	if (!hasty) {
 		SCOPED_LOCK(&w->lock);
 		while (w->senders)

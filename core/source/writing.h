@@ -12,10 +12,10 @@
  *	rc = writing_commit(w, &e);
  *	writing_close(w, left, sizeof(left));           // what is not committed is undone
  *
- * Bytes are collected in parts, in memory files that are passed to ckptfs-fetch. A part is of 8 MiB;
- * the thousand parts after the first of 16, then of 32, up to 512 MiB, so that a file may have
- * 2.4 TiB. At most WRITING_BYTES are on their way, besides a part for each open file; who writes
- * more waits. See remote/upload.h for what happens in the store.
+ * Bytes are collected in parts, in memory files that are passed to ckptfs-fetch. The first thousand
+ * parts have 8 MiB each, the next 16, then 32, up to 512 MiB, so that a file may have 2.4 TiB. At
+ * most WRITING_BYTES are on their way, besides a part for each open file; writing more waits. See
+ * remote/upload.h for what happens in the store.
  *
  * Every wait ends within a tenth of a second once stop(stop_arg) says so, with ECANCELED.
  *
@@ -64,13 +64,13 @@ int writing_part(struct writing *w, uint32_t file, const char *path, uint64_t si
 		 int (*read)(void *arg, uint64_t off, void *to, size_t n, struct ckpt_err *e),
 		 void *arg, struct ckpt_err *e);
 
-/* What the commit does with these: as enum uploads_names. */
+/* What the commit does with the names: see enum uploads_names. */
 enum writing_names { WRITING_LAST, WRITING_REMOVED_FIRST, WRITING_REMOVED };
 int writing_name(struct writing *w, enum writing_names which, const char *path, struct ckpt_err *e);
 /* Waits until all parts are stored. */
 int writing_flush(struct writing *w, struct ckpt_err *e);
 int writing_commit(struct writing *w, struct ckpt_err *e);
-/* What could not be undone, a sentence, or "", to left. NULL is fine. */
+/* Puts into `left` a sentence on what could not be undone, or "". w may be NULL. */
 void writing_close(struct writing *w, char *left, size_t cap);
 
 #endif

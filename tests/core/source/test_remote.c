@@ -1345,8 +1345,8 @@ START_TEST(a_commit_that_is_not_waited_for_is_said_to_be_finished)
 	stopped = true;
 	ck_assert_int_eq(writing_commit(w, &e), -ECANCELED);
 	writing_close(w, left, sizeof(left));
-	ck_assert_str_eq(left,
-			 "its last step had begun, and is finished: check whether it is there");
+	ck_assert_str_eq(
+		left, "its last step had begun and is being completed: check whether it is there");
 	while (!stored_right("small", 100)) {
 		ck_assert_uint_lt(clock_ns(), end);
 		(void)usleep(1000);
