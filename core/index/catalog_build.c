@@ -523,7 +523,7 @@ static int put_names(struct catalog_writer *w, const struct pk_strings *t, const
 	return rc;
 }
 
-/* Adds it to the directory; returns it as JSON for the row, NULL if unknown. */
+/* Adds the path to the directory; returns it as JSON for the row, NULL if unknown. */
 static const char *put_path(struct catalog_writer *w, const struct pending *p)
 {
 	struct catalog_steps steps = catalog_path_begin(p->path, p->fqn, p->fqn_len);

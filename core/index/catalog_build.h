@@ -26,10 +26,11 @@ struct place_seen;
 
 #define CATALOG_NO_FILE UINT32_MAX /* chunk_loc.file of a chunk that is listed but stored nowhere */
 
-#define CATALOG_UNFINISHED ".tmp" /* what a builder writes has this behind its name */
+#define CATALOG_UNFINISHED ".tmp" /* behind the name of an index that is being built */
 
-/* Would building an index at path lose nothing but an index, an empty file, or what a killed builder has
- * left? EEXIST, with a sentence: something else is there, as when a user has named the wrong file. */
+/* May an index be built at path? EEXIST, with a sentence: something would be lost other than an
+ * index, an empty file, or what a killed builder has left, as when a user has named the wrong
+ * file. */
 int catalog_check_replaceable(const char *path, struct ckpt_err *e);
 
 /* path NULL: in memory. catalog_writer_finish replaces the file at path. */
@@ -45,7 +46,7 @@ int catalog_add_source(struct catalog_writer *w, const char *path, size_t len, u
 int catalog_add_encoding(struct catalog_writer *w, const char *name, uint32_t *ret,
 			 struct ckpt_err *e);
 
-#define CATALOG_MAX_INLINE ((size_t)256 << 20) /* bytes of all chunks that the index has */
+#define CATALOG_MAX_INLINE ((size_t)256 << 20) /* bytes of all chunks kept in the index */
 
 /* Keeps a chunk's bytes in the index; sets the file, offset and length of *loc. EFBIG: there are
  * more of them than the index may have. */
@@ -65,13 +66,13 @@ struct tensor_chunks {
 	enum ckpt_dtype dtype;
 	size_t n_dims;
 	const uint64_t *shape;
-	size_t n_before; /* the shape before flattening (model/flat.h), 0 if there is none; one */
-	const uint64_t *before; /* that is impossible is left out */
+	size_t n_before; /* dimensions before flattening (model/flat.h); 0: it was not flattened */
+	const uint64_t *before; /* the shape, ignored if it is impossible */
 	uint32_t count;
 	const uint64_t *boxes; /* count rows of offsets and lengths, in listing order */
 	const struct chunk_loc *locs;
 	const char *fault; /* why it cannot be read whatever chunks it has; or NULL */
-	bool apart; /* chunks do not overlap, unless they are copies; or files are of two saves */
+	bool apart;	   /* only copies may overlap; else files are from two saves */
 };
 /* Fails if a number is impossible: a box outside the shape, sizes beyond 2^63-1. */
 int catalog_add_tensor(struct catalog_writer *w, const struct tensor_chunks *t, struct ckpt_err *e);

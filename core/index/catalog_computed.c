@@ -15,7 +15,7 @@
 /* A tensor in its new place: */
 struct moved {
 	struct catalog_tensor t;
-	uint32_t from; /* its number so far; of a computed one, behind those: its number there */
+	uint32_t from; /* its number so far; of a computed one, their count plus its index */
 	bool hidden;
 };
 
@@ -29,8 +29,8 @@ static int by_place(const void *ap, const void *bp)
 	return order ? order : (a->from > b->from) - (a->from < b->from);
 }
 
-/* The path of a tensor that is named like another but for its end: the steps are those of the other
- * while these are part of the name, else it is unknown. */
+/* The path of a tensor that is named like another except at its end: that of the other if all its
+ * steps but the last are in the name, else unknown. */
 static const uint8_t *path_like(const struct catalog_tensor *like, const char *fqn, uint32_t len)
 {
 	uint32_t n = len < like->fqn_len ? len : like->fqn_len, same = 0, last = 0;
@@ -56,7 +56,8 @@ static int fill_computed(struct catalog *c, const struct catalog_computed *v, st
 		return catalog_no_memory(e);
 	if (!box_volume(v->n_dims, v->shape, &bytes) ||
 	    ckd_mul(&bytes, bytes, dtype_info(v->dtype)->size) || bytes > INT64_MAX)
-		return err_set(e, EFBIG, "tensor '%.200s' has more bytes than a file can", fqn);
+		return err_set(e, EFBIG, "tensor '%.200s' has more bytes than a file can have",
+			       fqn);
 	for (size_t d = 0; d < v->n_dims; d++)
 		shape[d] = v->shape[d];
 	ret->t = (struct catalog_tensor){ .fqn = fqn,

@@ -49,8 +49,8 @@ struct catalog_tensor {
 struct catalog_object {
 	const char *fqn;
 	const char *fault;
-	const char *text;      /* its bytes if the index stores them; NULL: in a file, */
-	struct chunk_loc loc;  /* at this place; all zero with a fault or a text */
+	const char *text;      /* its bytes if the index stores them; NULL: they are in a file */
+	struct chunk_loc loc;  /* their place in it; all zero with a fault or a text */
 	const uint8_t *path;   /* as of a tensor */
 	uint32_t fqn_len, top; /* as of a tensor */
 	uint32_t text_len;
@@ -97,8 +97,8 @@ const char *catalog_seal(const struct catalog *c);
 struct catalog_computed {
 	const char *fqn; /* copied, as is the shape; fqn_len bytes */
 	uint32_t fqn_len;
-	/* The number, which changes as well, of a tensor whose path it has and, if the shapes are
-	 * equal, whose logical shape. */
+	/* The number, which changes as well, of a tensor whose path it takes over and, if the
+	 * shapes are equal, whose logical shape. */
 	uint32_t like;
 	enum ckpt_dtype dtype;
 	size_t n_dims;

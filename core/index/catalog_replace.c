@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The bytes of an index's header, of SQLite's format (sqlite.org/fileformat2.html, 1.3): where it has its
- * application's number, which is written last. */
+/* The size of SQLite's header, and where in it the application's number is, which is written last
+ * (sqlite.org/fileformat2.html, 1.3). */
 enum { HEADER = 100, AT_APPLICATION = 68 };
 
 static bool is_an_index(const uint8_t head[static HEADER], bool finished)
@@ -27,7 +27,7 @@ static bool is_an_index(const uint8_t head[static HEADER], bool finished)
 			     (named && !memcmp(head + AT_APPLICATION, zero, sizeof(id))));
 }
 
-/* finished: it is not what a killed builder has left. */
+/* finished: what a killed builder has left does not count as an index. */
 static int check(const char *path, bool finished, struct ckpt_err *e)
 {
 	uint8_t head[HEADER] = { 0 };

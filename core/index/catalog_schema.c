@@ -67,7 +67,7 @@ int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what)
 		   : rc == SQLITE_IOERR	 ? EIO
 					 : ERR_CORRUPT;
 
-	/* Neither in memory, nor one that is only read, nor named already? */
+	/* No path to add: it is in memory, or only read, or named already. */
 	if (!path || *path != '/' || !strcmp(path, what))
 		return err_set(e, code, "%s: %s", what, sqlite3_errmsg(db));
 	return err_set(e, code, "%s '%s': %s", what, path, sqlite3_errmsg(db));

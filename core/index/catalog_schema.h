@@ -22,8 +22,8 @@
  * SQLite notices only part of the damage a file can suffer (in a test, 77 % of the bit flips that
  * changed a row passed PRAGMA quick_check). So all of it is covered by hashes: the directory by
  * checkpoint.seal, a chunk map by its entry in the directory, the list of metadata files by eight
- * bytes at its end, the bytes of chunks that the index has by their hash in the directory. A hash
- * proves that the bytes are whole, not that this program wrote them.
+ * bytes at its end, the bytes of chunks in the index by their hash in the directory. A hash proves
+ * that the bytes are whole, not that this program wrote them.
  *
  * The directory's bytes: numbers as LEB128, texts as length + 1 (0: none), bytes, NUL;
  *	format, chunks,
@@ -78,7 +78,7 @@ int sql_prepare(sqlite3 *db, const char *sql, sqlite3_stmt **ret, struct ckpt_er
 CLEANUP_POINTER(sql_finalizep, sqlite3_stmt, sqlite3_finalize)
 #define autofinalize CLEANUP(sql_finalizep)
 
-/* Of a chunk map, of the list of metadata files, and of the chunks in the index. */
+/* The hash of a chunk map, of the list of metadata files, and of the chunks in the index. */
 uint64_t catalog_hash(const void *p, size_t n);
 /* The minimum number of bytes for a chunk with n_dims dimensions in a map. */
 size_t catalog_map_line(size_t n_dims);
