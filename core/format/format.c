@@ -138,13 +138,13 @@ int format_probe(struct place *place, const char *file, const struct format **re
 	return rc && is_items(file) && neighbour_checkpoint(place, file, e) ? -e->code : rc;
 }
 
-/* Orbax renames a directory when all is written. */
+/* Orbax renames the directory when everything has been written. */
 bool format_is_unfinished(const char *name)
 {
 	return text_glob("*.orbax-checkpoint-tmp*", name, strlen(name));
 }
 
-/* One file says which directory it is. */
+/* At most one file is here, the one that names the directory. */
 bool format_is_below(const struct name_list *files)
 {
 	size_t here = 0;

@@ -61,8 +61,8 @@ int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e);
 void name_list_sort(struct name_list *l);
 void name_list_release(struct name_list *l);
 
-/* An object of this name says, in a sentence, what of the checkpoint a format does not show. Who opens
- * it is told. */
+/* An object of this name says in a sentence what in the checkpoint is not shown. Whoever opens the
+ * checkpoint is told. */
 #define FORMAT_NOT_SHOWN "not_shown"
 #define FORMAT_NOTE	 400 /* bytes of the sentence, with its NUL */
 /* Keeps the sentence, unless there is one already; returns 0. */

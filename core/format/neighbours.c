@@ -16,7 +16,7 @@
 enum {
 	MAX_NAMES = 100000, /* of a directory */
 	MAX_DIRS = 16,	    /* directories in it that are looked into, the first in natural order */
-	MAX_FLAX = 16, /* files that are read for the one that is no Flax checkpoint, likewise */
+	MAX_FLAX = 16,	    /* files that are read to find one that is not Flax's, likewise */
 	NAME_CAP = 256,
 	MAGIC_CAP = 512,
 	SHOWN = 60, /* bytes of a name in a message */
@@ -203,8 +203,8 @@ static enum place_kind kind_of(const struct look *l, const char *name)
 	return seen.kind;
 }
 
-/* Of a row's names the first in natural order, so that the message does not depend on the order in
- * which a directory happens to be listed. */
+/* Chooses the first of a row's names in natural order, so that the message does not depend on the
+ * order in which a directory happens to be listed. */
 static void match(struct look *l, const char *name, enum place_kind kind)
 {
 	for (size_t i = 0; i <= l->row && i < ARRAY_LEN(entries); i++) {
@@ -246,7 +246,7 @@ static int look_in(struct place *place, const char *dir, struct name_list *dirs,
 
 /*
  * A file that would be a checkpoint is a pointer of Git LFS, or cannot be opened: a negative errno,
- * with the sentence that says so. Of what is not read, it does not matter.
+ * with the sentence that says so. For formats that are not read it does not matter.
  */
 static int not_opened(struct place *place, const struct neighbour *is, const char *file,
 		      struct ckpt_err *e)

@@ -39,7 +39,7 @@ static int encoded_item(const struct raw_layout *l, const struct raw_chunk *x,
 
 	if (!x->codecs && !x->shard) {
 		rc = raw_item(l, x->dtype, x->n_dims, x->len, w, ret, e);
-		if (!rc && x->length) /* too few bytes are an error of who opens the tensor */
+		if (!rc && x->length) /* too few bytes are reported when the tensor is opened */
 			ret->length = min_u64(ret->length, x->length);
 		return rc;
 	}

@@ -36,7 +36,7 @@ struct raw_chunk {
 	uint32_t file;
 	uint64_t offset; /* of its first element, in bytes */
 	/* If the elements are encoded: "+gzip"; if they are somewhere in a shard: "shard:.../", see
-	 * read/. NULL: not so. */
+	 * read/. NULL: neither. */
 	const char *codecs, *shard;
 	uint64_t length; /* of what is stored; 0: of the elements */
 };

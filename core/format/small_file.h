@@ -39,13 +39,13 @@ int small_file_read(struct place *place, const char *name, size_t max, struct sm
 int small_file_json(struct place *place, const char *name, size_t max, struct jdoc *ret,
 		    struct ckpt_err *e);
 /*
- * Looks at what a file begins with, to tell what it is: at most cap bytes, and their number. 0 also if
- * there is no such file, or it cannot be opened, which says that it is nothing of ours; but an error if
- * the storage fails, or without memory or descriptors, which says nothing.
+ * Looks at what a file begins with, to tell what it is: at most cap bytes, and their number. 0 also
+ * if there is no such file or it cannot be opened: then it is not one of ours. An error if the
+ * storage fails, or without memory or descriptors, which says nothing about the file.
  */
 int64_t small_file_begin(struct place *place, const char *name, void *head, size_t cap,
 			 struct place_seen *ret_seen, struct ckpt_err *e);
-/* The hash of a file's bytes, of any number. EAGAIN: it changed meanwhile. */
+/* The hash of the bytes of a file of any size. EAGAIN: it changed meanwhile. */
 int small_file_hash(struct place *place, const char *name, struct digest *ret,
 		    struct place_seen *ret_seen, struct ckpt_err *e);
 /* Tells the catalog that the index depends on this file, with the hash of its bytes. Stores its

@@ -337,10 +337,9 @@ static int read_plain(const struct torch_call *c, const struct pk_value *v,
 	    strcmp(a[1].g->name->data, dtype_info(ret->dtype)->name) != 0 ||
 	    !pk_numbers(&a[2], size, CKPT_MAX_DIMS, &n_dims) || n_dims != ret->n_dims ||
 	    !dims_equal(n_dims, size, ret->size))
-		return err_set(
-			e, ERR_CORRUPT,
-			"data.pkl: the tensor in a '%.60s' has another dtype or size than it",
-			c->class->g->name->data);
+		return err_set(e, ERR_CORRUPT,
+			       "data.pkl: a '%.60s' and the tensor in it differ in dtype or size",
+			       c->class->g->name->data);
 	return 0;
 }
 

@@ -50,9 +50,9 @@ enum { TORCH_MAX_WRAPPERS = 4 };
 
 /* The call that makes a tensor, without what wraps it: Parameter(tensor), a subclass's class. */
 struct torch_call {
-	const struct pk_value *value; /* that makes the call, NULL if none of its own does; or, */
-	const struct pk_value *fn, *args;		  /* without a function, what is wrapped */
-	const struct pk_value *class;			  /* the subclass, or NULL */
+	const struct pk_value *value;	  /* the call; NULL: a subclass has only its parts */
+	const struct pk_value *fn, *args; /* NULL: the value is not a call */
+	const struct pk_value *class;	  /* the subclass, or NULL */
 	const struct pk_value *state[TORCH_MAX_WRAPPERS]; /* attributes of the wrappers */
 	size_t n_states;
 };

@@ -82,7 +82,8 @@ static int by_number(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* Has each rank that has written data its metadata, and only one? Names may have leading zeros. */
+/* Does each rank that has written data have its metadata, and only one? Names may have leading
+ * zeros. */
 static int check_ranks(const struct listing *l, struct ckpt_err *e)
 {
 	autofree long *ranks = calloc(l->files->n + 1, sizeof(*ranks));

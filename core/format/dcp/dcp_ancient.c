@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What torch 1.12 wrote as torch.distributed._shard.checkpoint. Every tensor, shard and object has
- * a file of its own, of torch.save, and the pickle in .metadata is
+ * a torch.save file of its own, and the pickle in .metadata is
  *
  *	Metadata
  *	  state_dict_metadata : {fqn: one of the following}
@@ -92,7 +92,7 @@ static int find_file(struct ancient *x, const struct pk_str *fqn, const struct p
 	return rc < 0 ? err_wrap(e, "'%.200s'", fqn->data) : found;
 }
 
-/* Listed, with the reason why it cannot be shown. */
+/* Lists it with the reason why it cannot be shown. */
 static int add_fault(struct ancient *x, const struct pk_str *fqn, const char *fault,
 		     struct ckpt_err *e)
 {

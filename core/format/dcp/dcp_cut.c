@@ -45,7 +45,7 @@ struct part {
 	uint32_t n; /* items it was found in */
 	enum ckpt_dtype dtype;
 	size_t n_dims;
-	uint64_t shape[CKPT_MAX_DIMS], per; /* elements for each of a line's */
+	uint64_t shape[CKPT_MAX_DIMS], per; /* elements of the tensor for each of a line */
 	uint64_t *boxes;
 	struct chunk_loc *locs;
 	uint8_t same[MAX_SAME];
@@ -98,7 +98,8 @@ static bool in_rows(struct cut *x)
 	return !ckd_mul(&x->before, off[0], row);
 }
 
-/* The whole tensor's shape and the item's box of it, if it has the shape of what it is a part of. */
+/* If the part has the shape of its chunk: the shape of the whole, and the box of it that the item
+ * has. */
 static bool place_like(const struct cut *x, struct part *p, const uint64_t *shape, uint64_t *box)
 {
 	const struct tensor_chunks *t = x->of->t;
@@ -112,7 +113,8 @@ static bool place_like(const struct cut *x, struct part *p, const uint64_t *shap
 	return true;
 }
 
-/* The same of a line, whose elements each stand for as many of the tensor's. */
+/* The same for a line, each of whose elements stands for the same number of the tensor's
+ * elements. */
 static bool place_line(struct cut *x, struct part *p, const uint64_t *shape, uint64_t *box)
 {
 	const struct tensor_chunks *t = x->of->t;
@@ -291,7 +293,7 @@ static int open_item(void *arg, const struct dcp_inside *q, struct ckpt_err *e)
 	return dcp_look_inside(x->looks, q, x->look, x, x->w, e);
 }
 
-/* Has each item all parts? */
+/* Does each item have all parts? */
 static bool is_whole(const struct cut *x)
 {
 	for (size_t i = 0; x->class && i < x->class->n; i++)

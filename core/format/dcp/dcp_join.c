@@ -50,7 +50,7 @@ struct join {
 	unsigned in_vain;	     /* items that were opened last and are what they seem to be */
 	char not_shown[FORMAT_NOTE]; /* a sentence on those that are not, and why; or empty */
 	uint32_t present;	     /* the entry that stands for the FQN */
-	bool can_wait;		     /* and it can be looked at later: */
+	bool can_wait;		     /* it may be looked at later, and is then added to: */
 	uint32_t *later;
 	size_t n_later, cap_later;
 };
@@ -129,7 +129,7 @@ static int locate(struct join *j, const struct tensor_chunks *t, const uint64_t 
 		return 0;
 	}
 	if (!box_volume(t->n_dims, len, &volume) || !volume)
-		return 0; /* the catalog reports the one and drops the other */
+		return 0; /* the catalog reports what is too large, and drops what is empty */
 	if (!s || !s->dtype || !dcp_stored_is(s, t->dtype, len))
 		s = dcp_storage_find_sized(&j->stored, &key, t->dtype, len);
 	if (!s)
@@ -433,7 +433,7 @@ static bool is_whole(const struct join *j, const struct dcp_entry *entry)
 struct sampling {
 	const struct dcp_join_opts *o;
 	struct digest digest; /* zero: unknown */
-	uint32_t encoding;    /* whose digests can be compared */
+	uint32_t encoding;    /* only digests of one encoding can be compared */
 };
 
 static int sample(void *arg, const struct dcp_inside *q, struct ckpt_err *e)
@@ -492,14 +492,14 @@ static int join_fqn(struct join *j, const struct pk_str *fqn, struct ckpt_err *e
 	for (size_t i = 1; i < j->n_entries; i++)
 		same &= same_tensor(j->r, head, &j->r->entries[j->entries[i]]);
 	same &= head->dtype != CKPT_DTYPE_NONE;
-	/* What can wait no longer has been compared. */
+	/* When it can no longer wait, its values have been compared already. */
 	if (!rc && same && j->n_entries > 1 && j->o->sample && j->can_wait)
 		rc = same_values(j, &name, e);
 	else if (!rc)
 		rc = same;
 	if (rc)
 		return rc < 0 ? rc : join_tensor(j, &name, 0, j->n_entries, e);
-	j->can_wait = false; /* not for one of several ranks */
+	j->can_wait = false; /* FQN@rankN is reported at once */
 	rc = j->n_entries == 1 ? 1 : same_objects(j, e);
 	if (rc > 0)
 		return join_object(j, &name, 0, e);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The metadata of a quantised tensor has its dtype, but neither scales nor zero points: these are in
- * its item, an archive of torch.save. So such items are opened for the index, and what is found in
- * them is shown beside the tensor. Of a tensor that is made of others, the metadata has only what it
- * stands for: what its item has is shown instead. And if several ranks have saved a tensor of their
- * own, only the items tell whether these are copies.
+ * The metadata of a quantised tensor has its dtype, but neither scales nor zero points: these are
+ * in its item, an archive of torch.save. So such items are opened for the index, and what is found
+ * in them is shown beside the tensor. For a tensor that is made of others, the metadata describes
+ * only what it stands for: what is in its item is shown instead. And if several ranks have saved a
+ * tensor of their own, only the items tell whether these are copies.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -19,7 +19,7 @@
 #include <string.h>
 
 enum {
-	LOOK = 2048, /* what any look counts for, in bytes */
+	LOOK = 2048, /* what each look counts for, in bytes */
 	LOOK_READS =
 		66 * 1024, /* and what it may read for that: the end of a ZIP, with its comment */
 };
@@ -38,7 +38,7 @@ static int64_t read_item(void *arg, uint64_t off, void *buf, size_t len, struct 
 	return ckd_add(&at, x->at, off) ? 0 : x->file.read(x->file.arg, at, buf, len, e);
 }
 
-/* Has the checkpoint, a struct dcp_records, a tensor or object of this name? */
+/* Does the checkpoint, a struct dcp_records, have a tensor or object of this name? */
 static bool is_taken(const void *arg, const char *name, size_t len)
 {
 	const struct dcp_records *r = arg;
@@ -47,7 +47,7 @@ static bool is_taken(const void *arg, const char *name, size_t len)
 	return s && dcp_records_entry(r, s->id) != DCP_NO_TENSOR;
 }
 
-/* 1: the checkpoint has a tensor of the name that begins like the item's and goes on with word. */
+/* 1: the checkpoint has a tensor whose name is the item's followed by `word`. */
 static int is_taken_beside(const struct dcp_records *r, const struct dcp_inside *q,
 			   const char *word, struct ckpt_err *e)
 {
@@ -74,12 +74,12 @@ static int open_file(struct dcp_looks *l, const struct dcp_inside *q, struct cat
 	if (!rc) /* reading the tensor reports it; the file may arrive later */
 		return catalog_add_metadata(w, q->path, NULL, NULL, e);
 	rc = place_file(l->place, q->path, ret, &why);
-	if (rc) /* so is this; but what is listed must not depend on when it was */
+	if (rc) /* so is this; but a shortage now must not change what is listed */
 		return err_if_external(rc, &why, e);
 	return range_ok(q->loc->offset, q->loc->length, source_blob(*ret).size);
 }
 
-/* The index has something of the file. Nothing, if it has changed meanwhile. */
+/* Notes that the index depends on the file; not if the file has changed meanwhile. */
 static int keep_file(const struct dcp_inside *q, struct source *file, struct catalog_writer *w,
 		     struct ckpt_err *e)
 {
@@ -198,8 +198,8 @@ static int sample(void *arg, const struct dcp_inside *q, struct torchsave *t, st
 }
 
 /*
- * What is compressed is not decompressed for that: the ranks of one save compress alike, so that copies
- * are stored alike, and other values nearly always have another size or end.
+ * Compressed items are not decompressed for this: the ranks of one save compress alike, so that
+ * copies are stored alike, and other values nearly always have another size or end.
  */
 static int sample_stored(struct dcp_looks *l, const struct dcp_inside *q, struct catalog_writer *w,
 			 struct digest *ret, struct ckpt_err *e)

@@ -133,7 +133,7 @@ struct dcp_inside {
 	const char *path;	     /* of the data file */
 	const struct chunk_loc *loc; /* of the item */
 };
-/* One in several items. */
+/* The same for a tensor in several items. */
 typedef int dcp_inside_fn(void *arg, const struct dcp_inside *q, struct ckpt_err *e);
 struct dcp_cut {
 	const struct dcp_records *r;
@@ -153,16 +153,16 @@ struct dcp_join_opts {
 	 * apart. */
 	int (*same_object)(void *arg, const char *a, uint64_t a_off, const char *b, uint64_t b_off,
 			   uint64_t length, struct ckpt_err *e);
-	/* Hashes the ends of the tensor in the item into *ret, or of the item as it is stored if it is
-	 * compressed. *ret remains as it was if the item is missing, damaged or strided. NULL: tensors
-	 * that several ranks have are not compared. */
+	/* Hashes into *ret the ends of the tensor in the item, or of the stored item if it is
+	 * compressed. *ret remains as it was if the item is missing, damaged or strided. NULL:
+	 * tensors that several ranks have are not compared. */
 	int (*sample)(void *arg, const struct dcp_inside *q, struct digest *ret,
 		      struct ckpt_err *e);
 	/* Called for each quantised tensor; may be NULL. */
 	int (*quantised)(void *arg, const struct dcp_records *r, const struct dcp_inside *q,
 			 struct ckpt_err *e);
-	/* Called for each tensor whose item has not the size of its elements; 1 if it is made of
-	 * others, which have been reported instead. NULL if quantised is. */
+	/* Called for each tensor whose item does not have the size of its elements; 1 if it is made
+	 * of others, which have been reported instead. NULL if quantised is. */
 	int (*wrapped)(void *arg, const struct dcp_records *r, const struct dcp_inside *q,
 		       struct ckpt_err *e);
 	/* The same for one in several items; see dcp_report_cut. */
@@ -203,7 +203,7 @@ int dcp_sample(struct dcp_looks *l, const struct dcp_inside *q, struct catalog_w
 int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalog_writer *w,
 	     struct ckpt_err *e);
 
-/* torch 1.12's, into the catalog; the first dir_len bytes of `name` are the directory. */
+/* Reports torch 1.12's to the catalog; the first dir_len bytes of `name` are the directory. */
 int dcp_scan_ancient(struct place *place, const char *name, size_t dir_len,
 		     const struct scan_opts *opts, struct catalog_writer *w, struct ckpt_err *e);
 /* All of the above, for n > 0 metadata files of one directory, which also has their data files. */

@@ -286,8 +286,8 @@ static void name_layer(struct ds *d, const struct pk_value *dict, struct tied *v
 }
 
 /*
- * Has each layer of a pipeline a file for each tensor-parallel rank, and no others? Those of an older
- * save with more ranks may be under the same tag.
+ * Does each layer of a pipeline have a file for each tensor-parallel rank, and no others? Those of
+ * an older save with more ranks may be under the same tag.
  */
 static int check_slices(const struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
 {
@@ -311,7 +311,7 @@ static int check_slices(const struct ds *d, const struct ds_file *f, size_t n, s
 	return 0;
 }
 
-/* Has each layer a file whose parameters or buffers have its number in their names? */
+/* Does each layer have a file whose parameters or buffers have its number in their names? */
 static int check_layers(const struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
 {
 	uint32_t names = pk_strings_count(d->names);

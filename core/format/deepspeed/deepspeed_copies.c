@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds a rank's file that is a copy of another rank's: its own values are then missing without a word. */
+/* Finds a rank's file that is a copy of another rank's: otherwise its own values would be missing
+ * unnoticed. */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "format/deepspeed/deepspeed.h"

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 
 /*
- * Has each layer the experts that the model states record? A tag that is used again keeps the files of
- * those that are no more.
+ * Does each layer have the experts that the model states record? A tag that is used again keeps the
+ * files of experts that no longer exist.
  */
 static int check_experts(const struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
 {
@@ -40,8 +40,8 @@ static int check_experts(const struct ds *d, const struct ds_file *f, size_t n, 
 }
 
 /*
- * Does each file hold weights of its own? With a copy of another expert's in its place, an expert would be
- * missing without a word. File i holds the tensors [first[i], first[i + 1]).
+ * Does each file hold weights of its own? With a copy of another expert's in its place, an expert
+ * would be missing unnoticed. File i holds the tensors [first[i], first[i + 1]).
  */
 static int check_copies(const struct ds *d, const struct ds_file *f, const size_t *first, size_t n,
 			struct ckpt_err *e)

@@ -146,7 +146,8 @@ static int read_parallel(struct ds_rank *x, struct ds_open *o, struct ckpt_err *
 
 /*
  * Are these all model-parallel ranks of the save, and no others? A tag that is used again keeps the
- * files of ranks that are no more. mp_world_size includes pipeline stages (runtime/pipe/topology.py).
+ * files of ranks that no longer exist. mp_world_size includes pipeline stages
+ * (runtime/pipe/topology.py).
  */
 static int check_model_ranks(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
 {

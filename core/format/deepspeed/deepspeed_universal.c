@@ -44,7 +44,7 @@ static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, stru
 	return ds_add(d, t, e);
 }
 
-/* Has every parameter that was trained a master? Experts' names are those of one rank. */
+/* Does every parameter that was trained have a master? Experts' names are those of one rank. */
 static void check_masters(struct ds *d)
 {
 	uint32_t n = pk_strings_count(d->names);
@@ -82,7 +82,7 @@ static bool has_master(const struct states *s)
 	return false;
 }
 
-/* Have both the same files? */
+/* Do both have the same files? */
 static bool compare_states(struct ds *d, const struct states *a, const struct states *b)
 {
 	size_t i = 0;
@@ -105,7 +105,7 @@ static bool compare_states(struct ds *d, const struct states *a, const struct st
 	return false;
 }
 
-/* Have all parameters with a master the same states? */
+/* Do all parameters with a master have the same states? */
 static void check_states(struct ds *d, const struct ds_file *f, size_t n)
 {
 	struct states first = { 0 };

@@ -90,7 +90,7 @@ static int compare_steps(struct ds_rank *x, const struct ds_step *first, const s
 	return 1;
 }
 
-/* 1: it is not that of other ranks, which has been recorded. */
+/* 1: it differs from that of other ranks, which has been recorded. */
 static int read_step(struct ds_rank *x, struct ds_open *o, const struct pk_value *v, size_t group,
 		     bool is_option, struct ckpt_err *e)
 {
@@ -331,7 +331,7 @@ static int check_files(struct ds_rank *x, const struct ds_file *f, size_t n)
 		if (f[i].prefix != f->prefix) {
 			(void)ds_refuse(x->d,
 					"'%.120s' and '%.120s' are from two different saves with "
-					"other precisions: remove those of the older one",
+					"different precisions: remove those of the older one",
 					f->path, f[i].path);
 			return 1;
 		}

@@ -416,7 +416,7 @@ static int read_placement(const struct pk_value *v, const struct fsdp_part *p,
  * Axes that split the dimension that axis number `first` splits, in the order in which they did.
  * _StridedShard says that later axes, split_factor parts in all, came before it: FSDP splits what
  * tensor parallelism has left to a rank. Then a plain Shard is split after them. The two are alike
- * only if sizes are divisible. A split_factor that no such axes have is kept.
+ * only if sizes are divisible. A split_factor that no such axes account for is kept.
  */
 static size_t order_dim(const struct fsdp_reader *r, struct placement *v, size_t first,
 			size_t *order)

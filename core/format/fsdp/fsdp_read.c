@@ -43,7 +43,7 @@ struct walk {
 	size_t n_flat;
 	struct {
 		uint64_t flat;	 /* elements of flat parameters that were copied, in this rank */
-		uint64_t pieces; /* most elements that their pieces can be the rest of */
+		uint64_t pieces; /* the most that other tensors, as their pieces, can account for */
 	} copied[CKPT_DTYPE_COUNT];
 };
 
@@ -228,7 +228,7 @@ static int add_part(void *arg, const struct fsdp_part *p, struct ckpt_err *e)
 
 /* ---- copies ---- */
 
-/* Tensors that are not copies almost certainly differ in it. */
+/* Hashes its ends, in which tensors that are not copies almost certainly differ. */
 static int sample(struct walk *w, struct fsdp_copy *c, const struct torch_view *v,
 		  struct ckpt_err *e)
 {
@@ -252,7 +252,7 @@ static const char *storage_of(const struct pk_value *v, struct torch_tensor *t)
 	return !v || torch_tensor_read(v, t, &ignored) ? NULL : t->key;
 }
 
-/* A view is a kilobyte, and many ranks have the same. */
+/* A view takes a kilobyte, and many ranks have the same one. */
 static bool same_view(const struct torch_view *a, const struct torch_view *b)
 {
 	const struct raw_layout *x = &a->layout, *y = &b->layout;

@@ -64,7 +64,7 @@ static void part_name(const char *of, const struct part *p, uint32_t number, cha
 		       suffix);
 }
 
-/* The files of the model that this file is of, all of which have to be there. */
+/* The files of the model that this file belongs to, all of which must be there. */
 static int list_parts(struct place *place, const char *name, struct name_list *files,
 		      struct ckpt_err *e)
 {

@@ -104,7 +104,8 @@ static bool has_chunks(const char *key, const struct name_list *l)
 	return false;
 }
 
-/* Adds what is in such a directory: parts of an object, of which KEY/shard_O_S.pt is KEY/shard_O_S. */
+/* Adds what is in such a directory: parts of an object; KEY/shard_O_S.pt is listed as
+ * KEY/shard_O_S. */
 static int add_others(struct place *place, const char *dir, const char *key,
 		      struct catalog_writer *w, struct ckpt_err *e)
 {

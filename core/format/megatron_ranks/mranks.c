@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron-LM's format `torch`, which it had before dist_checkpointing and still has: each
- * model-parallel rank has saved its slices of the model. NeMo 1 has done so, too. mranks_files.c
- * finds the files, mranks_rules.c says how slices are joined. Pickles are read when the index is
- * built; of tensors, only the ends of those of which there are copies.
+ * Megatron-LM's format `torch`, older than dist_checkpointing and still in use: each model-parallel
+ * rank has saved its slices of the model. NeMo 1 has done so, too. mranks_files.c finds the files,
+ * mranks_rules.c says how slices are joined. Pickles are read when the index is built; of tensors,
+ * only the ends are read, and only where there may be copies.
  */
 #include "format/megatron_ranks/mranks.h"
 

@@ -138,7 +138,7 @@ static int check_pair(struct mr *d, const struct mr_file *a, const struct mr_fil
 {
 	if (memcmp(&a->sums, &b->sums, sizeof(a->sums)) != 0 || !must_differ(a, b))
 		return 0;
-	/* Of a model that was made from one without experts, all experts may be equal. */
+	/* In a model that was made from one without experts, all experts may be equal. */
 	if (a->p == b->p && a->t == b->t && !ranks_differ(d))
 		return format_note(d->not_shown,
 				   "the experts in '%.100s', if it was overwritten with '%.100s': "

@@ -69,7 +69,7 @@ static const struct mr_part *part_of(struct reporter *r, const char *name)
 							    : NULL;
 }
 
-/* The tensor whose name has `from` and all after it replaced. */
+/* The tensor whose name is this one's with `by` in place of everything from `from` on. */
 static const struct mr_part *beside(struct reporter *r, const char *from, const char *by)
 {
 	char name[MR_MAX_FQN + 64];
@@ -116,7 +116,7 @@ static int put_part(struct reporter *r, const struct mr_part *p, const struct se
 	return put(r, p, p->view->n_dims, p->view->size, &p->view->layout, NULL, s);
 }
 
-/* Hands the tensor over. before: of its name. */
+/* Hands the tensor over. before: what its name is prefixed with. */
 static int finish(struct reporter *r, const char *before, enum ckpt_dtype dtype, size_t n_dims,
 		  const uint64_t *shape)
 {
@@ -154,8 +154,8 @@ static int report_whole(struct reporter *r, const struct mr_part *p, const char 
 }
 
 /*
- * Each rank's by itself: v are n of the tensor's parts. Nobody expects to see Transformer Engine's
- * _extra_state, which belongs to a rank, joined.
+ * Reports each rank's by itself: v are n of the tensor's parts. Nobody expects to see Transformer
+ * Engine's _extra_state, which belongs to a rank, joined.
  */
 static int report_apart(struct reporter *r, const struct mr_part *v, size_t n, const char *why)
 {
@@ -218,7 +218,8 @@ static int report_split(struct reporter *r, size_t dim, uint64_t n)
 	return report_sections(r, dim, (size_t)n, sizes);
 }
 
-/* Rows in the order of versions 0 and 1, of `kinds` (query, key, value) each. 1: impossible. */
+/* Rows stored in the order of version 0 or 1, with `kinds` of query, key and value. 1:
+ * impossible. */
 static int report_old_rows(struct reporter *r, uint64_t kinds)
 {
 	const struct torch_view *first = r->slices[0]->view;

@@ -48,7 +48,7 @@ static bool has_copies(const struct mr *d, const char *name, size_t len)
 	       (d->ep > 1 && !mr_is_expert(name)) || d->expert_tp != UINT64_MAX;
 }
 
-/* Tensors that are not copies almost certainly differ in it. */
+/* Hashes its ends, in which tensors that are not copies almost certainly differ. */
 static int sample(struct walk *w, const struct torch_view *v, struct digest *ret,
 		  struct ckpt_err *e)
 {
@@ -118,7 +118,8 @@ static int has_tensor(struct walk *w, const struct pk_value *v, unsigned depth, 
 	return rc;
 }
 
-/* State dicts are neither lists nor have numbers as keys. */
+/* State dicts are not lists, and their keys are not numbers: tensors in such values are not
+ * shown. */
 static int tell_tensors_in(struct walk *w, const struct pk_value *v, unsigned depth,
 			   struct ckpt_err *e)
 {

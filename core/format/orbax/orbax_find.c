@@ -28,8 +28,8 @@
 
 enum {
 	MAX_ITEMS = 1000,     /* subdirectories that are looked into */
-	MAX_ARRAY_DIRS = 256, /* and in each those in which arrays are looked for, */
-	MAX_DEPTH = 8,	      /* so deep if it has _METADATA */
+	MAX_ARRAY_DIRS = 256, /* subdirectories of each in which arrays are looked for */
+	MAX_DEPTH = 8,	      /* levels of these if there is _METADATA, else one */
 };
 
 /* ---- the names in a directory ---- */
@@ -162,7 +162,7 @@ static int is_array(struct place *place, const char *top, const char *dir, struc
 	return 0;
 }
 
-/* In a run there may be an array of something else. */
+/* Is there a step? Then this is a run, in which an array may belong to something else. */
 static int has_steps(const struct look *l, struct ckpt_err *e)
 {
 	for (size_t i = 0; i < l->dirs.n && i < MAX_ARRAY_DIRS; i++) {
@@ -177,8 +177,8 @@ static int has_steps(const struct look *l, struct ckpt_err *e)
 }
 
 /*
- * Are there arrays below DIR/ or ""? A name with slashes is a directory in a directory. What cannot be
- * listed for a reason of its own is none: what is found is read with all its errors.
+ * Are there arrays below DIR/ or ""? A name with slashes is a directory in a directory. What cannot
+ * be listed for a reason of its own does not count: what is found is read with all its errors.
  */
 static int has_arrays(struct place *place, const char *top, const struct name_list *dirs,
 		      unsigned depth, unsigned *left, struct ckpt_err *e)
@@ -221,7 +221,7 @@ static int find_dirs(const struct look *l, const struct orbax_item *item, bool d
 	return has_arrays(l->place, l->top, &l->dirs, l->tree ? MAX_DEPTH : 0, &left, e);
 }
 
-/* Is the directory an item? Its files are listed; and of arrays in directories, those. */
+/* Is the directory an item? If so, lists its files and, if arrays are directories, those. */
 static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f,
 		    struct ckpt_err *e)
 {
@@ -320,7 +320,7 @@ static bool is_shard(const char *name)
 	return text_glob("flax_model-[0-9]*-of-[0-9]*.msgpack", name, strlen(name));
 }
 
-/* The model of Hugging Face's name, in one file or several; or the only file there is. */
+/* The model with Hugging Face's name, in one file or several; or the only file there is. */
 static int find_flax(struct place *place, const struct look *l, struct orbax_found *f,
 		     struct ckpt_err *e)
 {

@@ -294,7 +294,7 @@ static void put_sizes(struct buf *b, const char *key, const struct msgpack *v)
 	for (size_t i = 0; i < n; i++)
 		buf_printf(b, "%s%lld", i ? "," : "",
 			   m[i]->kind == MSGPACK_INT ? (long long)m[i]->integer : -1LL);
-	/* What is something else is refused. */
+	/* Anything else becomes invalid JSON, which is refused. */
 	buf_str(b, (is_map || is_list) && v->n == n ? "]," : "-],");
 }
 

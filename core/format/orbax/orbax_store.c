@@ -359,9 +359,10 @@ static int read_node(struct store *s, const struct way *way, struct ckpt_err *e)
 	s->live += live;
 	s->work += live;
 	if (s->work > MAX_WORK || (way->height && s->live > MAX_LIVE))
-		return err_set(
-			e, EFBIG, "the nodes of the tree take more than %llu MiB, %llu MiB at once",
-			(unsigned long long)MAX_WORK >> 20, (unsigned long long)MAX_LIVE >> 20);
+		return err_set(e, EFBIG,
+			       "the nodes of the tree take more than %llu MiB, or %llu MiB at once",
+			       (unsigned long long)MAX_WORK >> 20,
+			       (unsigned long long)MAX_LIVE >> 20);
 	rc = read_entries(s, way, node, &why);
 	s->live -= live;
 	if (rc && (!way->height || why.msg[0] != '\''))

@@ -6,9 +6,9 @@
  *	rc = s->s.ops->arrays(&s->s, each, arg, e);
  *	orbax_store_free(s);
  *
- * A value is in memory, if the tree has it, or in a data file. The index depends on the manifest, by
- * its hash, and on the files that have nodes. A store takes at most a GiB of memory, and of work what
- * 4 GiB of nodes need; what takes more is EFBIG. Private to core/format/orbax.
+ * A value is in memory, if the tree has it, or in a data file. The index depends on the manifest,
+ * by its hash, and on the files that have nodes. A store takes at most a GiB of memory, and as much
+ * work as 4 GiB of nodes need; more is EFBIG. Private to core/format/orbax.
  *
  * Threads: one at a time.
  */

@@ -151,7 +151,7 @@ static int refuse_gap(const struct part *p, uint32_t k, struct ckpt_err *e)
 }
 
 /* Without an index only names tell that a download stopped, or that shards of an earlier save are
- * left: then tensors would be missing, or old, without a word. */
+ * left: then tensors would be missing, or old, unnoticed. */
 static int check_parts(const struct name_list *files, struct ckpt_err *e)
 {
 	autofree struct part *v = calloc(files->n + 1, sizeof(*v));

@@ -349,7 +349,8 @@ static int check_index(const struct join *j, const struct st_index_entry *entry,
 		       j->index_name, show(entry->tensor, fqn), entry->file, v[0]->file);
 }
 
-/* Of whole tensors, as several files may have a tied one, the index's counts; NULL: it has none. */
+/* Several files may have a tied tensor whole: then the one in the file that the index names counts.
+ * NULL: there is none. */
 static struct st_piece *const *named_one(const struct st_index_entry *entry,
 					 struct st_piece *const *v, size_t n)
 {

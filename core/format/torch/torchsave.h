@@ -48,9 +48,9 @@ struct torchsave {
 	struct torchsave_storage *storages; /* by string id of their key */
 	size_t n_storages;
 	struct torchsave_tar *tar;
-	struct digest sums; /* of the CRCs in an archive's directory */
-	bool has_sums;	    /* there are CRCs of all members: archives with the same are the same */
-	uint64_t visits, entries; /* of values, that reports may still make */
+	struct digest sums;	  /* of the CRCs in an archive's directory */
+	bool has_sums;		  /* of all members: equal sums mean equal archives */
+	uint64_t visits, entries; /* of values, which reports may still make */
 	uint64_t text;		  /* bytes that reports may still write of objects */
 	bool walked;
 	uint32_t (*named)[2]; /* by string id: how many tensors and objects have this name */
@@ -107,7 +107,7 @@ struct torchsave_wrapped {
 	const uint8_t *path;
 	torchsave_taken_fn *taken; /* NULL: none is */
 	const void *taken_arg;
-	/* Of one that several archives have parts of: */
+	/* For a tensor that several archives have parts of: */
 	const uint64_t *shape; /* of all of it; NULL: what the archive says */
 	size_t n_dims;
 	torchsave_part_fn *part; /* may be NULL */

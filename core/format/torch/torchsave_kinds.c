@@ -48,7 +48,7 @@ static const struct pk_value *dict_of(const struct pk_value *state, size_t i)
 
 enum { N_DICTS = 2 };
 
-/* Counts what a call refers to that is searched for a key. */
+/* Charges for the values in a call's arguments and dicts, which are searched for a key. */
 static int charge_call(struct walk *w, const struct torch_call *c, struct ckpt_err *e)
 {
 	size_t n_args = c->args && c->args->type == PK_TUPLE ? pk_len(c->args) : 0;
@@ -465,7 +465,7 @@ static bool whole_dtensor(const struct torch_call *c, const uint64_t *shape, siz
 	return false;
 }
 
-/* A class that only says how a weight is multiplied; it is shown as that. */
+/* A class that only says how a weight is multiplied; it is shown as the weight. */
 static bool is_plain(const struct torch_call *c, struct torch_tensor *ret)
 {
 	struct ckpt_err ignored;
@@ -520,8 +520,8 @@ static int report_wrapper(struct walk *w, const struct torch_call *c, unsigned d
  * They are pickled as calls of CLASS._make_in_reduce_ex, since 2.16 of a function, with these
  * arguments (transformer_engine/pytorch/tensor/, 1.5 to 2.18). `type` is a number of an enum, into
  * which 2.4 inserted kInt16: E4M3 was 6 and is 7, E5M2 was 7 and is 8 (NVTEDType in
- * transformer_engine.h). The number of arguments grew as well, and tells which it is, except where
- * versions on both sides of that have the same.
+ * transformer_engine.h). The number of arguments grew as well, and tells which enum it is, except
+ * where versions before and after 2.4 have the same number.
  */
 static const struct engine_class {
 	const char *name, *function;
@@ -617,7 +617,7 @@ static bool engine_number(const struct pk_value *v, int64_t *ret)
 	return true;
 }
 
-/* The dtype of the codes; NULL: their number is one of another dtype in other versions. */
+/* The dtype of the codes; NULL: in other versions its number stands for another dtype. */
 static const char *engine_dtype(const struct engine_class *x, bool function, size_t n_args,
 				int64_t number)
 {

@@ -111,8 +111,8 @@ static bool has_value(const struct pk_value *key, unsigned *left)
 }
 
 /*
- * Equal keys have one string, and those of other types than text one that no text is. NULL: with
- * errno, a failure; without, a key that is taken to be different from all others.
+ * Equal keys get the same string, and keys that are not text get one that no text can be. NULL:
+ * with errno, a failure; without, a key that is taken to be different from all others.
  */
 static const struct pk_str *string_of_key(struct torchsave *t, const struct pk_value *key)
 {

@@ -108,7 +108,7 @@ static int count_of(struct walk *w, int kind, uint32_t **ret, struct ckpt_err *e
 	return 0;
 }
 
-/* Has the checkpoint something else of that name? */
+/* Does the checkpoint have something else of that name? */
 static bool is_taken(const struct walk *w)
 {
 	const struct torchsave_wrapped *how = w->wrapped;
@@ -250,7 +250,7 @@ static int locate(struct walk *w, const struct torch_tensor *t, struct chunk_loc
 	return rc;
 }
 
-/* Of a wrapper that several archives have parts of. */
+/* For a tensor in a wrapper: passes it to the caller's `part`, which may change or drop it. */
 static int look_at_part(struct walk *w, struct tensor_chunks *c, struct ckpt_err *e)
 {
 	const struct torchsave_wrapped *how = w->wrapped;

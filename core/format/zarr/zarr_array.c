@@ -196,8 +196,8 @@ struct listing {
 	size_t prefix;
 };
 
-/* How long a file is counts unless its bytes are elements: if it is written to in place, the index
- * is not of this file any more. */
+/* The length of a file matters unless its bytes are elements: if it is written to in place, the
+ * index no longer describes it. */
 static int check_length(struct adding *x, const char *key, size_t key_len,
 			const struct zarr_value *v, struct ckpt_err *e)
 {

@@ -100,7 +100,7 @@ static bool has_name(const struct name_list *l, const char *name)
 	return false;
 }
 
-/* Of an array, not of a group? What is not valid is told when the array is read. */
+/* Does it describe an array, not a group? What is invalid is reported when the array is read. */
 static bool describes_array(const char *path, const uint8_t *bytes, size_t len)
 {
 	struct ckpt_err ignored;
@@ -141,8 +141,8 @@ static int walk_arrays(const struct walk *k, const char *dir, bool linked, int d
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
 	bool is_array = false;
-	/* The index may itself be written to the checkpoint's directory. What is new there has a
-	 * name that the format has not listed. */
+	/* The index may itself be written to the checkpoint's directory. A new directory there is
+	 * noticed because the format lists all of them. */
 	int rc = list(k->d, dir, *dir != 0, &l, e);
 
 	/* An array that has been converted has the metadata of both versions. */

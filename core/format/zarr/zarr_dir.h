@@ -7,9 +7,9 @@
  *	zarr_dir_init(&d, place, "weights/", w);
  *	rc = d.s.ops->arrays(&d.s, each, arg, &e);
  *
- * The index depends on every directory that was listed, except the place itself, by its time, and on the metadata of every
- * array, by its hash. Links are followed inside the place; on the way to an array, one of a
- * directory.
+ * The index depends on every directory that was listed, except the place itself, by its time, and
+ * on the metadata of every array, by its hash. Links are followed inside the place; on the way to
+ * an array, at most one link to a directory.
  *
  * Threads: one at a time.
  */

@@ -128,9 +128,10 @@ START_TEST(files_that_are_not_of_one_save_are_named)
 	       ".pt' is missing, though '" OPTIM(2) "' is there");
 	REQUIRE(!unlinkat(dir_fd, OPTIM(2), 0));
 	put_rank("bf16_" OPTIM(1), "[t0+0(1)]", "{}", "[2]", 0);
-	expect("", "a[2] float16\n! not everything is shown: '" OPTIM(0) "' and 'bf16_" OPTIM(
-			   1) "' are from two different saves with other precisions: remove those "
-			      "of the older one");
+	expect("",
+	       "a[2] float16\n! not everything is shown: '" OPTIM(0) "' and 'bf16_" OPTIM(
+		       1) "' are from two different saves with different precisions: remove those "
+			  "of the older one");
 	REQUIRE(!unlinkat(dir_fd, "bf16_" OPTIM(1), 0));
 	put_rank(OPTIM(1), "[t0+0(1)]", "{}", "[1]", 0);
 	expect("", "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: '" OPTIM(
