@@ -1,6 +1,6 @@
 # ckptfs - see README.md. `make help` lists the targets.
 
-# On all CPUs, unless -j says how many.
+# Use all CPUs, unless -j says how many.
 ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || echo 1)
 endif
@@ -8,11 +8,11 @@ endif
 PREFIX    ?= /usr/local
 BINDIR    ?= $(PREFIX)/bin
 LIBDIR    ?= $(PREFIX)/lib
-# Of ckptfs-fetch, which other programs start.
+# For ckptfs-fetch, which is not started by hand.
 LIBEXECDIR ?= $(PREFIX)/libexec/ckptfs
 INCDIR    ?= $(PREFIX)/include
 MANDIR    ?= $(PREFIX)/share/man
-# Where Debian's Python looks.
+# Where Debian's Python looks for modules.
 PYDIR     ?= $(PREFIX)/lib/$(if $(filter /usr,$(PREFIX)),python3,$(shell /usr/bin/python3 -c \
 	'import sys; print("python%d.%d" % sys.version_info[:2])' || echo python3))/dist-packages
 COMPDIR   ?= $(PREFIX)/share/bash-completion/completions
@@ -21,14 +21,14 @@ FISHDIR   ?= $(PREFIX)/share/fish/vendor_completions.d
 # mount(8) looks for mount.TYPE in /sbin only.
 HELPERDIR ?= $(if $(filter /usr /usr/local,$(PREFIX)),/sbin,$(PREFIX)/sbin)
 VARIANT   ?= release
-# MPI=1: ranks may be processes that mpirun has started (Open MPI).
+# MPI=1: support ranks that are processes started by mpirun (Open MPI).
 MPI       ?= 0
 WITH_MPI  := $(filter 1,$(MPI))
 
 # LIB_ONLY=1: libckpt without the program, which needs neither FUSE nor libseccomp.
 LIB_ONLY  ?= 0
 WITH_FS   := $(if $(filter 1,$(LIB_ONLY)),,1)
-# REMOTE=0: without ckptfs-fetch, the program that reads object stores, which needs libcurl and Expat.
+# REMOTE=0: no ckptfs-fetch, the program that accesses object stores and needs libcurl and Expat.
 REMOTE    ?= $(if $(WITH_FS),1,0)
 WITH_FETCH := $(filter 1,$(REMOTE))
 
@@ -50,11 +50,11 @@ OBJCOPY    ?= $(CROSS_COMPILE)objcopy
 PKG_CONFIG ?= $(CROSS_COMPILE)pkg-config
 LDCONFIG   ?= ldconfig
 
-# Debian 11 has these two without files for pkg-config, in the directories where a compiler looks.
+# Debian 11 has no pkg-config files for these two; the compiler finds them in its own directories.
 HASH      := \#
 unlisted   = $(shell $(PKG_CONFIG) --exists $(1) 2>/dev/null || { echo '$(HASH)include <$(2)>' | $(CC) -E - >/dev/null 2>&1 && echo $(1); })
 UNLISTED  := $(call unlisted,blosc,blosc.h) $(call unlisted,libdeflate,libdeflate.h)
-# Names that pkg-config knows; scripts/setup.sh has Debian's packages of them.
+# The names that pkg-config knows; scripts/setup.sh lists the Debian packages.
 CORE_PKGS := $(filter-out $(UNLISTED),sqlite3 libzstd zlib blosc libxxhash libdeflate nettle $(if $(WITH_MPI),ompi-c))
 FS_PKGS   := $(if $(WITH_FS),fuse3 libseccomp)
 FETCH_PKGS := $(if $(WITH_FETCH),libcurl expat)
@@ -81,8 +81,8 @@ FLAGS_release := -O2 -g $(HARDEN)
 FLAGS_asan    := -O1 -g -fsanitize=address,undefined -DCHECK_LOCKS $(SAN)
 FLAGS_valgrind := -O1 -g -fno-omit-frame-pointer
 FLAGS_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -DCHECK_LOCKS $(SAN)
-# By clang. The counters are a mapped file of the program from its start on, so those of a process count however it ends:
-# confined, killed or by _exit. Programs that tests start in other environments find it, too.
+# For clang. The counters are a file that a program maps when it starts, so it counts however it ends: confined, killed
+# or by _exit. The path is compiled in, for programs that tests start in another environment.
 PROFILE       := $(CURDIR)/build/coverage/profile
 COVERAGE_CC   ?= clang
 FLAGS_coverage := -O1 -DNDEBUG -fprofile-instr-generate=$(PROFILE)/%m%c.profraw -fcoverage-mapping -mllvm -runtime-counter-relocation \
@@ -95,7 +95,7 @@ LINK_asan     := -pie -fsanitize=address,undefined
 LINK_fuzz     := -pie -fsanitize=fuzzer,address,undefined
 LINK_tsan     := -pie -fsanitize=thread
 LINK_coverage := -pie -fprofile-instr-generate -Qunused-arguments
-# A program that has none of the counted objects: the counters' run time would complain on its stderr.
+# For programs without counted objects: the counters' run time would complain on their stderr.
 UNCOUNTED_coverage := -noprofilelib
 LINKLIB_release := -Wl,-z,relro,-z,now,-z,defs
 LINKLIB_asan    := -fsanitize=address,undefined
@@ -111,7 +111,7 @@ FETCH_LIBS := -Wl,--as-needed $(if $(WITH_FETCH),$(shell $(PKG_CONFIG) --libs $(
 CK_CFLAGS   = $(patsubst -I%,-isystem %,$(shell $(PKG_CONFIG) --cflags check jansson))
 CK_LIBS     = $(shell $(PKG_CONFIG) --libs check jansson)
 CPPFLAGS_  := -D_GNU_SOURCE -DCKPTFS_VERSION='"$(VERSION)"' -DFUSE_USE_VERSION=314 -Icore -Icore/include -Ifs
-# No path of this machine: the same sources give the same bytes anywhere.
+# Binaries contain no path of this machine: the same sources give the same bytes anywhere.
 CFLAGS_    := -std=gnu17 -ffile-prefix-map=$(CURDIR)=. -fvisibility=hidden -pthread $(FLAGS_$(VARIANT)) $(WARN)
 
 # ckptfs-fetch; no other program contains it or links its libraries.
@@ -124,7 +124,7 @@ TEST := tests/runner.c tests/fault.c tests/disk.c $(sort $(wildcard tests/core/*
 obj   = $(patsubst %.c,$(BUILD)/%.o,$(1))
 V_   := $(if $(V),,@)
 comma := ,
-# What tests/fault.c can make fail.
+# The functions that tests/fault.c can make fail.
 WRAP := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc reallocarray free strdup strndup \
 	posix_memalign asprintf __asprintf_chk ZSTD_createDCtx ZSTD_createCCtx XXH3_createState inflateInit2_ regcomp \
 	seccomp_init seccomp_rule_add seccomp_load \
@@ -140,17 +140,17 @@ HEADERS := $(wildcard core/include/ckptfs/*.h)
 PYTHON_PACKAGE := $(wildcard scripts/python/ckptfs/*.py) scripts/python/ckptfs/py.typed
 # The manual pages of the program; ckpt(3) is the library's.
 MAN     := $(wildcard fs/man/*.[1-9])
-# What programs ask for at run time. Structures may change with each 0.x, and later with each X.
+# The name under which programs load the library. Structures may change with each 0.x, and later with each X.
 SONAME  := libckpt.so.$(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[0-9]+).*/\1/')
 
 all: lib $(if $(WITH_FS),program) $(FETCH_PROGRAM) $(if $(WITH_FETCH),$(call obj,$(FETCH)))
-# Compiles everything and links nothing: for the warnings of another compiler.
+# Compiles everything and links nothing, to see another compiler's warnings.
 compile: $(call obj,$(CORE) $(FETCH) $(FS))
 lib: $(BUILD)/$(SONAME) $(BUILD)/libckpt.a
 program: $(BUILD)/ckptfs $(FETCH_PROGRAM)
 	$(V_)ln -sfn $(VARIANT)/ckptfs build/ckptfs
 
-# $(BUILD)/NAME.list has the sources of a library or program: when one is removed, what it was in is linked again.
+# $(BUILD)/NAME.list holds the list of a program's or library's sources, so that removing one causes a new link.
 objects = $(filter %.o %.a,$^)
 
 $(BUILD)/libcore.a: $(call obj,$(CORE)) $(BUILD)/core.list
@@ -159,7 +159,7 @@ $(BUILD)/libcore.a: $(call obj,$(CORE)) $(BUILD)/core.list
 $(BUILD)/$(SONAME): $(call obj,$(CORE)) $(BUILD)/core.list
 	$(V_)$(CC) -shared -Wl,-soname,$(SONAME) $(CFLAGS_) $(CFLAGS) $(LINKLIB_$(VARIANT)) $(LDFLAGS) -o $@ $(objects) $(CORE_LIBS)
 
-# One object, in which nothing but the library's functions has a name for others.
+# A single object, in which only the library's public functions are global.
 $(BUILD)/libckpt.a: $(call obj,$(CORE)) $(BUILD)/core.list
 	$(V_)$(LD) -r -o $(@:.a=.o) $(objects) && $(OBJCOPY) --localize-hidden $(@:.a=.o) && rm -f $@ && \
 	  $(AR) rcs $@ $(@:.a=.o) && rm -f $(@:.a=.o)
@@ -170,18 +170,18 @@ $(BUILD)/ckptfs: $(call obj,$(FS)) $(BUILD)/libcore.a $(BUILD)/fs.list
 $(BUILD)/ckptfs-fetch: $(call obj,$(FETCH)) $(BUILD)/libcore.a $(BUILD)/fetch.list
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $(objects) $(FETCH_LIBS)
 
-# The same, with directories of this machine in place of stores, and calls that fail on command.
+# ckptfs-fetch for tests: directories of this machine in place of stores, and calls that fail on command.
 DIR_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,main malloc calloc realloc strdup mmap pthread_create fstat fstatat fstatvfs \
 	fstatfs ftruncate posix_fallocate mkdir mkdirat asprintf __asprintf_chk memfd_create eventfd socketpair pipe2 dup2 fork pread pwrite fdopendir open openat)
 $(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/remote/%.c,depot depot_blocks depot_evict depot_room fetch_main sched seal server server_fetch server_files server_jobs upload writes)) \
   $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) $(DIR_WRAP) -o $@ $(objects) $(CORE_LIBS)
 
-# Where libckpt looks for it.
+# The directory in which libckpt looks for ckptfs-fetch.
 $(BUILD)/core/source/remote_fetcher.o: private CPPFLAGS_ += -DCKPTFS_LIBEXECDIR='"$(LIBEXECDIR)"'
 $(BUILD)/core/source/remote_fetcher.o: $(BUILD)/libexecdir
 
-# All that MPI changes.
+# The only objects that depend on MPI.
 MPI_OBJECTS := $(call obj,core/comm/comm_mpi.c tests/core/comm/test_comm.c tests/mpi/mpi_comm.c)
 $(MPI_OBJECTS): private CPPFLAGS_ += $(MPI_CFLAGS)
 $(MPI_OBJECTS): $(BUILD)/mpi
@@ -216,7 +216,7 @@ $(BUILD)/tests/random_reads: $(call obj,tests/fs/random_reads.c)
 $(BUILD)/tests/proxy: $(call obj,tests/net/proxy.c)
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(UNCOUNTED_$(VARIANT)) $(LDFLAGS) -o $@ $^
 
-# What ranks do when they are processes: for mpirun.
+# A program for mpirun that tests ranks which are processes.
 $(BUILD)/tests/mpi_comm: $(call obj,tests/mpi/mpi_comm.c) $(BUILD)/libcore.a
 	$(if $(WITH_MPI),,$(error MPI=1 builds it))
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
@@ -226,35 +226,35 @@ FSPROGS := badfs soak without
 $(patsubst %,$(BUILD)/tests/%,$(FSPROGS)): $(BUILD)/tests/%: $(BUILD)/tests/fs/%.o
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(UNCOUNTED_$(VARIANT)) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
-# What llama-quantize writes is made without fused multiplications, also where a CPU has them. Its
-# vectors are wider than those of x86-64 by default, which changes how functions pass them: none do.
+# No fused multiply-add, because llama-quantize's results are made without it. -Wno-psabi: the vectors are wider than
+# the default of x86-64, which changes how functions pass them, but no function does.
 BLOCKS := $(patsubst %,$(BUILD)/core/codec/%.o,blocks_32 blocks_256 blocks_decode)
 $(BUILD)/core/read/derived/dequant.o $(BUILD)/core/read/derived/dequant_flat.o $(BLOCKS) $(BUILD)/tests/core/codec/test_blocks.o: CFLAGS_ += -ffp-contract=off -Wno-psabi
 
-# The order of operations is what torch's is: only what is written as one is fused. Setting a few
-# registers to 0 must not become memset; clang refuses the option.
+# Operations are those of torch, in its order: only what the source fuses is fused. Setting a few registers to 0 must
+# not become a call of memset; clang does not know the option.
 BLEND := $(BUILD)/core/codec/blend.o
 $(BLEND): CFLAGS_ += -ffp-contract=off $(if $(findstring clang,$(CC)),,-fno-tree-loop-distribute-patterns)
 
-# Started instead of each Python, so without libraries and sanitizers.
+# Tests start this instead of Python, very often: so it has no libraries and no sanitizers.
 $(BUILD)/tests/quick_python: tests/fs/quick_python.c
 	@mkdir -p $(@D)
 	$(V_)$(CC) -std=gnu17 -D_GNU_SOURCE -O2 $(WARN) -o $@ $<
 
-# At -O2 gcc 12 makes vectors only of loops that never leave an element over.
+# At -O2 gcc 12 vectorises only loops that never leave elements over.
 $(BUILD)/core/codec/arith.o $(BUILD)/core/codec/cast.o $(BUILD)/core/codec/fp8.o $(BUILD)/core/codec/hist.o \
   $(BUILD)/core/codec/q8_0.o $(BUILD)/core/codec/tally.o $(BLOCKS) $(BLEND): CFLAGS_ += -O3
-# .incbin is not seen by -MMD.
+# -MMD does not see files that .incbin includes.
 $(BUILD)/core/recipe/recipe_builtin.o: $(wildcard core/recipe/recipes/*.recipe)
 $(BUILD)/core/page/page.o: $(wildcard core/page/*.html core/page/*.css core/page/*.js)
 $(BUILD)/tests/%.o: CPPFLAGS_ += -Itests -Itests/core $(CK_CFLAGS)
 $(BUILD)/tests/%.o: private CFLAGS_ += $(TESTFLAGS_$(VARIANT))
-# Objects are made again when the flags change.
+# Objects are rebuilt when the flags change.
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(V_)$(CC) $(CPPFLAGS_) $(PKG_CFLAGS) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-# Files that change only when what they hold does.
+# Files that are written only when their contents change, so that what depends on them is rebuilt only then.
 keep = @mkdir -p $(@D) && echo '$(1)' | cmp -s - $@ || echo '$(1)' >$@
 $(BUILD)/flags: FORCE
 	$(call keep,$(CC) $(CPPFLAGS_) $(PKG_CFLAGS) $(CPPFLAGS) $(CFLAGS_) $(CFLAGS))
@@ -275,8 +275,8 @@ $(BUILD)/tests.list: FORCE
 -include $(patsubst %.o,%.d,$(call obj,scripts/python/static_stderr.c $(CORE) $(FETCH) $(FS) $(TEST) $(wildcard tests/fuzz/*.c tests/fetch/*.c tests/mpi/*.c tests/fs/*.c tests/net/*.c \
 	tests/bench/*.c)))
 
-# A wheel for pip: the package, libckpt and the program, which need nothing but the C library of the machine that built
-# them or a newer one. What is linked statically has no names that other libraries in a process could take for theirs.
+# A wheel for pip: the package, libckpt and the program. They need nothing but a C library at least as new as the build
+# machine's. Symbols of static libraries are hidden, so that other libraries in a process do not use them by mistake.
 WHEEL_DIR  := $(BUILD)/wheel
 # Debian's pkg-config does not name the codecs of libblosc.a, one of which is C++.
 WHEEL_LIBS  = -L$(WHEEL_DIR) -Wl,-Bstatic,--start-group \
@@ -348,22 +348,22 @@ uninstall:
 	  $(DESTDIR)$(MANDIR)/man8/mount.ckptfs.8 $(DESTDIR)$(MANDIR)/man8/mount.fuse.ckptfs.8 \
 	  $(DESTDIR)$(HELPERDIR)/mount.ckptfs $(DESTDIR)$(HELPERDIR)/mount.fuse.ckptfs
 
-# The sources in one file; packages for the Debian that this is.
+# The sources in one file; packages for the running Debian release.
 dist:
 	@scripts/dist.sh $(VERSION)
 deb:
 	@scripts/deb.sh $(VERSION)
 
-# Builds the last commit twice, in two directories: the same bytes.
+# Builds the last commit twice, in two directories, and compares the files.
 reproduce:
 	@scripts/setup.sh wheel
 	@scripts/reproduce.sh
 
-# The Debian packages that a build needs: installs them, as root.
+# Installs the Debian packages that a build needs (root).
 setup:
 	@MPI=$(WITH_MPI) scripts/setup.sh build
 
-# demo and check install what they need where they may (on Debian, as root), and say so.
+# demo and check install what they need if they can (on Debian, as root), and say so.
 demo:
 	@MPI=$(WITH_MPI) scripts/setup.sh build
 	@$(MAKE) --no-print-directory all
@@ -399,7 +399,7 @@ coverage:
 	  $(patsubst %,build/coverage/tests/%,unit syscalls random_reads proxy dir-fetch quick_python $(FSPROGS)) \
 	  $(patsubst %,build/coverage/fuzz/%,$(FUZZ))
 	@CC=$(COVERAGE_CC) scripts/coverage.py
-# Which small mistakes the tests do not notice. N of them, SEED; see scripts/mutants.py, which has more options.
+# Finds small mistakes that the tests do not notice. N mutants, SEED; scripts/mutants.py has more options.
 mutants: all $(BUILD)/tests/unit $(if $(WITH_FETCH),$(BUILD)/tests/dir-fetch)
 	@MUTANTS_MAKE='CC=$(CC)' scripts/mutants.py -n $(or $(N),300) -s $(or $(SEED),1)
 check-torch: all
@@ -432,7 +432,7 @@ check-filesystems:
 # Long-running stress test with many readers on mounts. Set SOAK_SECONDS for shorter runs.
 soak: all $(BUILD)/tests/soak
 	@SOAK_SECONDS=$(or $(SOAK_SECONDS),$$(($(or $(MINUTES),60) * 60))) tests/fs/soak.sh $(BUILD)
-# The same with all faces, computed views, a run and a store, while storage, network and processes fail at random (root).
+# The same with all views, a run and a store, while storage, network and processes fail at random (root).
 soak-faults: all $(BUILD)/tests/soak $(BUILD)/tests/badfs $(BUILD)/tests/proxy
 	@CHECK_FULL=1 scripts/setup.sh test
 	@SOAK_SECONDS=$(or $(SOAK_SECONDS),$$(($(or $(MINUTES),60) * 60))) tests/fs/soak_faults.sh $(BUILD)
@@ -455,7 +455,7 @@ layers:
 	@scripts/check-layers.sh
 lint: layers
 	@scripts/lint.sh
-# clang-tidy and gcc's analyser, minutes.
+# clang-tidy and gcc's analyser; takes minutes.
 analyze:
 	@scripts/analyze.sh
 format:
@@ -474,12 +474,12 @@ help:
 	@echo 'check-asan check-tsan           all tests, with sanitizers'
 	@echo 'check-torch                     against real PyTorch and transformers in a chroot (root)'
 	@echo 'check-filesystems               chosen suites on ext4, XFS, btrfs, NFS ... (root)'
-	@echo 'reproduce                       build twice, in two directories: the same bytes'
+	@echo 'reproduce                       build twice, in two directories, and compare the bytes'
 	@echo 'coverage                        lines and branches that the tests reach, by folder (clang)'
 	@echo 'mutants                         small mistakes that the tests do not notice, N=300 SEED=1'
 	@echo 'fuzz                            libFuzzer, FUZZ_SECS=60 per target (clang)'
 	@echo 'soak soak-faults                64 readers compare every byte, MINUTES=60; while storage and network fail (root)'
-	@echo 'bench                           next to what else one would use; CASES, SIZE: scripts/bench.py -h'
+	@echo 'bench                           compare with other tools; CASES, SIZE: scripts/bench.py -h'
 	@echo 'big                             every command on 1.3 million chunks, 2 TB, 10,000 steps: half an hour'
 	@echo 'layers lint format              include order, static checks, clang-format'
 	@echo 'analyze check-valgrind          clang-tidy, gcc -fanalyzer; unit suites under memcheck: minutes'

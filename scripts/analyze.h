@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For scripts/analyze.sh, in front of every file: an analyser that reads one file at a time cannot
- * know that these never return 0, and takes the way on after a failure for one that can be gone. */
+/* scripts/analyze.sh includes this in front of every file. An analyser that reads one file at a time cannot
+ * know that these functions never return 0, and would follow paths on which a failure counts as success. */
 #include "base/err.h"
 
 #define err_set(e, code, ...) (err_set(e, code, __VA_ARGS__), -1)

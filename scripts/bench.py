@@ -77,7 +77,7 @@ def options():
 
 
 class Chosen:
-    """Called with the name of a case: is it to be run?"""
+    """Called with the name of a case; tells whether it is to be run."""
 
     def __init__(self, group, words, listing=None):
         self.group, self.words, self.listing = group, words, listing
@@ -134,14 +134,14 @@ def check(o, about):
     """Reasons why the benchmark cannot run here, or should not be trusted."""
     free = shutil.disk_usage(o.dir).free
     if free < ROOM * o.size + SPARE:
-        sys.exit(f"bench: {o.dir} has {free >> 30} GiB, {ROOM} times SIZE and 2 are wanted")
+        sys.exit(f"bench: {o.dir} has {free >> 30} GiB free; {ROOM} times SIZE and 2 GiB are needed")
     if not os.path.exists("/dev/fuse"):
         sys.exit("bench: no /dev/fuse")
     if about["busy_cpus"] > BUSY or about["load"][0] > 0.5 * about["cpus"]:
         say(f"WARNING: the machine is busy ({about['busy_cpus']} CPUs now, load "
             f"{about['load'][0]:.2f}): ratios may be off, and single numbers are")
     if int(about["memory"].split()[0]) << 10 < 24 * o.size:
-        say("WARNING: sources and what is cached of mounts may not fit in memory: give a smaller SIZE")
+        say("WARNING: the sources and the mounts' cached pages may not fit in memory: use a smaller SIZE")
 
 
 def run(o, bench, made):

@@ -4,9 +4,10 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 
-# Functions that are called for each include answer in $allowed and $to: a process for each takes minutes.
+# These functions are called for each include and return their result in $allowed and $to; a subshell for each call
+# would take minutes.
 
-# folder: what it may include besides itself
+# allow FOLDER: sets $allowed to the folders that it may include besides itself
 allow() {
   local values="base model" bytes="base model parse codec"
   case $1 in
@@ -76,11 +77,11 @@ while IFS=: read -r file line include; do
   from=${from%/*}
   [[ $from != include/ckptfs ]] || { [[ $include != */* ]] || say "$file:$line: $include is not a public header"; continue; }
   home_of "$include"
-  # For what is written as a program that uses the installed library would be, the public headers are one layer.
+  # fs/ and page use the library as any other program would: to them, the public headers are one layer.
   [[ ($from != fs/* && $from != page) || $include != ckptfs/* ]] || to=ckptfs
   [[ -n $to ]] || { say "$file:$line: \"$include\" names no folder"; continue; }
   [[ $from == "$to" ]] && continue
-  # The messages between ckptfs-fetch and those who start it.
+  # An exception: the messages between ckptfs-fetch and the processes that start it.
   [[ $file != core/source/remote_internal.h || $include != remote/wire.h ]] || continue
   allow "$from"
   case " $allowed " in
@@ -111,7 +112,7 @@ grep -nH 'sqlite3\.h' "${no_index[@]}" && say "SQL lives in core/index"
 grep -nHE '<(curl/|expat)' "${local_only[@]}" && say "only core/remote, which is ckptfs-fetch, uses the network"
 grep -nHE '\<(strcpy|strcat|sprintf|strtok|atoi|atol|gets|alloca|rand|system|popen)\(' "${sources[@]}" |
   grep -vE '^\S+:[0-9]+:\s*(\*|/\*)' && say "banned function"
-# Additions to 32-bit counts in 32 bits, where (size_t)n + 1 is meant.
+# n + 1u, computed in 32 bits where (size_t)n + 1 is meant.
 grep -nHE '(malloc|calloc|realloc|reallocarray|arena_alloc|arena_array|pool_charge)\(.*\+ [0-9]+u[^l0-9a-z]' "${sources[@]}" &&
   say "a size is computed in 32 bits"
 dup=$(printf '%s\n' "${sources[@]##*/}" | sort | uniq -d)

@@ -2,10 +2,10 @@
 # check.sh BUILDDIR [WORD] - run the tests in BUILDDIR, $JOBS suites at a time.
 #
 # There are three kinds: the corpora of the fuzz targets, the unit suites of BUILDDIR/tests/unit, and the suites on
-# real mounts (tests/fs/test_*.sh) with BUILDDIR/ckptfs. $UNIT and $MOUNTS select those to run (default all; `none`);
+# real mounts (tests/fs/test_*.sh) with BUILDDIR/ckptfs. $UNIT and $MOUNTS name those to run (default: all; or `none`);
 # WORD limits the run to mount suites whose file name contains it. CHECK_FULL=1 also runs the long loops of fault and
-# property tests, and uses the disk; otherwise root's files are kept in memory if there is enough and $TMPDIR is not set
-# (those of `faults` always).
+# property tests, and uses the disk. Otherwise root's files are kept in memory, if there is enough and $TMPDIR is not set
+# (those of `faults` always are).
 # RETRY=1: run a failed suite once more, alone; tests that pass then are UNSTEADY, not failures (tests/README.md).
 # Prints each test with its result and, at the end, "N passed, N failed". Without /dev/fuse the mount suites
 # are skipped; with CI=true a skip is a failure. Mounts and files are removed afterwards.
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.." || exit 2
 
 build=${1:?directory of the build}
 word=${2:-}
-jobs=${JOBS:-$((2 * $(nproc)))} # more than CPUs: many tests wait, for example for a save that goes on
+jobs=${JOBS:-$((2 * $(nproc)))} # more than CPUs, because many tests spend their time waiting
 scratch=$(mktemp -d) || exit 2
 chmod 711 "$scratch" # some tests run as another user
 
@@ -30,7 +30,7 @@ export build scratch
 
 clean_up() {
   [[ -z ${python_server:-} ]] || kill -9 "$python_server"
-  if [[ -n ${browser:-} ]]; then # it writes to its directory until it has ended
+  if [[ -n ${browser:-} ]]; then # it writes to its directory until it ends
     kill "$browser"
     for ((i = 0; i < 100; i++)); do
       [[ -e /proc/$browser/exe ]] || break
@@ -39,7 +39,7 @@ clean_up() {
   fi
   awk -v d="$scratch/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | tac |
     while read -r m; do
-      m=$(printf '%b' "$m") # \040
+      m=$(printf '%b' "$m") # a space is written as \040
       umount -l "$m" 2>/dev/null || fusermount3 -uz "$m"
     done
   ! mountpoint -q "$scratch" || umount -l "$scratch"
@@ -76,7 +76,7 @@ if [[ -x $build/tests/quick_python && ${MOUNTS:-} != none ]]; then
   export QUICK_PYTHON PYTHON_CONTEXT PYTHON_SERVER
   setpriv --pdeathsig SIGKILL "$PYTHON" -S -E tests/fs/python_server.py "$PYTHON_SERVER" </dev/null >/dev/null &
   python_server=$!
-  disown "$python_server" # its end is no news
+  disown "$python_server" # so that bash does not report its end
 fi
 
 # Suites that take long start first.
@@ -104,7 +104,7 @@ list_jobs() {
   done
 }
 
-# Programs of the coverage build count for this suite alone. All users may write to the files.
+# count_apart SUITE: in the coverage build, programs count in files of this suite alone, to which all users may write.
 count_apart() {
   export LLVM_PROFILE_FILE=$PROFILE/$1-%m%c.profraw
   (umask 0; "$build/ckptfs" --version; "$build/ckptfs-fetch" --version; "$build/tests/unit" none) >/dev/null 2>&1
@@ -117,9 +117,9 @@ run_job() {
   [[ -z ${PROFILE:-} ]] || count_apart "$kind-$name"
   case $kind in
     unit)
-      # In memory a hole has no pages, even when it has been read.
+      # Not pagemap: in a tmpfs a hole has no pages, even after it has been read.
       [[ $name == pagemap ]] || export TMPDIR=$scratch
-      # It records what is synced itself; the disk would only make it wait, many thousand times.
+      # faults records by itself what is synced; a disk would only make it wait, many thousand times.
       [[ $name != faults ]] || TMPDIR=$scratch/memory
       "$build/tests/unit" "$name" >"$log" 2>&1 || rc=$?
       ;;
@@ -196,7 +196,7 @@ if [[ -n ${RETRY:-} ]]; then
   fi
 fi
 
-# Daemons whose mounts are gone must have ended, too.
+# PIDs of daemons that still run, although their mounts are gone.
 left_over() {
   local p
   for p in /proc/[0-9]*; do
@@ -221,7 +221,7 @@ passed=$((unit_all - unit_failed + $(count ok)))
 failed=$((unit_failed + $(count FAILED)))
 skipped=$(count skipped)
 [[ ${CI:-} == true ]] && failed=$((failed + skipped))
-# LeakSanitizer reports a thread that ends while it stops all threads, and continues: this is not a failure.
+# A thread may end while LeakSanitizer is stopping all threads; it reports that and continues, so it is not a failure.
 for report in "$scratch"/{asan,ubsan,tsan}.*; do
   grep -sqv 'Unable to get registers from thread' "$report" || continue
   failed=$((failed + 1))

@@ -4,7 +4,7 @@
 # chroot.sh run [DIR] [--bind SRC:DST]... -- COMMAND [ARG...]
 #
 # The tests compare ckptfs with the real frameworks. Debian 12 has no usable PyTorch, Debian
-# forky does, so it runs in a chroot. "make" may be repeated: finished parts are kept, so DIR
+# forky does; so it runs in a chroot. "make" may be repeated: finished parts are kept, so DIR
 # can be cached between runs. "run" executes COMMAND inside, in a separate mount namespace,
 # with each SRC (which may be a live FUSE mount) visible at DST; its exit status is COMMAND's
 # and nothing stays mounted afterwards.
@@ -77,7 +77,7 @@ run_in() {
     shift 2
   done
   [ "${1:-}" = -- ] && shift
-  # gloo: one interface, no libuv (Debian builds torch without it); one thread per rank.
+  # For gloo: one interface, no libuv (Debian builds torch without it), one thread per rank.
   # shellcheck disable=SC2016 # expanded by the inner shell
   CHROOT_DIR=$(realpath "$dir") CHROOT_BINDS=${binds[*]:-} \
     unshare --mount --propagation private bash -c '

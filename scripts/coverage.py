@@ -3,13 +3,13 @@
 # suites on mounts) and print how much of core/ and fs/ they reach, by folder: lines, and branches (each condition both
 # ways).
 #
-# $UNIT, $MOUNTS, $JOBS and $CHECK_FULL are those of check.sh. --report: of the last run, again. --missing: the lines and
-# conditions of a file that no test reaches. Also writes build/coverage/suites.json, from which scripts/mutants.py
-# learns which unit suites reach a function.
+# $UNIT, $MOUNTS, $JOBS and $CHECK_FULL are those of check.sh. --report: print the last run's table again. --missing:
+# print the lines and conditions of a file that no test reaches. Also writes build/coverage/suites.json, from which
+# scripts/mutants.py learns which unit suites reach a function.
 #
-# The counters of a program are a mapped file, so confined and killed processes count. What cannot be reached by a test
-# is marked in the source by a comment "not covered: REASON" at the end of a line; this line is left out, and with it
-# those below that are indented further.
+# The counters of a program are a mapped file, so confined and killed processes count. Code that no test can reach is
+# marked in the source by a comment "not covered: REASON" at the end of a line; this line and those below that are
+# indented further are left out.
 import argparse
 import collections
 import glob
@@ -21,17 +21,17 @@ import sys
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = "build/coverage"
-PROFILE = f"{BUILD}/suites"  # of each suite
-OTHER = f"{BUILD}/profile"  # of programs that are started without our environment
+PROFILE = f"{BUILD}/suites"  # counters of each suite
+OTHER = f"{BUILD}/profile"  # counters of programs that are started without our environment
 LEAST = {"core": (97, 92), "fs": (92, 82)}
-# These test the build and the runner.
+# These suites test the build and the test runner.
 NOT_RUN = {"build", "check", "library"}
 PROGRAMS = ["tests/unit", "ckptfs", "ckptfs-fetch", "tests/dir-fetch", "libckpt.so.0.5"]
 MARK = re.compile(r"/\* not covered: .*\*/\s*$")
 
 
 def tool(name):
-    """A tool of LLVM that belongs to clang."""
+    """The path of one of LLVM's tools, of the same version as clang."""
     path = subprocess.run([os.environ.get("CC", "clang"), f"-print-prog-name={name}"], capture_output=True, text=True,
                           check=True).stdout.strip()
     return path if os.path.isabs(path) else name
@@ -50,7 +50,7 @@ def run_suites():
 
 
 def merged(files, out):
-    """One profile of many."""
+    """Merges profiles into one."""
     files = [f for f in files if os.path.getsize(f)]
     subprocess.run([tool("llvm-profdata"), "merge", "-sparse", "-failure-mode=all", "-f", "/dev/stdin", "-o", out],
                    input="\n".join(files), text=True, check=True)
@@ -88,7 +88,7 @@ def counts_of(profile):
         elif now and key == "DA":
             line, n = rest.split(",")[:2]
             now.lines[int(line)] += int(n)
-    # A function of a header is in many objects: a branch is where it is in the source, whichever object took it.
+    # A function in a header is in many objects; its branches are added up by their place in the source.
     for file in json.loads(exported(profile, ["-format=text", "-skip-functions"]))["data"][0]["files"]:
         now = source_of(file["filename"])
         for line, column, last, end, true, false, *_ in file["branches"] if now else []:
@@ -98,7 +98,7 @@ def counts_of(profile):
 
 
 def left_out(path):
-    """Numbers of the lines that are marked."""
+    """Numbers of the lines that are marked as out of reach."""
     found, depth = set(), None
     with open(os.path.join(TOP, path)) as f:
         for number, row in enumerate(f, 1):

@@ -1,19 +1,20 @@
 #!/bin/bash
 # fuzz.sh SECONDS TARGET... - run libFuzzer on each target, with ASan and UBSan, starting from its corpus, and write
-# what it did to tests/fuzz/RECORD.tsv. New inputs go to build/corpus, reduced to those that reach something of their
-# own; a crash, a leak, 60 s for one input or 4 GiB is kept there, too, and makes the script fail. Needs clang.
+# what it did to tests/fuzz/RECORD.tsv. New inputs go to build/corpus, reduced to those that reach something no other
+# does. An input that crashes, leaks, or takes 60 s or 4 GiB is kept there, too, and makes the script fail. Needs clang.
 #
 # fuzz.sh check - names the targets that have not run, those whose code has changed since they did, and those that have
-# run for less than an hour of CPU. It fails only if the record has a line that is none, or of no target: running takes
-# hours, and a change of the code must not wait for that.
-# fuzz.sh changed - names the targets whose code has changed since, those first that have run least.
-# fuzz.sh brief BUILDDIR SECONDS MOST - runs the first MOST of these, as they are in BUILDDIR, without clang and without
-# guidance by coverage: where building all again for libFuzzer would take longer than the runs. The hash of the code is
-# the seed: a change is tried with inputs of its own, and the same code with the same ones.
+# run for less than an hour of CPU. None of these is a failure, because running takes hours, and a change of the code
+# must not wait for that; it fails only if a line of the record is malformed or names no target.
+# fuzz.sh changed - names the targets whose code has changed since they ran, those first that have run least.
+# fuzz.sh brief BUILDDIR SECONDS MOST - runs the first MOST of these as built in BUILDDIR, without clang and without
+# guidance by coverage, for when building everything for libFuzzer would take longer than the runs. The hash of the code
+# is the seed: changed code is tried with other inputs, and the same code with the same ones.
 #
-# The code of a target is the target, the headers of core that it includes, and the files beside these whose names
-# begin like theirs (parse/zip.h: core/parse/zip*.[ch]), but for base and model; after "Fuzzes:" in its first comment
-# it names others, with "/" at the end for a folder. The record has the hash of it; CPU seconds and inputs are summed up until it changes.
+# The code of a target is its source, the headers of core that this includes (except base and model), and the files
+# beside those whose names begin like theirs (parse/zip.h: core/parse/zip*.[ch]). If the target's first comment has a
+# list after "Fuzzes:", that list takes the place of the headers; "/" at the end of a name means a folder. The record
+# has a hash of the code; CPU seconds and inputs are added up until it changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 record=tests/fuzz/RECORD.tsv
@@ -25,7 +26,7 @@ targets() {
   for f in tests/fuzz/fuzz_*.c; do basename "${f#tests/fuzz/fuzz_}" .c; done
 }
 
-# NAME - its files, in order.
+# sources NAME - the files of the target's code, sorted
 sources() {
   local file=tests/fuzz/fuzz_$1.c words word
   words=$(sed -nE '/Fuzzes:/,/\*\//{s/.*Fuzzes://; s|\*/.*||; s/^ \*//; p}' "$file")
@@ -45,7 +46,7 @@ code() {
   cat "${list[@]}" | sha256sum | cut -c 1-12
 }
 
-# NAME COLUMN - of its line; nothing if there is none.
+# recorded NAME COLUMN - that column of the target's line; nothing if it has no line
 recorded() {
   [[ ! -e $record ]] || awk -F'\t' -v n="$1" -v c="$2" '$1 == n { print $c }' "$record"
 }
@@ -94,7 +95,7 @@ brief() {
     xargs -L 1 -P "$(nproc)" bash -c '[ $# = 0 ] || brief_one "$@"' brief
 }
 
-# NAME CPU_SECONDS LOG - sums up, unless the code has changed, and writes its line.
+# note NAME CPU_SECONDS LOG - writes the target's line; adds to the old numbers unless the code has changed
 note() {
   local name=$1 cpu=$2 log=$3 now inputs edges features corpus seeds
   now=$(code "$name")
@@ -120,7 +121,7 @@ note() {
   } 9>build/corpus/lock
 }
 
-# NAME - what is found with fewer inputs.
+# reduce NAME - drops inputs from its corpus without which the rest reach as much
 reduce() {
   local name=$1 less
   less=$(mktemp -d "build/corpus/$name.XXXXXX")
@@ -151,7 +152,7 @@ run() {
     used=$({ time "build/fuzz/fuzz/$target" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=4096 -timeout=60 \
       -artifact_prefix="build/corpus/$name-" "build/corpus/$name" "tests/fuzz/corpus/$name" >"$log" 2>&1; } 2>&1) || rc=$?
     grep -vE 'NEW|REDUCE|pulse' "$log" | tail -n $((rc ? 60 : 10))
-    ((rc)) && { bad=1; continue; } # the record is of runs that found nothing
+    ((rc)) && { bad=1; continue; } # only runs that found nothing are recorded
     reduce "$name"
     note "$name" "$(awk '{ printf "%d", $1 + $2 }' <<<"$used")" "$log"
   done

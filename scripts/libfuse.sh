@@ -4,7 +4,7 @@
 #
 # Debian 12 has libfuse 3.14, which a build uses by default. Newer versions support kernel passthrough and
 # io_uring; forky's package is built without the latter, so libfuse is built from source.
-# "check" enables io_uring in the kernel, if supported, and disables it afterwards. $MOUNTS names the suites.
+# "check" enables FUSE over io_uring in the kernel, if supported, and disables it afterwards. $MOUNTS names the suites.
 #
 # DIR defaults to /var/cache/ckptfs/libfuse. Must be root; the chroot of chroot.sh fetches the source.
 set -euo pipefail

@@ -21,10 +21,9 @@ step() {
 mapfile -t c < <(git ls-files '*.c' '*.h')
 mapfile -t sh < <(git ls-files '*.sh' '*.bash' .ci/run)
 have clang-format && step clang-format clang-format --dry-run -Werror "${c[@]}"
-# What has not changed is not checked again.
-mkdir -p build/cppcheck
-# memleak is off: it does not understand cleanup attributes; AddressSanitizer finds leaks. So is ctuuninitvar: what err_set
-# fills need not be initialised.
+mkdir -p build/cppcheck # remembers results, so that only changed files are checked again
+# memleak is off because it does not understand cleanup attributes; AddressSanitizer finds leaks. ctuuninitvar is off
+# because what err_set fills need not be initialised.
 have cppcheck && step cppcheck cppcheck --cppcheck-build-dir=build/cppcheck --quiet --error-exitcode=1 \
   --inline-suppr -j "$(nproc)" \
   --enable=warning,performance,portability --suppress=missingIncludeSystem \

@@ -10,11 +10,11 @@
 # the second kind are listed in tests/mutants.txt with the reason, and are not tried.
 #
 # The N mutants (default 300) are spread over the groups of files below, or the files and groups given. The same SEED
-# (default 1) takes the same ones from the same sources. --suites: at most so many suites for each; --full: what survives
-# those is also run with the long loops of the nearest three; --only TEXT: mutants whose "FILE:LINE: WHAT" contains it;
-# --list runs nothing. Exit status 1 if any has survived.
+# (default 1) takes the same ones from the same sources. --suites: run at most so many suites for each mutant; --full:
+# try those that survive with the long loops of the nearest three suites, too; --only TEXT: take mutants whose
+# "FILE:LINE: WHAT" contains it; --list: run nothing. Exit status 1 if any has survived.
 #
-# `make coverage` before lets it run only suites that reach the line. Nothing else may build in build/release meanwhile.
+# After `make coverage` it runs only suites that reach the line. Nothing else may build in build/release meanwhile.
 import argparse
 import collections
 import ctypes
@@ -48,9 +48,9 @@ GROUPS = {
     "staging": ["core/store/staging.c", "core/store/staging_place.c"],
     "sandbox": ["fs/mount/sandbox.c", "fs/mount/sandbox_calls.c"],
 }
-# Suites on mounts for what the unit suites do not contain.
+# Suites on mounts, run after the unit suites for files of which these test only a part.
 MOUNTS = {"fs/mount/sandbox": ["sandbox", "security"], "fs/": ["mount", "commands", "tree", "bytes"]}
-SECONDS = 60  # most for a suite, which takes seconds
+SECONDS = 60  # limit for a suite; normally it takes seconds
 
 Mutant = collections.namedtuple("Mutant", "file line start end new what")
 
@@ -164,7 +164,7 @@ def of_statement(tokens, i, text):
     assigned = "=" in words and (words[1:2] in (["="], ["->"], ["."], ["["]) or first[1] == "*")
     if (called or ignored or assigned) and first[1] not in TYPES | {"if", "while", "for", "switch", "do"}:
         if first[1].isupper() or re.search(r"(^|_)(free|release)$", words[3] if ignored else words[0]):
-            return  # what only ThreadSanitizer or AddressSanitizer sees
+            return  # only ThreadSanitizer or AddressSanitizer would notice
         if ignored and words[3:4] == [words[-1]]:
             return  # (void)argument;
         yield start, end, ";", "left out"
@@ -203,7 +203,7 @@ def mistakes(path):
 
 
 def is_condition(tokens, close):
-    """Whether the bracket at `close` ends that of an if, for, while or macro of a loop."""
+    """Whether the bracket at `close` ends the condition of an if, for or while, or the arguments of a loop macro."""
     depth = 0
     for k in range(close, -1, -1):
         if tokens[k][1] == ")":
@@ -237,7 +237,7 @@ def function_of(m):
 
 
 def equivalent():
-    """("FILE FUNCTION", line before, line after) of the mistakes that change nothing; see the file."""
+    """("FILE FUNCTION", line before, line after) of each mistake that changes nothing; see the file."""
     known = set()
     with open(os.path.join(TOP, EQUIVALENT)) as f:
         rows = [row.rstrip("\n") for row in f if row.strip() and not row.startswith("#")]
@@ -296,9 +296,9 @@ class Suites:
 # ---- building and running ----
 
 def commands_of(targets):
-    """The command with which make would make each target, of {target: a file that it is made from}."""
+    """The command with which make would make each target. targets: {target: a file that it is made from}."""
     newer = [word for name in targets.values() for word in ("-W", name)]
-    # Flags and compiler are those of the build that is there.
+    # $MUTANTS_MAKE names the compiler of the existing build.
     out = subprocess.run(["make", "-n", "V=1", *newer, *os.environ.get("MUTANTS_MAKE", "").split(), *targets],
                          cwd=TOP, capture_output=True, text=True, check=True).stdout
     found = {}
@@ -330,7 +330,7 @@ class Program:
         command = replaced(self.command, self.target, out)
         if own in command:
             command = replaced(command, own, obj)
-        else:  # before the library, whose object is then not looked for
+        else:  # in front of the library, so that the linker does not take the library's own object
             command.insert(command.index(f"{RELEASE}/libcore.a"), obj)
         return subprocess.run(command, cwd=TOP, capture_output=True, text=True)
 
@@ -340,7 +340,7 @@ def adopt_orphans():
 
 
 def kill_descendants():
-    """Ends everything that this process has started, also what has left its group."""
+    """Ends everything that this process has started, including what has left its group."""
     for _ in range(100):
         parents = {}
         for path in glob.glob("/proc/[0-9]*/stat"):
@@ -379,7 +379,7 @@ def limits():
 
 
 def run_unit(program, suite, tmp, full):
-    """None, or the test that failed."""
+    """The name of the test that failed, or None."""
     env = dict(os.environ, TMPDIR=tmp, CK_TAP_LOG_FILE_NAME="-", CK_VERBOSITY="silent", TEST_SEED="1",
                CK_TIMEOUT_MULTIPLIER="2")
     env.pop("CHECK_FULL", None)
@@ -502,7 +502,7 @@ def files_of(group):
 
 
 def sample(args):
-    """(group, mutant), with as many of each group; of a group with few, all."""
+    """(group, mutant) pairs: the same number from each group, or all of a group that has fewer."""
     groups = {f: files_of(f) if f in GROUPS else [f] for f in args.files or GROUPS}
     known, pools, skipped = equivalent(), {}, 0
     for group, files in groups.items():

@@ -2,8 +2,8 @@
 # reproduce.sh [TREE] - build the last commit twice and compare: the same sources give the same bytes.
 #
 # Two clones in directories of different length are built one after the other, with different time zones, locales,
-# umasks, home directories and numbers of jobs: the programs, both libraries, the wheel and the Debian packages. With
-# TREE, what has been built there (`make all wheel deb`) takes the place of the first clone. Prints each file with its
+# umasks, home directories and numbers of jobs: the programs, both libraries, the wheel and the Debian packages. TREE is
+# used instead of the first clone; `make all wheel deb` must have been run there. Prints each file with its
 # SHA-256; exit status 1 if any differs. DEBFULLNAME and DEBEMAIL as for deb.sh; CC as for make.
 set -euo pipefail
 top=$(realpath "${0%/*}/..")
@@ -28,7 +28,7 @@ build() {
   }
 }
 
-# What is installed or handed on.
+# The files that are installed or distributed.
 products() { (cd "$1/build" && ls release/{ckptfs,ckptfs-fetch,libckpt.a,libckpt.so.*} ./*.whl ./*.deb); }
 
 first=${1:-$tmp/a}

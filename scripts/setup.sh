@@ -22,7 +22,7 @@ tests="liblz4-dev libsnappy-dev python3-venv check libjansson-dev attr \
 makers="build-essential debhelper dpkg-dev xz-utils ${LINTIAN:+lintian}"
 case ${1:-build} in
   test) packages="$packages $tests" ;;
-  # The codecs that libblosc.a needs, where libblosc.so finds them itself.
+  # A static link needs the codecs of libblosc.a, too; libblosc.so finds its own.
   wheel) packages="$packages liblz4-dev libsnappy-dev g++ python3" ;;
   deb) packages="$packages $makers" ;;
   ci) packages="$packages $tests $makers clang libclang-rt-14-dev clang-format cppcheck shellcheck pyflakes3 nodejs git debootstrap \
@@ -45,7 +45,7 @@ for p in $packages; do
 done
 [ -z "$missing" ] && exit 0
 
-# The lists of packages have a lock for which apt-get does not wait. A new machine fetches them by itself, too.
+# apt-get does not wait for the lock on the package lists, which a new machine may be holding to fetch them by itself.
 update() {
   for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
     LC_ALL=C apt-get update -qq >"$log.lists" 2>&1 && rm "$log.lists" && return

@@ -2,9 +2,9 @@
 # valgrind.sh PROGRAM [SUITE...] - run the unit suites of PROGRAM under memcheck, which finds leaks and uses
 # of uninitialised bytes (which the sanitizers do not detect). Tests with findings fail and are named.
 #
-# Excluded are suites that inject faults, one run per fault, which would take an hour and run under AddressSanitizer;
-# staging, which is traced and killed before each of its system calls, because valgrind makes many more of its own;
-# and pagemap, which reads invalid addresses on purpose.
+# Excluded are suites that inject faults, because one run per fault would take an hour, and they run under
+# AddressSanitizer; staging, which is killed before each of its system calls, because valgrind makes many more of its
+# own; and pagemap, which reads invalid addresses on purpose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=$1

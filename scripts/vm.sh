@@ -1,13 +1,15 @@
 #!/bin/bash
 # vm.sh BUILDDIR [SUITE...] - run suites on real mounts (default: chosen ones) with another kernel.
 #
-# $KERNEL is `uml` (the default): Debian's package user-mode-linux, Linux as a process, on Debian 12 a 6.1. It needs no KVM, boots in
-# two seconds and computes as fast as this machine, but starts programs several times as slowly; it has neither Landlock nor more than
-# one CPU. Or $KERNEL names a package such as linux-image-amd64 or linux-image-6.1.0-56-amd64, which runs in QEMU, with KVM where
-# that boots, else 10 to 20 times slower. Tests and programs are those of BUILDDIR, which are copied into memory; what they write stays
-# there. Prints the log of check.sh, and in the end one line. Status 0: passed, or there is no such machine here, which is said.
-# Must be root. $VM_SECONDS bounds the run (300), $VM_MEMORY the machine. $FILESYSTEMS are some that tests/fs/filesystems.sh knows, such
-# as `nfs3 nfs4.2`: it runs its suites, or those named, on these instead.
+# $KERNEL is `uml` (the default): Debian's package user-mode-linux, Linux as a process; Debian 12 has version 6.1. It
+# needs no KVM, boots in two seconds and computes as fast as this machine, but starts programs several times as slowly; it
+# has neither Landlock nor more than one CPU. Or $KERNEL names a package such as linux-image-amd64 or
+# linux-image-6.1.0-56-amd64, which runs in QEMU: with KVM where that boots, else 10 to 20 times slower.
+#
+# The tests and the programs of BUILDDIR are copied into memory; what they write stays there. Prints the log of check.sh
+# and then one line. Status 0: the tests passed, or the machine cannot be started here, which the line then says. Must
+# be root. $VM_SECONDS limits the time (300), $VM_MEMORY the memory. $FILESYSTEMS names file systems that
+# tests/fs/filesystems.sh knows, such as `nfs3 nfs4.2`: its suites, or those named, are then run on these.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 export PATH=$PATH:/usr/sbin:/sbin DEBIAN_FRONTEND=noninteractive
@@ -32,7 +34,7 @@ if [[ $kernel == uml ]]; then image=user-mode-linux; else packages+=" qemu-syste
 # shellcheck disable=SC2086 # a list
 apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends $packages >"$dir/log" 2>&1 ||
   none "these packages cannot be installed: $packages: $(tail -n 1 "$dir/log")"
-# Only the kernel's files are wanted, not what its installation does. A metapackage depends on the one that has them.
+# The kernel's package is unpacked, not installed. A metapackage depends on the package that has the files.
 [[ $image == linux-image-[0-9]* || $kernel == uml ]] ||
   image=$(apt-cache depends "$image" 2>/dev/null | grep -o -m 1 'linux-image-[0-9][^ ]*')
 (cd "$dir" && chmod 755 . && apt-get download "$image" && dpkg -x "$image"_*.deb kernel) >"$dir/log" 2>&1 ||
@@ -40,7 +42,7 @@ apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends $packa
 modules=$(echo "$dir"/kernel/lib/modules/* "$dir"/kernel/usr/lib/uml/modules/* "$dir"/kernel/usr/lib/modules/* | tr ' ' '\n' | grep -v '\*' | head -n 1)
 version=${modules##*/}
 
-# The machine: this one's files below an overlay in memory, and the tree in a tmpfs.
+# The machine sees the files of this one, read-only, under an overlay in memory; the tree is in a tmpfs.
 mkdir -p "$dir/root"/{bin,mod,proc,sys,dev,lower,up,new}
 cp "$(command -v busybox)" "$dir/root/bin/"
 mkdir -p "$dir/base/lib/modules"
@@ -79,7 +81,7 @@ cp -r scripts tests "$dir/tree/"
 sed -i "s|TREE|${dir#/}/tree|; s|SUITES|$suites|; s|RUN|$run|; s|ALL|${CHECK_FULL-1}|; s|RETRIES|${RETRY:-}|; s|SEED|${TEST_SEED:-$(date +%s%N)}|" "$dir/root/init"
 chmod +x "$dir/root/init"
 
-start() { # SECONDS of the whole run, what decides about the machine; its console goes to a file
+start() { # SECONDS uml|kvm|tcg: starts the machine, for at most so long; its console goes to a file
   local qemu=(-m "$memory" -smp 2 -nographic -no-reboot -bios qboot.rom -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"
     -kernel "$(echo "$dir"/kernel/boot/vmlinuz-*)" -initrd "$dir/initrd" -append "console=ttyS0 quiet panic=-1 mitigations=off")
   case $2 in
@@ -91,7 +93,7 @@ start() { # SECONDS of the whole run, what decides about the machine; its consol
   timeout -k 5 "$@" </dev/null >"$dir/console" 2>&1 &
   machine=$!
 }
-up() { # SECONDS
+up() { # SECONDS: waits until it is up or has ended; fails if it is neither by then
   local i
   for ((i = 0; i < 10 * $1; i++)); do
     grep -aqs '^machine is up' "$dir/console" && return
@@ -115,7 +117,7 @@ rc=$?
 tr -d '\r' <"$dir/console" | sed -n '/^machine is up/,/^machine ends/p'
 status=$(tr -d '\r' <"$dir/console" | sed -n 's/^machine ends with status //p')
 if [[ -z $status ]]; then
-  # A slow machine is no failure of the program; what has failed so far is.
+  # That the machine is slow is not a failure of the program; tests that have failed so far are.
   grep -a '^FAILED' "$dir/console" && exit 1
   none "Linux $version ($how) has not ended in $seconds s (status $rc)"
 fi

@@ -3,8 +3,8 @@
  * static_stderr - stderr for the libblosc.a in a wheel's libckpt.
  *
  * Debian compiles its static libraries for programs, where a variable of the C library may be addressed as if it
- * were the program's own; the linker refuses that in a shared library. stderr is the only one, and in
- * libblosc.a alone: `make wheel` gives it this name there.
+ * were the program's own; the linker refuses that in a shared library. The only such variable is stderr, in
+ * libblosc.a: `make wheel` renames it there to ckptfs_static_stderr.
  */
 #include <stdio.h>
 

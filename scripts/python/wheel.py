@@ -22,12 +22,12 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def digest(data):
-    """As RECORD has it."""
+    """A hash in the form that RECORD needs."""
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def metadata(project, version):
-    """METADATA of core metadata 2.1."""
+    """The file METADATA, in version 2.1 of the core metadata."""
     lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {version}",
              f"Summary: {project['description']}", f"License: {project['license']['text']}",
              f"Requires-Python: {project['requires-python']}"]
@@ -41,20 +41,20 @@ def entry_points(groups):
                    for group, points in groups.items())
 
 
-# Debian's packages of what is linked statically.
+# The Debian packages of the libraries that are linked statically.
 STATIC = ("libblosc-dev libdeflate-dev libfuse3-dev liblz4-dev libseccomp-dev libsnappy-dev libsqlite3-dev libxxhash-dev "
           "libzstd-dev nettle-dev zlib1g-dev g++").split()
 
 
 def licences():
-    """Our licence, and the copyright files of the libraries that are in the wheel, which ask for that."""
+    """Our licence, and the copyright files of the libraries in the wheel, which have to be included."""
     found = {"LICENSE": (HERE.parents[1] / "LICENSE").read_bytes()}
     for package in STATIC:
         path = pathlib.Path("/usr/share/doc", package, "copyright")
         if path.exists():
             found[f"{package}.copyright"] = path.read_bytes()
         else:
-            print(f"wheel.py: there is no {path}: the wheel lacks a licence and is not for others", file=sys.stderr)
+            print(f"wheel.py: no {path}: the wheel lacks this licence; do not distribute it", file=sys.stderr)
     return found
 
 
@@ -65,7 +65,7 @@ def main(library, program, directory):
     name = f"{project['name']}-{version}"
     files = {f"ckptfs/{path.name}": path.read_bytes() for path in sorted((HERE / "ckptfs").iterdir()) if path.is_file()}
     files[f"ckptfs/{os.path.basename(library)}"] = pathlib.Path(library).read_bytes()
-    # An executable, not an entry point: what is below scripts/ is installed as a program.
+    # An executable, not an entry point: pip installs files below scripts/ as programs.
     files[f"{name}.data/scripts/ckptfs"] = pathlib.Path(program).read_bytes()
     about = {"METADATA": metadata(project, version),
              "WHEEL": f"Wheel-Version: 1.0\nGenerator: ckptfs\nRoot-Is-Purelib: false\nTag: {tag}\n",
