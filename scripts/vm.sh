@@ -2,8 +2,8 @@
 # vm.sh BUILDDIR [SUITE...] - run suites on real mounts (default: chosen ones) with another kernel.
 #
 # $KERNEL is `uml` (the default): Debian's package user-mode-linux, Linux as a process; Debian 12 has version 6.1. It
-# needs no KVM, boots in two seconds and computes as fast as this machine, but starts programs several times as slowly; it
-# has neither Landlock nor more than one CPU. Or $KERNEL names a package such as linux-image-amd64 or
+# needs no KVM, boots in two seconds and computes as fast as this machine, but starts programs several times as slowly;
+# it has neither Landlock nor more than one CPU. Or $KERNEL names a package such as linux-image-amd64 or
 # linux-image-6.1.0-56-amd64, which runs in QEMU: with KVM where that boots, else 10 to 20 times slower.
 #
 # The tests and the programs of BUILDDIR are copied into memory; what they write stays there. Prints the log of check.sh

@@ -33,7 +33,7 @@ into a transformers model, without Megatron-core, by
 
 NumPy has no bfloat16 or float8. Such arrays have the types of ml_dtypes if that is installed, otherwise
 they raise TypeError; torch() and bits() always work, and dtype="fp32" converts bfloat16 (but not float8).
-A Tensor is an array to whoever takes DLPack or NumPy's protocol: torch.from_dlpack(t), numpy.asarray(t).
+A Tensor can be passed to whatever takes DLPack or NumPy's array protocol: torch.from_dlpack(t), numpy.asarray(t).
 
 The package uses ctypes. It needs libckpt, which is in the wheel, or which `make install` installs, $CKPTFS_LIBRARY
 names, or `make` has built in the source tree that contains this file; NumPy and torch are needed only for arrays and
@@ -56,7 +56,7 @@ __all__ = ["Checkpoint", "DeniedError", "Error", "File", "Finding", "Histogram",
            "NotDirectoryError", "NotFoundError", "Object", "Objects", "SafeSlice", "Step", "Tensor", "Tensors",
            "Values", "Verdict", "__version__", "load_file", "open", "safe_open", "series"]
 
-# In messages, pickles and help() they are of the package, not of its parts.
+# Messages, pickles and help() show these names as the package's, not as those of its private modules.
 for _name in __all__:
     if hasattr(globals()[_name], "__module__"):
         globals()[_name].__module__ = __name__

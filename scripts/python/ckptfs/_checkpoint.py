@@ -56,7 +56,7 @@ class Tensors(Mapping):
         return Tensors, (self._checkpoint, self._model, self._rank)
 
     def _box(self, handle, i: int, about: _Tensor):
-        """The rank's part of it, as (off, len); None: nothing."""
+        """The rank's part of tensor i, as (off, len), or None if it has none."""
         off, size = (c_uint64 * about.n_dims)(), (c_uint64 * about.n_dims)()
         if not self._checkpoint._lib.ckpt_rank_box(handle, self._rank, i, off, size):
             return None
@@ -74,7 +74,7 @@ class Tensors(Mapping):
         return self._names
 
     def stat(self, *globs: str, by: str = "tensor", bins: int = 0, jobs: int = 0) -> dict[str, Values]:
-        """What values the tensors have that match a glob, or all: as `ckptfs stat` tells. by: "tensor",
+        """The values of the tensors that match a glob, or of all, as `ckptfs stat` describes them. by: "tensor",
         "layer", "role" or "rank"; bins: of histograms, 3 to 256. Tensors are read in blocks, by several
         threads."""
         if self._rank is not None:
@@ -97,8 +97,8 @@ class Tensors(Mapping):
         return found
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor with that name, not read yet; of a checkpoint's own tensors also by the name that
-        the model has for it. KeyError if there is none."""
+        """The tensor with that name, not read yet. A checkpoint's own tensors are also found by the names that the
+        model has for them. KeyError if there is none."""
         raw, about, box = _bytes(name), _Tensor(), None
         with self._checkpoint._using() as handle:
             i = self._find(handle, raw, len(raw))
@@ -117,13 +117,13 @@ class Tensors(Mapping):
             return Tensor(self, i, about, box)
 
     def in_file_order(self) -> list[str]:
-        """The names in the order of the data files: reading in it is fastest where a disk is. Tensors that no single
-        stored one is behind, such as those of a recipe, are last."""
+        """The names in the order of the data files; from a disk, reading in this order is fastest. Tensors that do not
+        come from a single stored one, such as those of a recipe, are last."""
         first = {}
 
         def each(_, chunk) -> int:
             first[name] = chunk.contents.path, chunk.contents.offset
-            return 1  # the others are not asked for
+            return 1  # stop: the first chunk is enough
 
         lib, e = self._checkpoint._lib, _Err()
         with self._checkpoint._using() as handle, _Callbacks() as callback:
@@ -131,7 +131,7 @@ class Tensors(Mapping):
             for name in self._list():
                 raw = _bytes(name)
                 i = (lib.ckpt_model_stored if self._model else self._find)(handle, raw, len(raw))
-                # What cannot be opened says so when it is read.
+                # A tensor that cannot be opened raises its error when it is read.
                 if i >= 0:
                     lib.ckpt_tensor_chunks(handle, i, on_chunk, None, byref(e))
         last = (b"\xff" * 8, 0)
@@ -140,11 +140,12 @@ class Tensors(Mapping):
     def state_dict(self, prefix: str = "", device: Any = "cpu", threads: int = 0, *, framework: str = "pt",
                    mmap: bool = False) -> dict[str, Any]:
         """All tensors whose names begin with prefix, under the rest of their names, as torch tensors on a device, or,
-        with framework="np", as NumPy arrays. threads read them into place at the same time; 0: one for each CPU.
+        with framework="np", as NumPy arrays. threads: how many read at the same time; 0: one for each CPU.
 
-        mmap: a tensor that lies in one piece of a file, as it is, is mapped instead of read: at once and without memory
-        of its own, until it is written to. As with safetensors, that file must then not be overwritten or truncated:
-        the tensor would change, and beyond the file's end the process is killed. Replacing or removing it is harmless."""
+        mmap: a tensor that a file contains in one piece and unconverted is mapped instead of read: at once, and without
+        memory of its own until it is written to. As with safetensors, that file must then not be overwritten or
+        truncated: the tensor would change, and access beyond the file's end kills the process. Replacing or removing
+        the file is harmless."""
         from ._load import state_dict
 
         return state_dict(self, prefix, device, threads, framework, mmap)
@@ -176,7 +177,7 @@ class Tensors(Mapping):
 
 
 def _decoded(found: dict) -> Any:
-    """A part of an object's JSON as the Python value it stands for, where there is one."""
+    """The Python value that a part of an object's JSON stands for; the part itself if there is none."""
     name, items = found.get("__class__"), found.get("__items__")
     try:
         if name == "builtins.float":
@@ -195,7 +196,7 @@ def _decoded(found: dict) -> Any:
 
 
 def _hashable(value: Any) -> Any:
-    """An element of a set, a key: what is a list in JSON was a tuple."""
+    """An element of a set, or a key: a list in JSON must have been a tuple."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
@@ -208,8 +209,8 @@ class Object(bytes):
     @property
     def value(self) -> Any:
         """The value, without unpickling: that of objects/NAME.json, see ckptfs-formats(5). None, bool, int,
-        float, str, bytes, list, dict and set are themselves, tuples are lists, keys that are no strings their
-        JSON text ("0"); anything else is a dict with its class as "__class__"."""
+        float, str, bytes, list, dict and set are themselves, tuples become lists, keys other than strings become
+        their JSON text ("0"), and anything else becomes a dict with its class as "__class__"."""
         return json.loads(self._json(), object_hook=_decoded)
 
     def _json(self) -> bytes:
@@ -330,9 +331,9 @@ class File(io.RawIOBase):
 # ---- checkpoints ----
 
 class Verdict(NamedTuple):
-    """Whether what a directory of the tree shows can be loaded by the programs that it is for."""
+    """Whether a directory of the tree can be loaded by the programs for which it is meant."""
 
-    #: "yes"; "no"; "not checked": what the model needs is not known; "absent": there is no such directory
+    #: "yes", "no", "not checked" (what the model needs is not known) or "absent" (there is no such directory)
     serves: str
     #: "complete for LlamaForCausalLM (config.json from assets)", or what is missing and what to try
     text: str
@@ -346,7 +347,7 @@ class Checkpoint(Tensors):
         self._options = dict(options)
         self._lib = _library()
         self._lock = threading.Lock()
-        self._users = 0  # calls in progress; the following must stay until they are done:
+        self._users = 0  # calls in progress, during which the following must exist:
         self._handle: Optional[c_void_p] = None
         self._open = False
         handle, e, odd = c_void_p(), _Err(), []
@@ -370,7 +371,7 @@ class Checkpoint(Tensors):
             warnings.warn(f"{self.path}: {what}", stacklevel=3)
 
     def __reduce__(self) -> tuple:
-        """In another process, such as a worker of a DataLoader, it is opened again."""
+        """For pickle: another process, such as a worker of a DataLoader, opens the checkpoint again."""
         with self._using():  # not closed
             return Checkpoint, (self.path, self._options)
 
@@ -383,8 +384,8 @@ class Checkpoint(Tensors):
         return Tensors(self, True, number)
 
     def paths(self) -> dict[str, tuple[Union[str, int], ...]]:
-        """Of each tensor and object: the keys and list positions that led to it in the nested state dict that was
-        saved. Where the checkpoint does not record them, its name."""
+        """For each tensor and object, the keys and list positions that led to it in the nested state dict that was
+        saved, or just its name if the checkpoint does not record them."""
         lib, found = self._lib, {}
         with self._using() as handle:
             for function, names in ((lib.ckpt_tensor_path_sized, self), (lib.ckpt_object_path_sized, self.objects)):
@@ -397,7 +398,7 @@ class Checkpoint(Tensors):
         return found
 
     def info(self) -> dict:
-        """The same as `ckptfs info --json` prints."""
+        """What `ckptfs info --json` prints."""
         text, size, e = c_void_p(), c_size_t(), _Err()
         with self._using() as handle:
             _check(self._lib.ckpt_info_json(handle, byref(text), byref(size), byref(e)), e,
@@ -408,7 +409,7 @@ class Checkpoint(Tensors):
             self._lib.free(text)
 
     def verdicts(self) -> dict[str, Verdict]:
-        """Of hf, gguf, pt and safetensors: as `ckptfs info` prints them, see ckptfs-info(1)."""
+        """The verdicts on hf, gguf, pt and safetensors that `ckptfs info` prints, see ckptfs-info(1)."""
         found, e = {}, _Err()
 
         def each(_, verdict) -> int:
@@ -425,8 +426,8 @@ class Checkpoint(Tensors):
     def check_values(self, *globs: str, allow_nan: Sequence[str] = (), allow_inf: Sequence[str] = (),
                      allow_zero: Sequence[str] = (), allow_constant: Sequence[str] = (), max_abs: float = 0,
                      jobs: int = 0) -> list[Finding]:
-        """What `ckptfs check --values` finds in the tensors that match a glob, or in all: nothing, if
-        training can go on with them. The others are globs, too; ckptfs-check(1) describes the rules."""
+        """What `ckptfs check --values` finds in the tensors that match a glob, or in all; nothing, if training
+        can continue with them. The other arguments are globs, too; ckptfs-check(1) describes the rules."""
         found, e = [], _Err()
 
         def each(_, fault) -> None:
@@ -535,9 +536,9 @@ def open(path: Union[str, os.PathLike], **options: Option) -> Checkpoint:
 
 def series(run: Union[str, os.PathLike], *globs: str, model: bool = False, jobs: int = 0,
            **options: Option) -> dict[str, list[Step]]:
-    """How the tensors of a run that match a glob, or all, change from checkpoint to checkpoint: as `ckptfs stat
-    RUN` tells. Each list has one Step for each complete checkpoint, in order; incomplete ones are left out, with a
-    warning. model: the tensors and names of .model; the other options are those of open(), for all checkpoints."""
+    """How the tensors of a run that match a glob, or all, change from checkpoint to checkpoint, as `ckptfs stat RUN`
+    describes it. Each list has one Step for each complete checkpoint, in order; incomplete ones are left out, with a
+    warning. model: take the tensors and names of .model. The other options are those of open(), for all checkpoints."""
     lib, path, e = _library(), os.fspath(run), _Err()
     found, odd, words = {}, [], {"allow_missing": True, **options}
     given, handle = _words(words), c_void_p()

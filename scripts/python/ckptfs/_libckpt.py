@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libckpt by ctypes: its errors as exceptions, its structures and functions, and where it is found."""
+"""libckpt through ctypes: finding it, its structures and functions, and its errors as exceptions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Option = Union[str, os.PathLike, int, bool, Sequence[Union[str, os.PathLike]], N
 
 
 class Error(OSError):
-    """An error of the library: .errno, and one sentence as its text; .filename is the checkpoint, or
-    the file of its tree, concerned."""
+    """An error of the library. Its text is one sentence; .filename is the checkpoint concerned, or the file of its
+    tree."""
 
     def __str__(self) -> str:
         return self.strerror if self.strerror else super().__str__()
@@ -226,8 +226,8 @@ _FUNCTIONS = {  # name: result, arguments
 
 
 def _trusted(top: pathlib.Path, *names: str) -> bool:
-    """Do these files below top, and the directories and links on the way, belong to root, to this
-    user or to this module's owner? Whoever owns the running module may supply the library, too."""
+    """Whether these files below top, and the directories and links on the way, belong to root, to this user or to this
+    module's owner: whoever owns the running module may supply the library, too."""
     owners = {0, os.geteuid(), os.stat(__file__).st_uid}
     paths = {top / part for name in names
              for part in (name, *pathlib.PurePath(name).parents) if str(part) != "."}
@@ -287,7 +287,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _lent(structure: ctypes.Structure):
-    """The size of a structure, of which the library may know fewer or more members."""
+    """A structure with its size, which the library needs because it may know fewer or more members."""
     return byref(structure), ctypes.sizeof(structure)
 
 
@@ -299,9 +299,9 @@ def _check(rc: int, e: _Err, where: str) -> int:
 
 
 class _Callbacks:
-    """Makes the callbacks of one call of the library. ctypes prints what a callback raises and carries on, so
-    that the call would return a part of the result as if it were all: here it stops, and the with block raises
-    the exception."""
+    """Makes the callbacks of one call of the library. ctypes only prints what a callback raises and carries on, so
+    the call would return a part of the result as if it were all. Here the call stops, and the with block raises the
+    exception."""
 
     def __init__(self) -> None:
         self._raised: Optional[BaseException] = None
@@ -314,18 +314,18 @@ class _Callbacks:
                     return function(*arguments)
                 except BaseException as e:  # KeyboardInterrupt, too
                     self._raised = e
-            return -errno.EINTR  # which callbacks without a result cannot return: of those the rest is left out
+            return -errno.EINTR  # a callback without a result cannot stop the call; the rest is then skipped
 
         return kind(call)
 
     def __enter__(self) -> _Callbacks:
-        # Python handles Ctrl-C before the first line of call(), where nothing could catch what that raises.
+        # Python may handle Ctrl-C before the first line of call(), where nothing could catch the exception.
         self._on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             if callable(self._on_interrupt):
                 signal.signal(signal.SIGINT, self._interrupted)
                 return self
-        except ValueError:  # not the main thread, which has the signals
+        except ValueError:  # only the main thread handles signals
             pass
         self._on_interrupt = None
         return self

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 Box = tuple[slice, ...]
 
-# Bytes that one thread reads at a time: so many that a call of the library costs nothing beside them, and so few that
-# all threads have work to the end.
+# Bytes that one thread reads at a time: enough that the cost of a call does not matter, and few enough that all threads
+# have work until the end.
 PIECE = 32 << 20
-MAPS = 4096  # files mapped by one call: Linux allows a process 65,530 mappings, of its libraries and memory too
+MAPS = 4096  # files mapped by one call: Linux allows a process 65,530 mappings in all
 HUGE = 2 << 20  # bytes of a huge page on x86-64 and, with pages of 4 KiB, on arm64
 
-# safetensors' names of torch's types.
+# The names that safetensors has for torch's types.
 _SAFETENSORS = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32",
                 "uint32": "U32", "int64": "I64", "uint64": "U64", "float16": "F16", "bfloat16": "BF16",
                 "float32": "F32", "float64": "F64", "complex64": "C64", "float8_e4m3fn": "F8_E4M3",
@@ -49,8 +49,8 @@ def _madvise() -> Optional[Callable]:
 
 
 def _want_huge_pages(address: int, size: int) -> None:
-    """Memory not touched yet gets huge pages: a fault for each 2 MiB, not for each 4 KiB, which takes as long as the
-    copy does. Where the kernel has none, nothing happens."""
+    """Ask for huge pages for memory that has not been touched yet: a fault for every 4 KiB, instead of every 2 MiB,
+    would take as long as the copy. Nothing happens if the kernel has none."""
     start = -(-address // HUGE) * HUGE
     end = (address + size) // HUGE * HUGE
     if end > start and _madvise():
@@ -58,7 +58,7 @@ def _want_huge_pages(address: int, size: int) -> None:
 
 
 def _pieces(box: Box, itemsize: int) -> Iterator[tuple[Index, Index]]:
-    """Parts of a box by its first dimension: where they are in the tensor, and where in memory."""
+    """Parts of a box, cut along its first dimension: their indices in the tensor and in memory."""
     rows = box[0].stop - box[0].start if box else 0
     size = itemsize * math.prod(x.stop - x.start for x in box)
     if size <= 2 * PIECE or rows < 2:
@@ -71,9 +71,9 @@ def _pieces(box: Box, itemsize: int) -> Iterator[tuple[Index, Index]]:
 
 
 def read_boxes(wanted: Iterable[tuple[Tensor, Any, Box]], threads: int = 0) -> None:
-    """Read a box of each Tensor, slices with start and stop, into the array or torch tensor beside it, see read_into(),
-    by several threads. They should be in the order of the files. threads: 0 is one for each CPU that this process may
-    use. If one fails, so does this, and what has been read by then is undefined."""
+    """Read a box of each Tensor (slices with start and stop) into the array or torch tensor beside it, by several
+    threads; see read_into(). The boxes should be in the order of the files. threads: 0 is one for each CPU that this
+    process may use. If one read fails, so does the call, and the contents of all the memory are undefined."""
     jobs = [(t, out, here, there) for t, out, box in wanted for here, there in _pieces(box, t.itemsize)]
     threads = min(threads or len(os.sched_getaffinity(0)), len(jobs))
 
@@ -101,7 +101,7 @@ def fill(wanted: Iterable[tuple[Tensor, Any]], threads: int = 0) -> None:
 def _new_torch(t: Tensor) -> _torch.Tensor:
     import torch
 
-    out = torch.empty(t.shape, dtype=t.torch_dtype(), device="cpu")  # whatever the default is
+    out = torch.empty(t.shape, dtype=t.torch_dtype(), device="cpu")  # whatever torch's default device is
     _want_huge_pages(out.data_ptr(), t.nbytes)
     return out
 
@@ -125,9 +125,9 @@ def _mmap() -> tuple[Callable, Callable]:
 
 
 def _map(fd: int, size: int) -> Optional[ctypes.Array]:
-    """The whole file, until nothing refers to this any more. Module mmap would keep a descriptor of each, and tensors
-    may lie in more files than a process may have open. Private, so that tensors can be written to, and without a claim
-    on memory for that. None: no room for it, a file system that maps nothing, or an empty file."""
+    """Map the whole file, for as long as something refers to the result. The module mmap would keep a descriptor for
+    each file, and there may be more files than a process may have open. The mapping is private, so that tensors can be
+    written to, and reserves no memory for that. None: no room, an empty file, or a file system that maps nothing."""
     begin, end = _mmap()
     if size > sys.maxsize:
         return None
@@ -136,12 +136,12 @@ def _map(fd: int, size: int) -> Optional[ctypes.Array]:
     if address == ctypes.c_void_p(-1).value:
         return None
     whole = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(whole, end, address, size).atexit = False  # others may still use it then
+    weakref.finalize(whole, end, address, size).atexit = False  # it may still be in use at exit
     return whole
 
 
 class _Maps:
-    """Mapped files, each once."""
+    """Mapped files; each is mapped once."""
 
     def __init__(self, framework: str):
         self._framework = framework
@@ -155,7 +155,7 @@ class _Maps:
         return self._files[key]
 
     def get(self, t: Tensor) -> Any:
-        """The tensor in a mapping, which lives as long as it, or None: it is to be read."""
+        """The tensor in a mapping, which lives as long as the tensor; or None if it must be read."""
         found = t._backing()
         if found is None:
             return None
@@ -172,13 +172,13 @@ class _Maps:
             return np.frombuffer(whole, t.numpy_dtype(), t.size, off).reshape(t.shape)
         import torch
 
-        # Bytes first: frombuffer() does not know all types.
+        # As bytes first, because frombuffer() does not know all types.
         return torch.frombuffer(whole, dtype=torch.uint8, count=t.nbytes, offset=off).view(t.torch_dtype()).view(t.shape)
 
 
 def load_tensors(tensors: Iterable[Tensor], framework: str = "pt", device: Any = "cpu", threads: int = 0,
                  mapped: bool = False) -> list[Any]:
-    """Whole tensors, in memory of their own or, if mapped, in files where that is possible."""
+    """Whole tensors, in memory of their own or, if `mapped`, in mapped files where that is possible."""
     framework = _framework(framework, device)
     new = _new_torch if framework == "pt" else _new_numpy
     maps = _Maps(framework)
@@ -206,16 +206,16 @@ def _framework(name: str, device: Any) -> str:
 
 
 def _model_of(checkpoint: Checkpoint) -> Tensors:
-    """The model's tensors, with their names in hf/; those that are stored if there is no model."""
+    """The model's tensors, with their names in hf/, or the stored tensors if there is no model."""
     return checkpoint.model if len(checkpoint.model) else checkpoint
 
 
 def load_file(path: Union[str, os.PathLike], device: Any = "cpu", *, framework: str = "pt", prefix: str = "",
               threads: int = 0, mmap: bool = True, **options: Option) -> dict[str, Any]:
-    """As safetensors.torch.load_file, of any checkpoint: the model's tensors, under their names in hf/, in memory.
+    """Like safetensors.torch.load_file, for any checkpoint: the model's tensors, under their names in hf/, in memory.
 
-    framework="np": NumPy arrays. prefix, threads and mmap: see Tensors.state_dict(); as by safetensors, tensors are
-    mapped where that is possible. The options are those of open(): recipe="megatron", dequantize="bf16", ...
+    framework="np": NumPy arrays. prefix, threads and mmap: see Tensors.state_dict(). Like safetensors, it maps tensors
+    where that is possible. The options are those of open(): recipe="megatron", dequantize="bf16", ...
 
     """
     with Checkpoint(path, options) as ck:
@@ -223,26 +223,26 @@ def load_file(path: Union[str, os.PathLike], device: Any = "cpu", *, framework: 
 
 
 class SafeSlice:
-    """A tensor of safe_open() that is not read yet: slice[2:4, ::2] reads these elements and no others. The indices
-    are integers, slices with any step, and '...'."""
+    """A tensor of safe_open() that is not read yet: slice[2:4, ::2] reads only these elements. The indices are
+    integers, slices with any step, and '...'."""
 
     def __init__(self, tensor: Tensor, framework: str, device: Any):
         self._tensor, self._framework, self._device = tensor, framework, device
 
     def get_shape(self) -> list[int]:
         shape = list(self._tensor.shape)
-        if self.get_dtype() == "F4":  # of which an element of torch's is two
+        if self.get_dtype() == "F4":  # torch stores two in one element
             shape[-1] *= 2
         return shape
 
     def get_dtype(self) -> str:
-        """safetensors' name of the type: "BF16"; for a type that it lacks, torch's."""
+        """safetensors' name for the type ("BF16"), or torch's if safetensors has none."""
         if self._tensor.dtype == "float4_e2m1fn_x2" and self._tensor.shape:
             return "F4"
         return _SAFETENSORS.get(self._tensor.dtype, self._tensor.dtype)
 
     def _packed(self, index: Index) -> Index:
-        """Of elements of half a byte: the index of the bytes that they are in."""
+        """The index of the bytes that contain these elements, which take half a byte each."""
         wanted = _resolve(index, self.get_shape())
         first, step, count, stays = wanted[-1]
         if not stays or step != 1 or first % 2 or count % 2:
@@ -261,7 +261,7 @@ class SafeSlice:
 
 
 class safe_open:
-    """As safetensors.safe_open, of any checkpoint: the model's tensors, under their names in hf/.
+    """Like safetensors.safe_open, for any checkpoint: the model's tensors, under their names in hf/.
 
         with ckptfs.safe_open("run/step-1000", framework="pt", device="cpu") as f:
             for name in f.keys():
@@ -270,7 +270,7 @@ class safe_open:
 
     framework is "pt" or "np". mmap: whole tensors are mapped where that is possible, see Tensors.state_dict(). The
     options are those of open(): recipe="megatron", dequantize="bf16", ...
-    A checkpoint whose tensors have no unique names in hf/ has those that are stored.
+    If a checkpoint's tensors have no unique names in hf/, they have their stored names.
 
     """
 
@@ -292,11 +292,11 @@ class safe_open:
         return list(self._tensors)
 
     def offset_keys(self) -> list[str]:
-        """Names in the order of the data files: reading in it is fastest."""
+        """Names in the order of the data files; reading in this order is fastest."""
         return self._tensors.in_file_order()
 
     def metadata(self) -> Optional[dict[str, str]]:
-        """What is in the header of hf/model.safetensors."""
+        """The metadata in the header of hf/model.safetensors."""
         return {"format": "pt"}
 
     def get_tensor(self, name: str) -> Any:
@@ -305,7 +305,7 @@ class safe_open:
         return self.get_slice(name)[...] if found is None else _moved(found, self._device)
 
     def get_tensors(self) -> dict[str, Any]:
-        """All, read by several threads."""
+        """All tensors, read by several threads."""
         return self._tensors.state_dict(device=self._device, framework=self._framework, mmap=self._maps is not None)
 
     def get_slice(self, name: str) -> SafeSlice:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structures and functions of ckpt_plan.h, ckpt_storage.h and ckpt_save.h, as _libckpt has those of ckpt.h.
 
-Pointers to what _writer._Memory keeps are plain addresses."""
+Pointers into memory that _writer._Memory owns are plain addresses."""
 
 from __future__ import annotations
 

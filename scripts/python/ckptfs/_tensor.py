@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ._checkpoint import Tensors
 
-# torch's names of the types that NumPy has, and of those that ml_dtypes adds.
+# By torch's names: the types that NumPy has, and those that ml_dtypes adds.
 _NUMPY = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "int64": "<i8", "int32": "<i4",
           "int16": "<i2", "int8": "|i1", "uint64": "<u8", "uint32": "<u4", "uint16": "<u2",
           "uint8": "|u1", "bool": "|b1", "complex128": "<c16", "complex64": "<c8"}
@@ -52,7 +52,7 @@ def _resolve(index: Index, shape: Sequence[int]):
 
 
 def _address(t: _torch.Tensor) -> int:
-    """Of its elements; subclasses such as FakeTensor have none in memory."""
+    """The address of its elements; subclasses such as FakeTensor have none in memory."""
     at = t.data_ptr()
     if t.numel() and not at:
         raise ValueError(f"a {type(t).__name__} has no elements in memory")
@@ -140,8 +140,8 @@ class Tensor:
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None) -> Any:
-        """Reads the tensor, for whoever takes DLPack: torch.from_dlpack(t), jax.numpy.from_dlpack(t)."""
-        del stream, max_version  # memory of the CPU has no streams, and everyone takes what has no version
+        """Reads the tensor, for DLPack: torch.from_dlpack(t), jax.numpy.from_dlpack(t)."""
+        del stream, max_version  # CPU memory has no streams, and every consumer accepts an unversioned capsule
         if copy is False or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"tensor '{self.name}' is not in memory; it can be read into that of the CPU only")
         whole = self[...] if self.dtype in _NUMPY and self.dtype != "bool" else self.torch()
@@ -151,14 +151,14 @@ class Tensor:
         return 1, 0  # kDLCPU
 
     def __buffer__(self, flags: int) -> memoryview:
-        """Reads the tensor: memoryview(t), from Python 3.12 on. For types that NumPy has; of others take .bits()."""
+        """Reads the tensor, for memoryview(t), from Python 3.12 on. For types that NumPy has; otherwise use .bits()."""
         del flags
         if self.dtype not in _NUMPY:
             raise BufferError(f"tensor '{self.name}' is {self.dtype}, which no buffer can be of: take .bits()")
         return memoryview(self[...])
 
     def bits(self, index: Index = ...) -> numpy.ndarray:
-        """The elements of any type as unsigned integers of the same size; those of 16 bytes as
+        """The elements, of any type, as unsigned integers of the same size; elements of 16 bytes become
         pairs along an additional dimension."""
         if self.itemsize > 8:
             whole = self._array(index, f"<u{self.itemsize // 2}", 2)
@@ -175,7 +175,7 @@ class Tensor:
         return out
 
     def torch(self, index: Index = ...) -> _torch.Tensor:
-        """Like t[index], as a torch tensor, of any type that torch has."""
+        """t[index] as a torch tensor, of any type that torch has."""
         import torch
 
         wanted = _resolve(index, self.shape)
@@ -186,8 +186,8 @@ class Tensor:
 
     def read_into(self, out: Any, index: Index = ...) -> None:
         """Read t[index] into a NumPy array or a torch tensor (in CPU memory) with the same shape and
-        element size, which need not be contiguous. A torch tensor whose elements are not in memory as they are,
-        a lazily conjugated or negated one, is refused."""
+        element size, which need not be contiguous. A lazily conjugated or negated torch tensor is refused, because
+        its memory holds other elements."""
         wanted = _resolve(index, self.shape)
         shape = tuple(count for _, _, count, stays in wanted if stays)
         if hasattr(out, "data_ptr"):
@@ -210,7 +210,8 @@ class Tensor:
         self._read(wanted, at, strides)
 
     def _backing(self) -> Optional[tuple[int, int]]:
-        """If the whole tensor lies in a file as it is: a descriptor of that, which the caller closes, and the offset."""
+        """A descriptor of the file that contains the whole tensor unconverted, and the offset; the caller closes it.
+        None if there is no such file."""
         fd, off, e = c_int(-1), c_uint64(), _Err()
         if self._part:
             return None
@@ -219,7 +220,7 @@ class Tensor:
         return None if _check(rc, e, self._group._checkpoint.path) else (fd.value, off.value)
 
     def _read(self, wanted, at: int, strides: Sequence[int]) -> None:
-        """strides: in bytes, of the dimensions that are kept."""
+        """strides: in bytes, of the kept dimensions."""
         n, left = len(wanted), list(strides)
         start, stop, step = (c_uint64 * n)(), (c_uint64 * n)(), (c_uint64 * n)()
         stride = (c_int64 * n)()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ckptfs-stat(1) and ckptfs-check(1) tell of tensors."""
+"""The results of ckptfs-stat(1) and ckptfs-check(1) as Python values."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ._libckpt import _SeriesItem, _ValuesItem
 
 
 class Histogram(NamedTuple):
-    """As of numpy.histogram: bin i has counts[i] elements from edges[i] on and below edges[i + 1]."""
+    """As from numpy.histogram: counts[i] elements are at least edges[i] and below edges[i + 1]."""
 
     edges: list[float]
     counts: list[int]
 
 
 class Values(NamedTuple):
-    """What values a tensor has, or all of a group; ckptfs-stat(1) describes the members. What does not
-    exist, such as the mean of no elements, is None."""
+    """The values of a tensor, or of all tensors of a group; ckptfs-stat(1) describes the members. What does
+    not exist, such as the mean of no elements, is None."""
 
     dtype: Optional[str]
     shape: Optional[tuple[int, ...]]
@@ -41,7 +41,7 @@ class Values(NamedTuple):
     norm: Optional[float]
     linear: Optional[Histogram]
     logarithmic: Optional[Histogram]
-    #: why it could not be read; there are no values then
+    #: why it could not be read; there are then no values
     fault: Optional[str]
 
 
@@ -59,11 +59,11 @@ class Step(NamedTuple):
     rms: Optional[float]
     norm: Optional[float]
     max_abs: Optional[float]
-    #: since the checkpoint before: None if that has no such tensor, or one of another shape
+    #: since the previous checkpoint; None if that has no such tensor, or one of another shape
     changed: Optional[int]
     changed_share: Optional[float]
     relative: Optional[float]
-    #: the checkpoint before has the tensor in another shape
+    #: whether the previous checkpoint has the tensor in another shape
     other_shape: bool
     #: why there are no values: it cannot be read, or the checkpoint has no such tensor
     fault: Optional[str]

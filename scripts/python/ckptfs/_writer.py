@@ -33,7 +33,7 @@ Names = Callable[[MetadataIndex], str]
 DataOf = Callable[[WriteItem], tuple[int, int, Any]]
 _STEP_FINISHED = 3  # enum ckpt_planner_step
 _NO_HINT = -1
-_NOTHING = ctypes.create_string_buffer(1)  # the address of what has no bytes
+_NOTHING = ctypes.create_string_buffer(1)  # its address is that of items without bytes
 
 
 @functools.lru_cache(maxsize=None)
@@ -46,7 +46,7 @@ def _dtype(dtype: torch.dtype) -> int:
 
 
 class _Memory:
-    """What C structures point to, for as long as this exists: names, numbers and arrays. Equal ones are kept once."""
+    """Owns what C structures point to: names, numbers and arrays. Equal ones are kept once."""
 
     def __init__(self) -> None:
         self._texts: dict[str, tuple[int, int, bytes]] = {}
@@ -90,7 +90,7 @@ class _Memory:
         to.off, to.len = self.numbers(c.offsets), self.numbers(c.sizes)
 
     def plan(self, plan: SavePlan, names: Names, storage: bytes = b"") -> _SavePlan:
-        """Without its paths, which only the metadata have."""
+        """A plan as a C structure, without its paths, which only the metadata need."""
         items = self.array(_WriteItem, len(plan.items))
         for to, item in zip(items, plan.items):
             self.index(to.index, item.index, names(item.index))
@@ -154,7 +154,7 @@ _PART = re.compile(r"[^/]*/shard_\d+(\.\d+)*_\d+(\.\d+)*")
 
 
 def is_megatrons(name: str) -> bool:
-    """Is an object called as Megatron-core calls it? Otherwise NAME/shard_0_1 is a list of it alone."""
+    """Whether an object has a name of Megatron-core's. Others are written as NAME/shard_0_1, a list of one value."""
     return name == "common.pt" or bool(_PART.fullmatch(name))
 
 
@@ -179,7 +179,7 @@ def _free(writer: _StorageWriter, pid: int) -> None:
 
 
 class Writer:
-    """One rank's part of one save. What has not been finished is removed with the last reference, or by close()."""
+    """One rank's part of one save. close(), or the end of the last reference, removes an unfinished save."""
 
     def __init__(self, path: str, options: Mapping[str, Any], far: Mapping[str, Option]):
         self._path = path
@@ -221,7 +221,7 @@ class Writer:
         numbers = itertools.count(1)
 
         def get_data(_, item, to, e) -> int:
-            # What this raises, _Callbacks raises again.
+            # If this raises an exception, _Callbacks raises it again.
             e.contents.code, e.contents.msg = errno.EINTR, b"interrupted"
             address, size, owner = data_of(items[_key(item.contents.index)])
             number = next(numbers)
@@ -244,7 +244,7 @@ class Writer:
         return [_result(results.v[i], items) for i in range(results.n)]
 
     def finish(self, metadata: Metadata, results: Sequence[Sequence[WriteResult]]) -> None:
-        version = b"2.0" if self._format == "hyperparallel" else None  # the others have one of their own
+        version = b"2.0" if self._format == "hyperparallel" else None  # for the others the library knows it
         md = self._memory.metadata(metadata, self._names, version, with_paths=self._format != "megatron")
         every = (_WriteResults * len(results))(*(self._memory.results(r, self._names) for r in results))
         self._call("finish", byref(md), every, len(results))

@@ -12,7 +12,7 @@ Each rank reads the elements that it holds, straight into its tensors, whatever 
 sharding that the checkpoint was saved with.
 
 Each rank writes what torch's planner gives it, straight from its tensors. The checkpoint appears all at once, when every
-rank's data are on disk; if a rank fails or is killed, what was there before is unchanged.
+rank's data are on disk; if a rank fails or is killed, the previous contents of the path are unchanged.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from ._writer import FORMATS, Writer, is_megatrons
 
 __all__ = ["StorageReader", "StorageWriter"]
 
-_MAGIC = (0x1950a86a20f9469cfc6c).to_bytes(10, "little")  # what torch.save begins a file with that is no archive
+_MAGIC = (0x1950a86a20f9469cfc6c).to_bytes(10, "little")  # torch.save's legacy files, which are no archives, have it
 
 
 class _AtPath:
-    """What readers and writers of torch say of where they are."""
+    """The methods with which torch's readers and writers are told their path."""
 
     _path: Union[str, os.PathLike, None]
 
@@ -69,11 +69,11 @@ class _AtPath:
 class StorageReader(_AtPath, _StorageReader):
     """Reads every checkpoint that ckptfs.open() opens; the options are its.
 
-    model: the names and tensors of hf/, for example with recipe="megatron", in place of those that are stored.
-    threads: that read at the same time; 0: the CPUs of this process, divided by $LOCAL_WORLD_SIZE.
-    weights_only: of what is not a tensor, only what torch.load(weights_only=True) accepts is unpickled, or, where that
-    accepts none of it, values of Python's own types; False: everything, as torch's own reader does. A pickle of a
-    stranger can run any program.
+    model: read the names and tensors of hf/, for example with recipe="megatron", instead of the stored ones.
+    threads: how many read at the same time; 0: the CPUs of this process, divided by $LOCAL_WORLD_SIZE.
+    weights_only: objects other than tensors are unpickled only if torch.load(weights_only=True) accepts them; otherwise
+    they are read as values of Python's own types, or refused. False: everything is unpickled, as torch's own reader
+    does it; a pickle from a stranger can run any program.
 
     """
 
@@ -105,10 +105,10 @@ class StorageReader(_AtPath, _StorageReader):
             t = tensors.tensor(name)
             try:
                 dtype = t.torch_dtype()
-            except TypeError as e:  # it cannot be loaded, and the others can
+            except TypeError as e:  # this tensor cannot be loaded, but the others can
                 warnings.warn(f"left out: {e}", stacklevel=2)
                 continue
-            # Which ranks saved which parts is the library's affair: to torch it is one chunk.
+            # torch is shown a single chunk; only the library needs to know which ranks saved which parts.
             entries[name] = TensorStorageMetadata(
                 TensorProperties(dtype=dtype), torch.Size(t.shape),
                 [ChunkStorageMetadata(torch.Size([0] * t.ndim), torch.Size(t.shape))])
@@ -143,7 +143,7 @@ class StorageReader(_AtPath, _StorageReader):
                 raise ValueError(f"tensor '{name}': {list(item.lengths)} elements are to be read, and there is room for "
                                  f"{list(target.shape)}")
             room = target
-            # Memory holds other elements than a lazily conjugated or negated view has, and none of some subclasses.
+            # A lazily conjugated or negated view has other elements in memory, and some subclasses have none.
             if (target.device.type != "cpu" or target.dtype != t.torch_dtype() or target.is_conj() or target.is_neg()
                     or not target.data_ptr()):
                 room = torch.empty(target.shape, dtype=t.torch_dtype(), device="cpu")
@@ -158,8 +158,8 @@ class StorageReader(_AtPath, _StorageReader):
         return _done(None)
 
     def _bytes_of(self, found: Object) -> io.BytesIO:
-        """What the planner passes to torch.load(weights_only=False)."""
-        # Objects of DCP and Megatron-core are files of torch.save's, those of HyperParallel pickles; others are JSON.
+        """The bytes that the planner will pass to torch.load(weights_only=False)."""
+        # Objects of DCP and Megatron-core are torch.save files, those of HyperParallel are pickles, others are JSON.
         pickled = found.startswith((b"PK\3\4", b"\x80"))
         if pickled and not self._weights_only:
             of_torch = found.startswith(b"PK") or _MAGIC in found[:32]
@@ -167,7 +167,7 @@ class StorageReader(_AtPath, _StorageReader):
         try:
             torch.load(io.BytesIO(found), weights_only=True)
             return io.BytesIO(found)
-        except Exception as e:  # whatever it says, what follows is as safe
+        except Exception as e:  # whatever the reason, the fallback below is just as safe
             why = e
         try:
             return _saved(json.loads(found._json(), object_hook=_of_python))
@@ -198,9 +198,9 @@ class StorageWriter(_AtPath, _StorageWriter):
     options: for an address of an object store, see ckptfs-remote(7); only a single rank can save there.
 
     What is not a tensor is written as torch.save writes it (hyperparallel: as a pickle; megatron: as an object of
-    one part, NAME/shard_0_1, unless its name is one of Megatron-core's). A writer can be used for one save after
-    another, also by async_save. After a failed save the files beside path, which the next save there removes, stay
-    until the writer is used again or close() is called, or nothing refers to it any more.
+    one part, NAME/shard_0_1, unless it has one of Megatron-core's names). A writer can be used for one save after
+    another, also by async_save. The files that a failed save leaves beside path are removed when the writer is used
+    again, closed or no longer referred to, or by the next save there.
 
     """
 
@@ -219,7 +219,7 @@ class StorageWriter(_AtPath, _StorageWriter):
         return {**self.__dict__, "_writer": None}
 
     def close(self) -> None:
-        """Removes what a save has left that did not finish."""
+        """Removes what an unfinished save has left."""
         if self._writer:
             self._writer.close()
             self._writer = None
@@ -231,7 +231,7 @@ class StorageWriter(_AtPath, _StorageWriter):
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("use_collectives", True):
-            raise ValueError("use_collectives=False makes a checkpoint of each rank, which this writer cannot")
+            raise ValueError("use_collectives=False makes one checkpoint per rank, which this writer cannot do")
         if is_coordinator and kwargs.get("rank"):
             raise ValueError("the coordinator must be rank 0")
         self.close()
@@ -253,7 +253,7 @@ class StorageWriter(_AtPath, _StorageWriter):
         except Error as e:
             if e.errno != errno.EBUSY:
                 raise
-            # A failed save is part of a cycle of its exception and the frames in its traceback.
+            # The writer of a failed save may live on, in a cycle of its exception and the frames of its traceback.
             gc.collect()
             self._writer = self._begun(0, len(plans), plans[0])
         try:
@@ -298,7 +298,7 @@ class StorageWriter(_AtPath, _StorageWriter):
         return t.data_ptr(), t.numel() * t.element_size(), t
 
     def _bytes_of(self, name: str, saved: io.BytesIO) -> io.BytesIO:
-        """In the form of the format; saved: by torch.save, a moment ago."""
+        """An object as the format stores it. saved: what torch.save wrote."""
         if self._how["format"] == "hyperparallel":
             return io.BytesIO(pickle.dumps(_loaded(saved)))
         if self._how["format"] == "megatron" and not is_megatrons(name):
@@ -340,7 +340,7 @@ def _loaded(saved: io.BytesIO) -> Any:
 
 
 def _of_python(found: dict) -> Any:
-    """See _decoded(); TypeError for what stands for a value of another type, which pickle_json.h lists."""
+    """Like _decoded(), but raises TypeError for a value of a type that is not Python's own (see pickle_json.h)."""
     value = _decoded(found)
     if value is found and not found.keys().isdisjoint(("__class__", "__cycle__", "__global__")):
         raise TypeError

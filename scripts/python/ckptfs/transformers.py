@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' models straight from a checkpoint of training.
+"""Models of transformers, straight from a training checkpoint.
 
     from transformers import AutoModelForCausalLM
     from ckptfs.transformers import from_pretrained
 
     model = from_pretrained(AutoModelForCausalLM, "iter_0001000", recipe="megatron", assets="Qwen3-8B")
 
-No files are written: the weights are read by several threads into the memory that the model then has them in.
+No files are written: several threads read the weights into the memory in which the model then keeps them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def from_pretrained(model_class: Any, path: Union[str, os.PathLike], *, recipe: 
                     dequantize: Optional[str] = None, assets: Union[str, os.PathLike, None] = None,
                     config: Optional[transformers.PretrainedConfig] = None, strict: bool = True, threads: int = 0,
                     mmap: bool = True, options: Optional[Mapping[str, Option]] = None, **named: Any) -> Any:
-    """As model_class.from_pretrained(), of any checkpoint: the model of hf/, in memory.
+    """Like model_class.from_pretrained(), for any checkpoint: the model of hf/, in memory.
 
-    recipe, dequantize, assets and options are those of ckptfs.open(). config is read from hf/config.json, which
-    assets= may supply, unless it is given. Everything else is passed to model_class.from_pretrained(): dtype=,
+    recipe, dequantize, assets and options are those of ckptfs.open(). Unless config is given, it is read from
+    hf/config.json, which assets= may supply. Everything else is passed to model_class.from_pretrained(): dtype=,
     device_map=, attn_implementation=.
 
-    strict: a weight that the checkpoint lacks, or has in another shape, is an Error; transformers alone would give it
-    random values.
+    strict: raise an Error if the checkpoint lacks a weight, or has it in another shape; transformers alone would give
+    it random values.
 
     threads and mmap: see Tensors.state_dict().
 
@@ -53,9 +53,9 @@ def from_pretrained(model_class: Any, path: Union[str, os.PathLike], *, recipe: 
             config = transformers.CONFIG_MAPPING[kind].from_dict(about)
         state = ck.model.state_dict(threads=threads, mmap=mmap)
         generation = _generation(ck)
-    if hasattr(model_class, "_model_mapping"):  # an AutoModel, which asks for a directory to look into
+    if hasattr(model_class, "_model_mapping"):  # an AutoModel, which would want a directory to look into
         model_class = _class_of(model_class, config)
-    # With a state dict it makes the model on the meta device, and takes these tensors in place of its own.
+    # Given a state dict, from_pretrained() makes the model on the meta device and uses these tensors as its weights.
     model, found = model_class.from_pretrained(None, config=config, state_dict=state, output_loading_info=True, **named)
     lacks, odd = sorted(found["missing_keys"]), found["mismatched_keys"]
     if strict and (lacks or odd):

@@ -5,11 +5,11 @@
       --model-loader-extra-config '{"path": "iter_0001000", "recipe": "megatron"}'
 
 The model's directory has config.json and the tokenizer; "path" is the checkpoint, by default that directory. The other
-words are options of ckptfs.open(). vLLM calls register() by the entry point of the wheel, in the group
-vllm.general_plugins; where there is no wheel a program calls it.
+words are options of ckptfs.open(). vLLM calls register() through the wheel's entry point in the group
+vllm.general_plugins; without the wheel, a program has to call it.
 
-It is written after the interface that vLLM documents (register_model_loader, BaseModelLoader with download_model and
-load_weights) and tested with classes of these names and signatures. It was not run in vLLM itself.
+This follows the interface that vLLM documents (register_model_loader, BaseModelLoader with download_model and
+load_weights) and is tested with classes of these names and signatures. It has not been run in vLLM itself.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "weights"]
 
-AHEAD = 4 << 30  # bytes that are read before vLLM has asked for them
+AHEAD = 4 << 30  # bytes that are read before vLLM asks for them
 
 
 def weights(tensors: Tensors, threads: int = 0, ahead: int = AHEAD) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and tensors in the order of the files; the next ones, as many as `ahead` has room for, are being read by
-    other threads."""
+    """Names and tensors in the order of the files. Meanwhile other threads read the next ones, up to `ahead` bytes."""
     waiting: collections.deque = collections.deque()
     held = 0
     with concurrent.futures.ThreadPoolExecutor(threads or len(os.sched_getaffinity(0)), "ckptfs") as pool:
@@ -73,13 +72,14 @@ def register() -> None:
         def _open(self, model_config: Any) -> Checkpoint:
             path = self._path or model_config.model
             options = self._options
-            # The configuration is that of vLLM's model, unless the checkpoint has one of its own.
+            # The configuration comes from vLLM's model, unless assets= names another.
             if self._path and "assets" not in options and os.path.isdir(model_config.model):
                 options = {**options, "assets": model_config.model}
             return Checkpoint(path, options)
 
         def download_model(self, model_config: Any) -> None:
-            """What is at an address is fetched while it is read. A path that cannot be opened fails here."""
+            """Downloads nothing: a checkpoint at an address is fetched while it is read. A path that cannot be opened
+            fails here."""
             self._open(model_config).close()
 
         def load_weights(self, model: Any, model_config: Any) -> None:
@@ -87,7 +87,7 @@ def register() -> None:
             with self._open(model_config) as ck:
                 loaded = model.load_weights(weights(ck.model, self._threads))
                 if loaded is None or getattr(model_config, "quantization", None) is not None:
-                    return  # what quantisation makes is not in the checkpoint
+                    return  # parameters that quantisation adds are not in the checkpoint
                 lacks = sorted(wanted - set(loaded))
                 if lacks:
                     raise Error(f"checkpoint '{ck.path}' has not all weights of {type(model).__name__}: it lacks "
