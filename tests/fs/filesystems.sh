@@ -1,10 +1,10 @@
 #!/bin/bash
-# filesystems.sh BUILDDIR [FILESYSTEM...] - suites on real mounts, with all their checkpoints on each of these file systems.
+# filesystems.sh BUILDDIR [FILESYSTEM...] - run suites on real mounts, with all their checkpoints on each file system:
 #
-# ext4 xfs btrfs on loop devices; tmpfs; overlayfs, over ext4; sshfs (its server is a child of it: no network), bindfs, over
-# ext4; squashfs, from which fixtures and the checkpoints of lib.sh are read; nfs4.2 nfs3, exported by this machine's kernel to itself, if it can. $MOUNTS
-# names the suites. Must be root. Prints one line for each file system, FAILED and skipped tests; status 1 if any failed.
-# In a virtual machine: NFS where this kernel has none, see tests/README.md.
+# ext4, xfs, btrfs on loop devices; tmpfs; overlayfs, sshfs (its server is its child: no network) and bindfs, each over
+# ext4; squashfs, from which fixtures and the checkpoints of lib.sh are read; nfs4.2, nfs3, exported by this machine's
+# kernel to itself, if it can. $MOUNTS names the suites. Must be root. Prints one line for each file system, and FAILED
+# and skipped tests; status 1 if any failed. If this kernel has no NFS, scripts/vm.sh runs this in a virtual machine.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 build=$(realpath "${1:?directory of the build}")
@@ -23,7 +23,7 @@ at=$base/at
 trap 'down; rm -rf --one-file-system "$base"' EXIT
 trap 'exit 130' INT TERM HUP
 
-# loop TYPE DIR [mkfs options]: a new file system in a file of 6 GiB, of which only what is written takes space
+# loop TYPE DIR [mkfs options]: mounts a new file system in a sparse file of 6 GiB
 loop() {
   truncate -s 6G "$base/image" && "mkfs.$1" -q "${@:3}" "$base/image" >/dev/null && mkdir -p "$2" && mount -o loop "$base/image" "$2"
 }
@@ -49,7 +49,7 @@ up() {
     sshfs)
       printf '#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n' >"$base/ssh"
       chmod +x "$base/ssh"
-      local links= # later versions refuse those with ".."
+      local links= # an option of later versions, which else refuse links with ".."
       ! sshfs --help 2>&1 | grep -q no_contain_symlinks || links=,no_contain_symlinks
       under && sshfs -o "ssh_command=$base/ssh,allow_other,default_permissions$links" "x:$base/under/d" "$at"
       ;;

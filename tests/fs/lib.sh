@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # lib.sh - shared by the suites on real mounts; sourced by every test_*.sh.
 #
-# A suite is a file of functions test_WHAT_IS_TRUE; the last line calls `run_suite "$@"`. A function
-# cases_WHAT_IS_TRUE prints arguments, one test for each line. Every test runs in a shell of its own
-# (errexit, nounset, a time limit) in an empty directory $T; afterwards whatever it left mounted
-# below $T is unmounted. From outside:
+# A suite is a file of functions test_WHAT_IS_TRUE; the last line calls `run_suite "$@"`. If there is a function
+# cases_WHAT_IS_TRUE, the test runs once for each line that it prints, with the words as arguments. Every test runs in a
+# shell of its own (errexit, nounset, a time limit) in an empty directory $T; afterwards whatever it left mounted below
+# $T is unmounted. By hand:
 #
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh              # all
 #   CKPTFS=build/release/ckptfs tests/fs/test_tree.sh names        # those whose name contains it
@@ -13,24 +13,24 @@
 # that the suite lists in $long, and all of $always, which compare the manual with the program; `make check-asan` takes
 # two cases, and one in two. Everything runs in `make check-full`, and when tests are named.
 #
-# A test fails if any command fails, or by `fail WHY`; it calls `skip WHY` if the kernel or the user's
-# rights do not allow it. `browser=yes` in a suite gives its tests a Chromium (browser.py), `servers="web s3"` real servers
-# (../net/servers.sh). A missing program is no reason to skip: scripts/setup.sh installs all.
+# A test fails if any command fails, or by `fail WHY`; it calls `skip WHY` if the kernel or the user's rights do not
+# allow it. `browser=yes` in a suite gives its tests a Chromium (browser.py), `servers="web s3"` real servers
+# (../net/servers.sh). A missing program is no reason to skip, because scripts/setup.sh installs all of them.
 
 : "${CKPTFS:?path of the program to test}"
 [[ $CKPTFS == /* && ! -L $CKPTFS ]] || CKPTFS=$(realpath "$CKPTFS")
-HERE=${BASH_SOURCE[0]%/*} # programs are started a thousand times: none where bash does it
+HERE=${BASH_SOURCE[0]%/*} # not dirname: this file is sourced a thousand times
 [[ $HERE == /* ]] || HERE=$PWD/$HERE
 SUITE=${0##*/}
 SUITE=${SUITE%.sh}
 DATA=${DATA:-$(realpath "$HERE/../data")}
 [[ $DATA == /* ]] || DATA=$(realpath "$DATA")
 SCRATCH=${SCRATCH:-}
-LIMIT=${LIMIT:-300} # seconds after which a test hangs; a busy machine is slow
+LIMIT=${LIMIT:-300} # seconds after which a test counts as hanging; a busy machine is slow
 export CKPTFS DATA LIMIT
 
-# The interpreter itself, not a wrapper that looks for it, and without site packages: it is started often. `make check`
-# has one that has already started (quick_python.c).
+# Python is started often: so this is the interpreter itself, not a wrapper that looks for it, and it runs without site
+# packages. `make check` uses one that has already started (quick_python.c).
 PYTHON=${PYTHON:-$(python3 -c 'import sys; print(sys.executable)')}
 export PYTHON
 
@@ -50,22 +50,22 @@ skip() {
   exit 77
 }
 
-# The directory of a fixture, which a checkout may not have.
+# fixture NAME: its directory; fails if this checkout does not have it
 fixture() {
   [[ -e $DATA/$1/expected.json ]] || return 1
   echo "$DATA/$1"
 }
 need_fixture() { fixture "$1" >/dev/null || skip "no fixture $1"; }
 
-# Copy of a fixture's checkpoint that may be changed: copy_of NAME TO
+# copy_of NAME TO: a copy of a fixture's checkpoint, which may be changed
 copy_of() {
   need_fixture "$1"
   cp -r "$(fixture "$1")/ckpt" "$2"
   chmod -R u+w "$2"
 }
 
-# once NAME COMMAND...: a directory that is filled by the command, in it, by the first test that needs it. Suites run at
-# the same time. $MADE may have some, on a file system where nothing can be written.
+# once NAME COMMAND...: a directory that the first test that needs it fills by running the command there. Suites run at
+# the same time, hence the lock. $MADE may have such directories already, on a read-only file system.
 once() {
   local dir=$SCRATCH/$1
   [[ ! -e ${MADE:-}/$1/.made ]] || dir=$MADE/$1
@@ -83,7 +83,7 @@ once() {
 }
 
 make_halt() { ${CC:-cc} -O1 -shared -fPIC -o halt.so "$HERE/halt.c"; }
-# ckptfs that sends itself a signal in front of a write: halted "MIN MAX N SIGNAL" ARG..., see halt.c
+# halted "MIN MAX N SIGNAL" ARG...: ckptfs, which sends itself a signal just before a write, see halt.c
 halted() {
   local how=$1
   shift
@@ -92,15 +92,15 @@ halted() {
 }
 is_stopped() { [[ $(sed 's/.*) //' "/proc/$1/stat") == [tT]* ]]; }
 
-# A checkpoint of 32 MiB + 3 MiB, made once: w is cut 2x4, v 3x2 and oddly; w.bin, v.bin hold their bytes.
+# A checkpoint of 32 MiB + 3 MiB, made once: w is cut 2x4, v 3x2 into uneven parts; w.bin, v.bin hold their bytes.
 make_big() {
   make_dcp ckpt w 2048x4096 2x4 v 1023x777 3x2
   mv ckpt.w.bin w.bin
   mv ckpt.v.bin v.bin
 }
 big() { once big make_big; }
-# Files older than now, so that every change shows; and equally old: in a run, data that is newer than the metadata, as
-# `cp -r` leaves it in the order of a directory, may be a save that goes on.
+# Makes files older than now, so that every change shows, and equally old: in a run, data that is newer than the
+# metadata (as after `cp -r`, which copies in directory order) may be a save in progress.
 aged() { find "$@" -type f -exec touch -d '1 hour ago' {} +; }
 # old_copy CKPT TO
 old_copy() {
@@ -109,7 +109,7 @@ old_copy() {
 }
 big_copy() { old_copy "$(big)/ckpt" "$1"; }
 
-# A model of all kinds of tensors beside the state of its training, made once.
+# A model with tensors of many kinds, and its training state, made once.
 make_zoo() {
   make_dcp --nested ckpt model.layers.0.q.weight 13x24 2x3 model.layers.0.norm 24:bfloat16 2 \
     model.layers.2.half 55x7:float16 1x2 model.layers.10.wide 9x3x5:float64 3x1x2 \
@@ -121,10 +121,10 @@ zoo() { echo "$(once zoo make_zoo)/ckpt"; }
 # shellcheck disable=SC2034 # for suites
 ZOO="bytes empty ids layers.0.norm layers.0.q.weight layers.10.mask layers.10.wide layers.2.half lm_head.weight n scale"
 
-# Loops over every place where something may fail begin at $first, and take every third place if MOST_CASES bounds a test.
+# Loops over every place where something may fail begin at $first and step by $every (3 if MOST_CASES limits tests).
 [[ -n ${MOST_CASES:-} ]] && every=3 || every=1
 
-# On NFS and on what uses libfuse, a file that is open keeps a name when it is removed, and so its directory stays.
+# On NFS and with libfuse, removing an open file only renames it, so its directory cannot be removed.
 keeps_names() {
   mkdir kept
   exec 9>kept/file
@@ -133,26 +133,26 @@ keeps_names() {
   exec 9>&-
 }
 
-# Whether everything is to run: `make check-full`. `make check` takes a sample.
+# Whether this is a full run, as by `make check-full`. `make check` takes a sample.
 is_full() { [[ -n ${CHECK_FULL:-} ]]; }
-# Cases on stdin, for full runs.
+# Passes the cases on stdin on in full runs only.
 full_only() { if is_full; then cat; else cat >/dev/null; fi; }
-# Whether it is the turn of what takes long: always in full runs, else in one run out of N.
+# turn N: whether something slow is to be done: always in full runs, otherwise in one run out of N
 turn() { is_full || ((SEED % $1 == 0)); }
-SEED=$((${TEST_SEED:-$RANDOM} / 1000 % 9973))        # which cases a short run takes
+SEED=$((${TEST_SEED:-$RANDOM} / 1000 % 9973))        # decides which cases a short run takes
 # shellcheck disable=SC2034 # for suites
 first=$((1 + SEED % every))
-TURN=$((${TEST_SEED:-$RANDOM} / 1000 / 9973 % 9949)) # and which tests: each meets every case
+TURN=$((${TEST_SEED:-$RANDOM} / 1000 / 9973 % 9949)) # and which tests; independent of SEED, so each meets all cases
 
 # is WANTED FOUND
 is() { [[ $1 == "$2" ]] || fail "'$2' instead of '$1'"; }
 
 sorted() { LC_ALL=C sort | xargs; }
 
-# Names in directories, in their order, on one line.
+# entries DIR...: the names in directories, in the order in which they are listed, on one line
 entries() { find "$@" -mindepth 1 -maxdepth 1 -printf '%f\n' | xargs; }
 
-# status_of WANTED COMMAND...: its stdout in $T/out, stderr in $T/err.
+# status_of WANTED COMMAND...: fails unless it exits with that status; stdout is in $T/out, stderr in $T/err
 status_of() {
   local wanted=$1 rc=0
   shift
@@ -160,13 +160,13 @@ status_of() {
   ((rc == wanted)) || fail "exit status $rc instead of $wanted: $* ($(cat "$T/err"))"
 }
 
-# The same for a failure: status 2, nothing on stdout, one line of ours on stderr with these words.
+# refused WORDS COMMAND...: it must exit with 2 and print nothing but one line of ours with these words, on stderr
 refused() {
   local words=$1 lines
   shift
   status_of 2 "$@"
   [[ ! -s $T/out ]] || fail "output on stdout: $*"
-  mapfile lines <"$T/err" # hundreds of errors are looked at, so no program is started
+  mapfile lines <"$T/err" # done in bash, because starting a program for each of hundreds of errors would be slow
   [[ ${#lines[@]} == 1 && ${lines[0]} == *$'\n' ]] || fail "not one line: ${lines[*]}"
   [[ ${lines[0]} == 'ckptfs: '* ]] || fail "not our line: ${lines[0]}"
   shopt -s nocasematch
@@ -174,7 +174,7 @@ refused() {
   shopt -u nocasematch
 }
 
-# on_terminal COMMAND...: its output there, status in $T/rc
+# on_terminal COMMAND...: runs it on a terminal; output in ./out, status in ./rc
 on_terminal() {
   "$PYTHON" - "$@" >/dev/null <<'END'
 import os, pty, sys
@@ -200,7 +200,7 @@ try_eio() {
 
 is_mounted() { awk -v m="$(realpath -m "$1")" '$5 == m { found = 1 } END { exit !found }' /proc/self/mountinfo; }
 
-# mount_at DIR CKPT [options]: DIR is made.
+# mount_at DIR CKPT [options]: makes DIR and mounts there
 mount_at() {
   local dir=$1 ckpt=$2
   shift 2
@@ -208,8 +208,8 @@ mount_at() {
   ckptfs mount "$ckpt" "$dir" "$@"
 }
 
-same_tree() { diff -r -x .ckptfs "$@"; } # two mounts
-# read_at_random MOUNT CKPT: every file of it, by four processes, mapped and at random; the bytes are what cat prints.
+same_tree() { diff -r -x .ckptfs "$@"; } # compares two mounts
+# read_at_random MOUNT CKPT: four processes read and map every file at random; the bytes must be what cat prints.
 read_at_random() {
   local path n=0 pairs=()
   mkdir plain
@@ -221,7 +221,7 @@ read_at_random() {
   "${CKPTFS%/*}/tests/random_reads" "$RANDOM" 100 4 "${pairs[@]}"
 }
 
-# number_of MOUNT NAME: one of its statistics, whatever group it is in.
+# number_of MOUNT NAME: a number from its statistics, whatever group it is in
 number_of() {
   python3 -c 'import json, sys
 def find(o, k):
@@ -231,9 +231,9 @@ def find(o, k):
 print(find(json.load(open(sys.argv[1] + "/.ckptfs/stats.json")), sys.argv[2]))' "$@"
 }
 
-# as_user_and_root [ARGUMENTS] <SCRIPT: what an unprivileged user does, where "$as" is before a command, and root, who
-# has some functions of ours.
-# /dev/fuse may be root's own: in the namespace of the script it is not. The big checkpoint is c; m is the user's.
+# as_user_and_root [ARGUMENTS] <SCRIPT: runs a script as root, with some of our functions; commands that begin with $as
+# run as an unprivileged user. In the script's mount namespace /dev/fuse is open to all, even if it is otherwise root's.
+# The big checkpoint is c; m and cache belong to the user.
 as_user_and_root() {
   [[ $EUID == 0 ]] || skip "not root"
   unshare -m true 2>/dev/null || skip "no mount namespaces"
@@ -251,9 +251,9 @@ as_user_and_root() {
   unshare -m bash -eux steps "$@"
 }
 
-# The process that serves this test's mount on a directory, which is named as it was to the command.  It
-# holds /dev/fuse; so does, for a moment, a child of it that has just been forked, whose parent it is.
-# Most processes are somebody else's: no program is started to see that.
+# daemon_of DIR: the PID of the daemon that serves this test's mount on DIR, written as on its command line. The daemon
+# has /dev/fuse open; a child that it has just forked has it, too, for a moment, so of parent and child only the parent
+# counts. Most processes belong to others, and no program is started to find that out.
 daemon_of() {
   local p parent fds
   local -A held=()
@@ -274,7 +274,7 @@ daemon_of() {
 }
 has_word() { tr '\0' '\n' <"$1" 2>/dev/null | grep -xF -- "$2" >/dev/null; }
 
-# Wait until a condition holds, at most a minute: wait_until COMMAND...
+# wait_until COMMAND...: repeats it until it succeeds, for at most a minute
 wait_until() {
   local i
   for ((i = 0; i < 1200; i++)); do
@@ -283,8 +283,8 @@ wait_until() {
   done
   return 1
 }
-# try_rounds COMMAND...: whether it works in one of ten rounds, whose number it gets. The kernel may take clean pages back
-# at any time, and does where memory is short.
+# try_rounds COMMAND...: whether it succeeds in one of ten rounds; it gets the round's number as its last argument. The
+# kernel may reclaim clean pages at any time, and does so if memory is short.
 try_rounds() {
   local i
   for i in {0..9}; do
@@ -292,31 +292,31 @@ try_rounds() {
   done
   return 1
 }
-gone() { [[ ! -e /proc/$1/exe ]]; } # a zombie has ended, whoever is to bury it
+gone() { [[ ! -e /proc/$1/exe ]]; } # true for a zombie as well
 unmounted() { ! is_mounted "$1"; }
 
 # Unmount whatever is below a directory.
 unmount_below() {
   local m all
-  # All at once: after each line bash seeks back, and the list may have changed by then.
+  # Read at once: line by line, bash would seek back after each, and the list may have changed by then.
   read -r -d '' all </proc/self/mountinfo || true
-  [[ $all == *" $1/"* ]] || return 0 # mostly
+  [[ $all == *" $1/"* ]] || return 0 # the usual case
   awk -v d="$1/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | tac |
     while read -r m; do
-      m=$(printf '%b' "$m") # \040
+      m=$(printf '%b' "$m") # a space is written as \040
       umount -l "$m" 2>/dev/null || fusermount3 -uz "$m" 2>/dev/null || true
     done
 }
 
-# One Chromium for all tests of a suite with `browser=yes`: it takes most of a second to start. It ends with the suite's
-# shell, however that ends. check.sh has one for all suites.
+# Starts one Chromium for all tests of a suite with `browser=yes`, because that takes most of a second. It ends with the
+# suite's shell, however that ends. check.sh starts one for all suites.
 start_browser() {
   [[ -z ${BROWSER:-} ]] || return 0
   export BROWSER=$SCRATCH/$SUITE.browser
   setpriv --pdeathsig SIGKILL "$PYTHON" -S -E "$HERE/browser.py" "$BROWSER" </dev/null >/dev/null 2>&1 3<&- &
   browser_pid=$!
 }
-# Where pictures of pages are kept. A sample takes none.
+# shots "$@": the directory for pictures of pages; in a sample (no full run, no test named) none are taken
 shots() {
   [[ -n ${CHECK_FULL:-}${1:-} ]] || return 0
   mkdir -p "${CKPTFS%/*}/shots"
@@ -368,12 +368,12 @@ run_suite() {
   fi
   if [[ -z $SCRATCH ]]; then
     SCRATCH=$(realpath "$(mktemp -d)")
-    # shellcheck disable=SC2064 # now, not then
+    # shellcheck disable=SC2064 # expanded now, on purpose
     trap "unmount_below '$SCRATCH'; rm -rf '$SCRATCH'" EXIT
   fi
   SCRATCH=$(realpath "$SCRATCH")
   export SCRATCH
-  # A sample, see $long, unless a test is named. What a full run with MOST_CASES leaves out is what sanitizers take.
+  # Takes a sample unless a test is named. Sanitizers take the tests that a full run with MOST_CASES leaves out.
   if [[ -n ${1:-} ]]; then
     :
   elif [[ -n ${CHECK_FULL:-} ]]; then

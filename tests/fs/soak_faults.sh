@@ -1,17 +1,18 @@
 #!/bin/bash
-# soak_faults.sh BUILDDIR - readers of every face, of computed views, of a run and of a store, while faults come at random.
+# soak_faults.sh BUILDDIR - readers of all views, computed ones, a run and a store, while faults come at random.
 #
-# Every file of four mounts is compared with an export of it that was made before; SOAK_READERS (16) processes read in all ways for
-# SOAK_SECONDS (60) s, and may get errors, but no other byte. Meanwhile one of these after the other (SOAK_SEED says which):
+# Every file of four mounts is compared with an export that was made before. SOAK_READERS (16) processes read in all
+# ways for SOAK_SECONDS (60); they may get errors, but no wrong byte. Meanwhile these faults follow each other
+# (SOAK_SEED decides which):
 #
 #   eio, hang    the file system below answers EIO, or does not answer
 #   stop         that file system, a daemon, or its ckptfs-fetch is stopped by SIGSTOP for up to two seconds
 #   network      connections are reset, stall, end early, or get 503
-#   full         the disk with the cache of the store is full
-#   truncate     once, after half of the time: the data files of one checkpoint of the run are cut off
+#   full         the disk with the store's cache is full
+#   truncate     once, after half of the time: the data files of one checkpoint of the run are truncated
 #
-# All daemons and readers share a control group of 256 MiB, if one can be made. When all faults have ended, every byte of every file
-# but those that were cut off must be there again. Memory and descriptors are judged as by soak.sh.
+# All daemons and readers share a control group of 256 MiB, if one can be made. When all faults have ended, every byte
+# of every file that was not truncated must be there again. Memory and descriptors are judged as in soak.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -26,7 +27,7 @@ export T XDG_CACHE_HOME=$T/cache
 . "$HERE/lib.sh"
 # shellcheck source-path=SCRIPTDIR source=../net/servers.sh
 . "$HERE/../net/servers.sh"
-# A repository, of which the Hub has at least one.
+# The servers' Hub needs at least one repository.
 servers=web hub="a/b=align4096" names=(faces views run store) daemons=() jobs=() below=() group=
 
 clean_up() {
@@ -99,11 +100,11 @@ for b in b1 b2; do
   wait_until is_mounted "$b"
 done
 mount -t tmpfs -o size=24m,mode=700 tmpfs small
-# Its name in the list of processes is not its path.
+# Found by its executable: its name in the list of processes is not its path.
 has_fetcher() {
   local p
   for p in /proc/[0-9]*; do
-    # Of its two processes the one that the other has started.
+    # ckptfs-fetch has two processes; this is the one that the other has started.
     if [[ $p/exe -ef $CKPTFS_FETCH && /proc/$(sed 's/.*) . \([0-9]*\) .*/\1/' "$p/stat")/exe -ef $CKPTFS_FETCH ]] &&
       has_word "$p/environ" "T=$T"; then fetch=${p#/proc/}; fi
   done
@@ -132,7 +133,7 @@ median() { # FILE COLUMN QUARTER, as in soak.sh
 
 # ---- faults ----
 
-# On a machine that has much else to do it may take a while.
+# --max-time is long, because on a busy machine this may take a while.
 proxy() { curl -s -o /dev/null --max-time 60 "$WEB_PROXY/.proxy?$1"; }
 pause() { sleep "$((RANDOM % 2)).$((RANDOM % 10))"; }
 one_of() { shift "$((RANDOM % $#))"; echo "$1"; }
@@ -141,7 +142,7 @@ fault() {
   case $1 in
     eio | hang)
       file=$(basename "$(one_of c/*.distcp d/*.distcp)")
-      # What the kernel has cached of it is no longer asked for.
+      # Drop the file's pages, so that the kernel does not answer from its cache.
       for b in b1 b2; do [[ ! -e $b/$file ]] || dd if="$b/$file" iflag=nocache count=0 2>/dev/null; done
       : >"orders/$file.$1"
       pause
@@ -173,7 +174,7 @@ all_right() {
   done
 }
 
-all_right # and what is kept of a tensor is kept from here on
+all_right # this also opens every tensor, so memory for tensors does not grow from here on
 start=$SECONDS
 for k in 0 1 2 3; do
   setsid "$build/tests/soak" same "$T/exports/${names[k]}" "$T/m/${names[k]}" $((readers / 4)) "$seconds" may-fail \

@@ -1,12 +1,12 @@
 #!/bin/bash
-# The Makefile, with a compiler that only makes the files it is asked for: what is built, with which tools, when again.
+# The Makefile, with fake tools that only create their output files: what is built, with which tools, and when again.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="what_has_not_changed_is_not_built_again a_cross_build_runs_its_own_tools_only \
   a_library_alone_needs_no_fuse mpi_changes_one_object_of_the_library"
 
-# The sources in ./src and in ./bin all that a build may run: nothing of Debian's own, and for a cross build tools of
-# their own names. Each call of a tool is a line in ./log.
+# Puts the sources into ./src, and into ./bin all programs that a build may run: for a cross build, tools with a prefix.
+# Each call of a tool writes a line to ./log.
 prepare() {
   local tool top
   top=$(realpath "$HERE/../..")
@@ -40,7 +40,7 @@ END
     chmod +x "bin/$tool"
   done
 }
-# build [VARIABLE=VALUE]... [TARGET]...: ./log has what it called
+# build [VARIABLE=VALUE]... [TARGET]...: ./log then has its calls of tools
 build() {
   : >log
   env -i LOG="$T/log" MISSING="${MISSING:-}" PATH="$T/bin" make -C src CROSS_COMPILE=x- "$@" >out 2>err
@@ -74,7 +74,7 @@ test_what_is_missing_is_named_and_not_installed() {
   build help || fail "$(cat err)"
 }
 
-# As in Debian 11.
+# Debian 11 has such libraries.
 test_libraries_that_pkg_config_does_not_list_are_linked_by_name() {
   prepare
   MISSING="blosc libdeflate" build lib || fail "$(cat err)"
@@ -110,7 +110,7 @@ test_the_benchmark_lists_its_cases() {
   grep -q '^quantise: q4_k_m' list
 }
 
-# The lock of apt's lists, too, for which apt-get does not wait itself.
+# It also waits for the lock on apt's package lists, for which apt-get itself does not wait.
 test_setup_waits_for_apt() {
   local tool
   mkdir bin

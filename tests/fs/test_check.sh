@@ -5,8 +5,8 @@
 long="what_passes_the_second_time_is_unsteady a_unit_test_that_passes_the_second_time_is_unsteady \
   daemons_left_over_are_not_forgiven a_skipped_test_fails_in_ci_only what_fails_twice_fails"
 
-# A tree with a unit suite of two tests, which does $UNIT_DOES before, and test_mounts.sh, whose tests are on stdin,
-# indented, so that nobody takes them for tests of this file. Each call of calls() is counted.
+# Makes a tree with a unit suite of two tests, which runs $UNIT_DOES first, and with test_mounts.sh, whose tests come
+# from stdin, indented so that they do not count as tests of this file. calls() prints how often it has been called.
 prepare() {
   mkdir -p tree/{scripts,build/x/tests,tests/fs} tmp
   cp "$HERE/../../scripts/check.sh" tree/scripts
@@ -39,7 +39,7 @@ check() {
     tree/scripts/check.sh build/x >out 2>&1 || rc=$?
   echo "$rc" >rc
 }
-# ended STATUS LAST [WORDS]...: how it ended, its last line, and how many lines begin with words: "2 FAILED"
+# ended STATUS LAST [WORDS]...: the status, the last line, and how many lines must begin with words, as in "2 FAILED"
 ended() {
   local words
   [[ $(<rc) == "$1" && $(tail -n 1 out) == "$2" ]] || fail "$(<rc): $(cat out)"

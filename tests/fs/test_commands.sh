@@ -24,7 +24,7 @@ test_every_command_has_help() {
   [[ ! -s err ]]
 }
 
-# options_of PAGE...: those in its lists: .It Cm word, .It Fl f , -word
+# options_of PAGE...: the options in lists of manual pages: .It Cm word, .It Fl f , -word
 options_of() {
   sed -ne ':join; /\\$/{N; s/\\\n//; b join}' -e '/^\.It /p' "${@/#/$HERE/../../fs/man/}" | tr ' ' '\n' |
     sed 's/^-//; s/-/_/g'
@@ -33,7 +33,7 @@ options_of() {
 cases_manual_and_help_name_the_same_options() { cases_every_command_has_help; }
 test_manual_and_help_name_the_same_options() {
   ckptfs help "$1" | grep -oE '^ +(-., )?--[a-z_]+' | sed -E 's/.*--//' | sort -u >in_help
-  # What is common to all commands, what decides about what they show, and their own.
+  # The options of all commands, those that decide what is shown, and this command's own.
   options_of ckptfs.1 ckptfs-mount.1 "ckptfs-$1.1" | sort -u >in_manual
   [[ -z $(comm -23 in_help in_manual) ]] || fail "not in the manual: $(comm -23 in_help in_manual | xargs)"
 }
@@ -48,7 +48,8 @@ test_help_has_the_recipes() {
   refused "unknown recipe 'megatron-gpt'.*ckptfs help recipes" ckptfs help recipes megatron-gpt
 }
 
-# Each command is offered each option, of all commands: what its help names it takes, else it refuses in a sentence.
+# Each command is given the options of all commands: it must take those that its help names, and refuse the others with
+# a sentence.
 cases_options_are_taken_or_refused() { cases_every_command_has_help; }
 test_options_are_taken_or_refused() {
   local c=$1 word value help said
@@ -59,7 +60,7 @@ test_options_are_taken_or_refused() {
   while read -r word value; do
     value=${value:+=?}
     status_of 2 ckptfs "$c" "--$word$value" "--no-such-option"
-    mapfile -t said <err # no other program is started a hundred times
+    mapfile -t said <err # in bash: starting a program hundreds of times would be slow
     is 1 "${#said[@]}"
     if [[ $'\n'$help =~ $'\n'\ +(-.,\ )?--$word(\[?=|\ |$'\n') ]]; then
       [[ ${said[0]} == *"unknown option '--no-such-option'"* || ${said[0]} == *"'$word'"* ]] || fail "$c --$word: ${said[0]}"
@@ -71,7 +72,7 @@ test_options_are_taken_or_refused() {
   done <words
 }
 
-# What changes names or bytes changes what these print; what they do not take is not in their help.
+# An option that a command takes must change what it prints.
 test_options_that_are_taken_do_something() {
   local c a args
   mkdir assets
@@ -114,7 +115,7 @@ test_unknown_commands_are_errors() {
   refused "unknown option 'dequantise': did you mean 'dequantize'\?" ckptfs ls -o dequantise=bf16 "$(big)/ckpt"
   refused "unknown command 'mout': did you mean 'mount'\?" ckptfs mout "$(big)/ckpt" m
   refused "unknown option '--threads'" ckptfs ls --threads=3 "$(big)/ckpt"
-  # What fstab may say is for the -o list of a mount.
+  # Words that fstab may have are accepted only in the -o list of a mount.
   mkdir m
   refused "unknown option '--x-foo'" ckptfs ls --x-foo "$(big)/ckpt"
   refused "unknown option '--X-foo'" ckptfs info "$(big)/ckpt" --X-foo=1
@@ -172,7 +173,7 @@ test_ls_shows_no_control_bytes() {
   grep -q '^new%0Aline$' out
 }
 
-# no_control_bytes WORDS FILE: it has the words, and nothing that a terminal would obey.
+# no_control_bytes WORDS FILE: it has the words, and no control bytes on which a terminal would act
 no_control_bytes() {
   grep -qF -- "$1" "$2" || fail "$(cat -v "$2")"
   is "$(wc -l <"$2")" "$(LC_ALL=C tr -cd '[:cntrl:]' <"$2" | wc -c)"
@@ -212,7 +213,7 @@ test_globs_that_match_nothing_are_warned_about() {
   is "model.norm model.tok.weight" "$(xargs <out)"
   is "ckptfs: warning: option 'include': 'modle.*' matches no FQN
 ckptfs: warning: option 'exclude': '*.bias' matches no FQN" "$(cat err)"
-  # One that matches what another has matched already does.
+  # A glob that matches only what another has matched already is not warned about.
   status_of 0 ckptfs ls "$c" --include='*' --include='model.{norm,x}' --include=lr --exclude=step
   [[ ! -s err ]] || fail "$(cat err)"
   mkdir m
@@ -236,7 +237,7 @@ test_names_that_are_not_there_have_neighbours() {
   refused "of that name$" ckptfs info "$c" zzzzzz
 }
 
-# The model's name is as good as the one that is stored; where both are there, that is said.
+# A tensor can be named as it is stored or as in the model. If both exist, the stored one is used, with a warning.
 test_both_names_of_a_tensor_are_accepted() {
   need_fixture plain
   local c
@@ -326,7 +327,7 @@ test_cat_of_info_json() {
   ckptfs cat "$(big)/ckpt" .ckptfs/info.json | python3 -m json.tool >/dev/null
 }
 
-# Commands with much and with little to say.
+# Commands with much and with little output.
 cases_write_errors_are_trouble() { printf '%s\n' 'cat CKPT tensors/w' 'ls CKPT' 'info CKPT' 'check CKPT' 'index CKPT' \
   'ls --json CKPT' 'info CKPT v' 'sum --xxh CKPT' 'head CKPT v' 'stat CKPT v' 'report --output=- CKPT' \
   'diff --report=- CKPT CKPT v' 'warm CKPT' 'help ls' 'help recipes megatron-llama' --version; }
@@ -337,7 +338,7 @@ test_write_errors_are_trouble() {
   grep -q '^ckptfs: write to standard output: No space left' err || fail "$(cat err)"
 }
 
-# A file that is opened later must not take its place.
+# A file that the program opens must not become its standard output.
 cases_a_closed_output_is_trouble() { cases_write_errors_are_trouble; }
 test_a_closed_output_is_trouble() {
   local rc=0
@@ -411,12 +412,12 @@ fault: $name: $what" "$(head -n 2 out)"
   status_of 1 ckptfs check --json c
   is 420 "$(grep -c '"fqn": "' out)"
   is "  $many" "$(ckptfs info c | sed '1,/^complete/d')"
-  # Three are all named.
+  # Up to three names are listed in full.
   status_of 1 ckptfs check --include='layers.[0-2].attention.wq.weight' c
   grep -qx "fault: $name, ${name/0/1}, ${name/0/2}: $what" out || fail "$(cat out)"
 }
 
-# As cp, git and object stores leave a checkpoint: the metadata are not its newest file.
+# cp, git and object stores leave checkpoints whose newest file is not the metadata.
 test_times_of_a_copied_checkpoint_are_one_line() {
   copy_of mp4_fsdp2_adamw c
   aged c
@@ -431,7 +432,7 @@ test_times_of_a_copied_checkpoint_are_one_line() {
   is 4 "$(grep -c '"warning": true' out)"
 }
 
-# tells_what_it_lacks WORDS DIR: all that tell of a damaged checkpoint of a run agree that it is not whole.
+# tells_what_it_lacks WORDS DIR: all commands say of this damaged checkpoint of a run that it is not complete, and why.
 tells_what_it_lacks() {
   local words=$1 dir=$2
   status_of 0 ckptfs info "$dir"
@@ -471,7 +472,7 @@ r = json.load(open(sys.argv[1]))
 assert (r["complete"], r["incomplete"]) == (1, 3), r
 assert [c["complete"] for c in r["checkpoints"]] == [True, False, False, False], r
 END
-  # A mount knows it of those that were entered.
+  # A mount knows only of checkpoints that have been entered whether they are complete.
   mount_at m run
   for i in 1 2 3; do ls m/step-$i >/dev/null 2>&1 || true; done
   is "true false false true" "$(grep -o '"complete": [a-z]*' m/.ckptfs/info.json | cut -d' ' -f2 | xargs)"

@@ -1,11 +1,11 @@
 #!/bin/bash
-# What shells complete for ckptfs: each is driven as somebody does who presses Tab.
+# What shells complete for ckptfs. Each shell is driven as by somebody who presses Tab.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="zsh they_are_installed_and_uninstalled"
 always="options_are_those_of_help"
 
-# What all of them ask. offered WORD...: words, sorted, the last one unfinished.
+# offered WORD...: what `ckptfs __complete`, which all shells call, offers for the unfinished last word; sorted
 offered() { ckptfs __complete "$@" | sort; }
 expect_offered() {
   local want=$1
@@ -36,10 +36,11 @@ test_options_are_those_of_help() {
   expect_offered "$(ckptfs help | sed -nE "s/^  ($1[a-z]*) .*/\1/p" | sort | xargs)" help "$1"
 }
 
-# values_of COMMAND OPTION OFFERED: what help says it is, or the program in its sentence about a value that may not be.
+# values_of COMMAND OPTION OFFERED: what should be offered as its value: FILE, DIR and the like as in the help text,
+# otherwise the choices that the program lists when it refuses a wrong value.
 values_of() {
   local said how
-  # Some want more than that; and what makes the tree is the same for all.
+  # Some commands need more arguments; and options that shape the tree are checked only by commands that show it.
   for how in "$1 ck x" "$1 ck x y" "$1 ck x --model" "cat ck x"; do
     # shellcheck disable=SC2086 # words
     said=$({ ckptfs $how --"$2"='?' --index=:memory: 2>&1 || :; } |
@@ -56,10 +57,10 @@ values_of() {
   esac
 }
 
-# The commands, one a line.
+# The names of the commands, one per line.
 commands() { ckptfs help | sed -nE 's/^  ([a-z]+) .*/\1/p' | grep -vx help; }
 
-# Of every option of a command.
+# For every option of a command.
 cases_values_are_those_that_the_program_takes() { commands; }
 test_values_are_those_that_the_program_takes() {
   local command=$1 word want got
@@ -73,7 +74,7 @@ test_values_are_those_that_the_program_takes() {
   done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
 }
 
-# So that none of them has lost its sentence and what is offered at once.
+# Were both the program's list of choices and the completion lost, the test above would still pass.
 test_options_with_choices_offer_them() {
   local word command
   for word in by color dequantize dtype experts format gguf_dtype io master sandbox sort; do
@@ -88,7 +89,7 @@ test_options_with_choices_offer_them() {
   expect_offered ":files " mount --rename ""
 }
 
-# The first argument of every command is a path, or a mount.
+# The first argument of every command is a path or a mount.
 cases_the_first_argument() { commands; }
 test_the_first_argument() {
   local status=0
@@ -128,7 +129,7 @@ test_arguments() {
   expect_offered "$PWD/m n" umount "$PWD/m "
 }
 
-# "RUN NAME" in place of a path.
+# Instead of a path, "RUN NAME" can be given.
 # shellcheck disable=SC2088 # a shell passes it on
 test_the_checkpoints_of_a_run() {
   make_dcp run/step-1 v 2 1
@@ -147,7 +148,7 @@ test_the_checkpoints_of_a_run() {
   HOME=$PWD/home expect_offered v head '~/run' step-1 ""
 }
 
-# Shells pass it on as it is.
+# Shells do not expand it before they complete.
 # shellcheck disable=SC2088
 test_a_tilde_is_the_home_directory() {
   mkdir home '~'
@@ -175,7 +176,7 @@ test_hostile_names_are_no_commands() {
 
 # ---- the shells ----
 
-# in_bash WORD...: as readline has cut them, '=' by itself; what may come in place of the last one.
+# in_bash WORD...: the completions of the last word. Words are cut as readline does it, with '=' as a word of its own.
 in_bash() {
   PATH=$(dirname "$CKPTFS"):$PATH bash --norc -c '
     . /usr/share/bash-completion/bash_completion
@@ -208,7 +209,7 @@ test_bash() {
   is w "$(in_bash ckptfs info "$b" w)"
 }
 
-# What the shell has not unquoted yet.
+# When bash completes, it has not removed the quotes yet.
 test_bash_words_with_quotes() {
   mkdir 'a "b' "it's"
   ln -s "$(big)/ckpt" 'a "b/c'
@@ -227,7 +228,7 @@ test_bash_words_with_quotes() {
   is 'x y' "$(in_bash ckptfs info n "'x")"
 }
 
-# in_zsh LINE: the line after Tab.
+# in_zsh LINE: the line after Tab is pressed
 in_zsh() {
   cp "$HERE/../../fs/ckptfs.zsh" _ckptfs
   PATH=$(dirname "$CKPTFS"):$PATH zsh -f -c '
@@ -258,7 +259,7 @@ test_zsh() {
   is "ckptfs cat $b tensors/w " "$(in_zsh "ckptfs cat $b tensors/w")"
   is "ckptfs cat $b tensors/" "$(in_zsh "ckptfs cat $b te")"
   is "ckptfs info $b w " "$(in_zsh "ckptfs info $b w")"
-  # a last word that is empty, and a file with no option in front of it
+  # an empty last word, and a file without an option in front of it
   rm -r assets here.layout
   ln -s "$b" ck
   is "ckptfs cat ck hf/model.safetensors " "$(in_zsh "ckptfs cat ck hf/")"
@@ -268,7 +269,7 @@ test_zsh() {
   is "ckptfs ls ck/" "$(in_zsh "ckptfs ls ck" 2>&1)"
 }
 
-# in_fish LINE: what fish offers for its last word.
+# in_fish LINE: what fish offers for the last word
 in_fish() {
   # shellcheck disable=SC2016 # fish's variables
   PATH=$(dirname "$CKPTFS"):$PATH HOME=$PWD fish --no-config -c \

@@ -6,7 +6,7 @@ long="readers_while_a_file populate_of_a_truncated_file_stays_cheap links_and_re
   truncated_by_one_byte overwritten_and_given_its_old_time map_of_a_truncated_file_kills_the_reader_only \
   deleted_before_open"
 
-# w lies in __w_0 and __w_1, v in __v_0 to __v_2.
+# w is in __w_0 and __w_1, v in __v_0 to __v_2.
 still_serves() {
   cmp m/tensors/w "$(big)/w.bin"
   [[ -n $(daemon_of m) ]]
@@ -43,7 +43,7 @@ test_deleted_before_open() {
   big_copy c
   mount_at m c
   rm c/__v_0.distcp
-  # An open descriptor of the daemon may still have the bytes; it may not invent any.
+  # The daemon may still have the file open and its bytes, but must not return others.
   cmp m/tensors/v "$(big)/v.bin" 2>err || grep -q 'Input/output error' err || fail "$(cat err)"
   still_serves
 }
@@ -59,7 +59,7 @@ test_overwritten_in_place() {
   still_serves
 }
 
-# A byte of it, and then the time that it had.
+# overwrite_in_secret FILE OFFSET: changes a byte and then restores the file's mtime
 overwrite_in_secret() {
   touch -r "$1" stamp
   printf '\377' | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
@@ -75,15 +75,15 @@ test_overwritten_and_given_its_old_time() {
   sleep 0.05
   overwrite_in_secret $f 100000
   is "$(stat -c '%y' stamp)" "$(stat -c '%y' $f)"
-  try_eio cat m/tensors/w # the first to see it; what the kernel had goes with it
+  try_eio cat m/tensors/w # notices the change, and the kernel's cached pages are dropped
   try_eio cat m/tensors/w
   cmp m/tensors/v "$(big)/v.bin"
   umount m
-  ckptfs mount c m -o "$1" # it is what it is
+  ckptfs mount c m -o "$1" # a new mount takes the file as it is
   ! cmp -s m/tensors/w "$(big)/w.bin" || fail "the old bytes"
 }
 
-# A training job links its best checkpoint, renames it, removes what it has linked.
+# As a training job does: hard-link the best checkpoint, rename it, remove the links.
 cases_links_and_renamed_directories() { printf '%s\n' io=auto io=direct io=cached; }
 test_links_and_renamed_directories() {
   mkdir run
@@ -159,7 +159,7 @@ test_whole_checkpoint_deleted() {
   ls m/tensors >/dev/null
 }
 
-# 32 MiB in two files whose halves are in one piece, made once.
+# A tensor of 32 MiB whose halves are in two files, each in one piece; made once.
 rows() {
   local dir=$SCRATCH/rows
   if [[ ! -e $dir/done ]]; then
@@ -173,8 +173,8 @@ rows() {
   echo "$dir"
 }
 
-# Readers that run while a data file disappears: each block is right, or an I/O error, and only a reader
-# with a mapping may die.
+# Readers run while a data file disappears: each block they read is right or an I/O error, and only readers of a mapping
+# may be killed.
 cases_readers_while_a_file() {
   local how
   for how in truncated overwritten saved_again replaced deleted; do
@@ -200,7 +200,7 @@ end = None
 while end is None or time.monotonic() < end:
     if end is None and os.path.exists(sys.argv[4]):
         end = time.monotonic() + float(sys.argv[5])
-    # The file's second half, which is in the file that goes.
+    # The tensor's second half, which is in the file that disappears.
     n = rnd.choice((4096, 100000, 1 << 20, 5 << 20))
     off = rnd.randrange(len(want) // 2, len(want))
     if rnd.random() < 0.2:
@@ -232,7 +232,7 @@ END
   esac
   touch go
   for pid in "${pids[@]}"; do wait "$pid"; done
-  # What is intact still serves.
+  # The intact half can still be read.
   cmp -n 16777216 m/tensors/w "$dir/w.bin"
   cmp m/tensors/v "$dir/v.bin"
   [[ -n $(daemon_of m) ]]
@@ -257,7 +257,7 @@ test_populate_of_a_truncated_file_stays_cheap() {
   big_copy c
   mount_at m c
   daemon=$(daemon_of m)
-  # The kernel repeats the failing read for ever until the reader is killed.
+  # The kernel repeats the failing read until the reader is killed.
   setpriv --pdeathsig=KILL "$PYTHON" - m/tensors/v c/__v_1.distcp <<'END' &
 import mmap, os, sys, time
 f = open(sys.argv[1], "rb")
@@ -276,7 +276,7 @@ END
   after=$(cpu "$daemon")
   kill -9 $pid
   wait $pid || true
-  # A tick is a hundredth of a second: 30 in each.
+  # Ticks are hundredths of a second: at most 30 % of a CPU may be used.
   (((after - before) * 1000000 < 30 * (${EPOCHREALTIME/./} - start))) || fail "$((after - before)) ticks of CPU"
   still_serves
 }

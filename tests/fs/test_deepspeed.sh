@@ -4,7 +4,7 @@
 . "${0%/*}/lib.sh"
 long="every_tensor_is_what_was_in_the_model"
 
-# What expected.json says of each tensor, compared with what `ckptfs cat` writes: ARGUMENTS OF CAT
+# same_as_expected ARGUMENTS OF CAT: compares what `ckptfs cat` writes with what expected.json says of each tensor
 same_as_expected() {
   python3 - "$CKPTFS" "$@" <<'PY'
 import hashlib, json, subprocess, sys
@@ -58,7 +58,7 @@ test_directories_with_a_tag_each_are_a_run() {
   ckptfs cat out/checkpoint-9 tensors/scale | cmp - m/checkpoint-9/tensors/scale
 }
 
-# hf/ in one file: each tensor is its master, or the weight that has none.
+# Each tensor in hf/ has the bytes of its master copy, or, where it has none or --master=no, of the weight.
 test_masters_are_the_model_when_asked_for() {
   need_fixture ds_z2_bf16_w4_frozen
   ckptfs cat --master=yes "$(fixture ds_z2_bf16_w4_frozen)/ckpt" hf/model.safetensors >model

@@ -1,6 +1,6 @@
 #!/bin/bash
-# dequantize=: a checkpoint of float8 weights is shown as its twin, the same weights in bfloat16, by every face and every
-# command.
+# dequantize=: every directory and every command must show a checkpoint of float8 weights as they show its twin, which
+# has the same weights in bfloat16.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
@@ -12,7 +12,7 @@ make_twins() {
 }
 twins() { once dequantised make_twins; }
 
-# The same files, whatever is in .ckptfs: same DIR DIR
+# same DIR DIR: the files are the same, except in .ckptfs
 same() {
   is "$(cd "$1" && find . -type f -printf '%P %s\n' | sorted)" "$(cd "$2" && find . -type f -printf '%P %s\n' | sorted)"
   diff -r "$1" "$2" >differ || fail "$(head -n 3 differ)"
@@ -39,7 +39,7 @@ test_the_configuration_says_nothing_of_codes() {
     sed -n 's/.*"dtype": "\([^"]*\)".*/\1/p' | head -n 1)"
 }
 
-# A tensor of torchao's in DCP: what it is made of, or what it stands for.
+# A tensor subclass of torchao in DCP is shown as its parts, or as the tensor that it stands for.
 test_a_subclass_is_the_tensor_it_stands_for() {
   need_fixture dcp_wrapped
   mount_at a "$DATA/dcp_wrapped/ckpt"
@@ -50,7 +50,7 @@ test_a_subclass_is_the_tensor_it_stands_for() {
   python3 "$HERE/dequant.py" same a/tensors/model.float8.qdata a/tensors/model.float8.scale b/tensors/model.float8 32
 }
 
-# Of torchao and Transformer Engine, with the weights that torch's operations make of them.
+# Subclasses of torchao and Transformer Engine, against the weights that torch's operations make of them.
 cases_every_face_has_what_subclasses_stand_for() { printf '%s\n' "dcp_subclasses exp_avg 4" "dcp_cut exp_avg.8 7"; }
 test_every_face_has_what_subclasses_stand_for() {
   local data face
@@ -62,7 +62,7 @@ test_every_face_has_what_subclasses_stand_for() {
     same "a/$face" "b/$face"
   done
   ckptfs cat "$data/ckpt" "tensors/$2" -o dequantize=bf16 | cmp - "b/tensors/$2"
-  ckptfs diff "$data/ckpt" "$data/weights" -o dequantize=bf16 >out 2>&1 || true # objects have the classes
+  ckptfs diff "$data/ckpt" "$data/weights" -o dequantize=bf16 >out 2>&1 || true # objects differ: they name the classes
   is "$3 equal, 0 differ, 3 only in A, 0 only in B" "$(tail -n 1 out)"
   ckptfs stat "$data/ckpt" -o dequantize=bf16 >have
   ckptfs stat "$data/weights" >want
@@ -95,7 +95,7 @@ test_what_is_written_has_the_weights() {
   ckptfs diff three "$dir/bf16" >out || fail "$(cat out)"
 }
 
-# Rows are cut where they like: the weights of a part are those of the whole.
+# Wherever rows are cut, the weights of a part are those of the whole.
 test_a_part_is_a_part_of_the_whole() {
   local dir i off
   dir=$(twins)

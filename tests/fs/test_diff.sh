@@ -5,7 +5,7 @@
 long="memory_does_not_grow_with_tensors other_cuts_of_the_same_tensors_are_equal \
   objects_are_compared_by_value_where_their_bytes_differ"
 
-# elements FORMAT NUMBER...: as struct.pack writes them
+# elements FORMAT NUMBER...: their bytes, by struct.pack
 elements() { python3 -c 'import struct, sys
 v = [float(x) if sys.argv[1] in "efd" else int(x, 0) for x in sys.argv[2:]]
 sys.stdout.buffer.write(struct.pack("<%d%s" % (len(v), sys.argv[1]), *v))' "$@"; }
@@ -80,7 +80,7 @@ test_other_cuts_of_the_same_tensors_are_equal() {
   diff out - <<<'2 equal, 0 differ, 0 only in A, 0 only in B'
 }
 
-# What torch wrote: with and without compression, one file or many.
+# Checkpoints from torch, with and without compression, in one file or many.
 cases_fixtures_are_equal_to_themselves() {
   local d
   for d in "$DATA"/*/expected.json; do
@@ -116,7 +116,7 @@ test_objects_are_compared_by_their_bytes() {
   local at
   need_fixture plain
   copy_of plain c
-  at=$(grep -obUaF run-a c/__0_0.distcp) # the string in object `name`
+  at=$(grep -obUaF run-a c/__0_0.distcp) # the string in the object `name`
   printf Z | dd of=c/__0_0.distcp bs=1 seek="${at%%:*}" conv=notrunc status=none
   at=$(ckptfs cat c objects/name | grep -obUaF Zun-a)
   status_of 1 ckptfs diff "$(fixture plain)/ckpt" c
@@ -131,7 +131,7 @@ assert t["a"]["type"] == t["b"]["type"] == "object" and t["a"]["dtype"] is None,
 END
 }
 
-# What reshard has put into another form: a pickle instead of an archive with one, text of JSON as a value.
+# Objects that reshard has put into another form: a bare pickle instead of an archive with one, JSON text as a value.
 cases_objects_in_another_form_are_equal() { printf '%s\n' bytes_items plain mp4_fsdp2_adamw torchsave_zip/ckpt/model.pt; }
 test_objects_in_another_form_are_equal() {
   local from=$DATA/$1
@@ -145,7 +145,7 @@ test_objects_in_another_form_are_equal() {
   status_of 0 ckptfs diff --index=:memory: "$from" back
 }
 
-# with_object DIR PROTOCOL EXPRESSION: a checkpoint of HyperParallel with its pickle as `given`.
+# with_object DIR PROTOCOL EXPRESSION: a HyperParallel checkpoint in which the object `given` is its pickle
 with_object() {
   python3 -c 'import pickle, sys
 sys.stdout.buffer.write(pickle.dumps(eval(sys.argv[2]), int(sys.argv[1])))' "$2" "$3" >object
@@ -165,13 +165,13 @@ test_objects_are_compared_by_value_where_their_bytes_differ() {
   with_object b 4 '{"lr": 0.5, "betas": (0.9, 0.95), "raw": b"\xff\1", "big": 2**70, "n": [1, None, True]}'
   status_of 1 ckptfs diff a b given
   grep -qE '^differs     given +object  first at byte 1$' out || fail "$(cat out)"
-  with_object a 2 '{1, 2}' # which has no order
+  with_object a 2 '{1, 2}' # a set, which has no order
   with_object b 4 '{1, 2}'
   status_of 1 ckptfs diff a b given
   grep -qE '^differs     given +object  first at byte 1, but their values may be the same: sets ' out || fail "$(cat out)"
   status_of 1 ckptfs diff --json a b given
   python3 -c 'import json; assert json.load(open("out"))["tensors"][0]["unknown"].startswith("sets ")'
-  with_object b 4 'bytes(17 << 20)' # more than is taken into memory
+  with_object b 4 'bytes(17 << 20)' # more than diff takes into memory
   status_of 1 ckptfs diff a b given
   grep -q 'may be the same: more than 16 MiB are compared by bytes$' out || fail "$(cat out)"
 }
@@ -283,7 +283,7 @@ def check(dtype, size):
         if finite:
             try:
                 far.append(float(abs(p - q)))
-            except OverflowError: # of complex numbers
+            except OverflowError: # raised for complex numbers
                 far.append(math.inf)
     t, = json.load(open("out"))["tensors"]
     got = t["values"]
@@ -313,11 +313,11 @@ END
   python3 numbers.py check "$dtype" $size
 }
 
-# 96 MiB on each side: more than the command may ever hold.
+# 96 MiB on each side, which is more memory than the command may use.
 test_memory_does_not_grow_with_tensors() {
   make_dcp a w 4096x6144 4x1
   make_dcp b w 4096x6144 1x3:a.w.bin
-  # Sanitizers have memory of their own.
+  # No limit with sanitizers, which need memory of their own.
   python3 - "$CKPTFS" "$([[ ${VARIANT:-release} == release ]] && echo 40)" <<'END'
 import resource, subprocess, sys
 for words in [], ["--values"]:

@@ -14,7 +14,7 @@ look() {
   PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 "$HERE/diff_report.py" "$CKPTFS" "$SHOTS" "$@"
 }
 
-# Checkpoint a/ and b/, with different tensors of the same names.
+# Checkpoints a/ and b/, with different tensors of the same names.
 two() {
   printf '%012d' 1 >v
   make_dcp a model.w 3 1 optim.x 5 1

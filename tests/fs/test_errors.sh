@@ -1,5 +1,5 @@
 #!/bin/bash
-# What must not be opened, and what must be opened in part.
+# Checkpoints that must not be opened, and those that must be opened in part.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="failing_opens_do_not_list_the_directory"
@@ -11,7 +11,7 @@ test_broken_checkpoint_does_not_mount() {
   unmounted m
 }
 
-# Where nothing but data files are damaged, info tells of it.
+# info works if only data files are damaged, and then says so.
 cases_info_of_a_broken_checkpoint_says_so() { expect fixtures error; }
 test_info_of_a_broken_checkpoint_says_so() {
   case $1 in
@@ -61,7 +61,7 @@ test_a_pointer_of_git_lfs_is_said_to_be_one() {
   refused "'$file'.* a Git LFS pointer; .*: run 'git lfs pull'" ckptfs mount "ckpt/${3:-}" m
 }
 
-# A tokenizer that Git LFS has not fetched is neither shown nor called absent, wherever it is.
+# A tokenizer that Git LFS has not fetched is not shown, but the message must not call it absent.
 test_assets_that_git_lfs_has_not_fetched_are_told() {
   local where
   mkdir run
@@ -106,7 +106,7 @@ test_evil_pickle_runs_nothing() {
   touch -d 2000-01-01 marker
   mount_at m ckpt
   expect tree evil_pickle m
-  # Nothing appeared where its payload would have written.
+  # The payload, which would have written there, has not run.
   [[ -z $(find /tmp -maxdepth 1 -newer marker -iname '*pwned*') ]]
 }
 
@@ -132,9 +132,9 @@ test_holes_are_eio_and_the_rest_reads() {
   done < <(expect complete "$1")
 }
 
-# 2000 failing opens, each with a line in the log that names its file, among 100,000 of them. To look
-# for the name in the directory took 9 ms each; all of it takes a tenth of the 6 seconds allowed here. The short run has
-# 10,000 files and one second.
+# 2000 opens fail in a directory of 100,000 files; for each the log names the file. Searching the directory for the name
+# would take 9 ms each. Without that, all of it takes a tenth of the 6 seconds allowed here. A short run has 10,000
+# files and one second.
 test_failing_opens_do_not_list_the_directory() {
   local n=10000 seconds=1
   ! is_full || seconds=6

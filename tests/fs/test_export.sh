@@ -1,11 +1,11 @@
 #!/bin/bash
-# export: whole, parallel, resumable, and nothing half done under the final name.
+# export: complete, in parallel, resumable, and never half done under the final name.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="a_tree killed_at_any_moment_it_goes_on finished_units_are_not_copied_again \
   an_interruption_says_how_it_goes_on units_whose_file_is_gone_are_copied_again two_commands_are_never_mixed"
 
-# 24 or 96 MiB in one tensor, and 200 small ones, made once.
+# A checkpoint of one tensor of 24 or 96 MiB and 200 small ones, made once.
 many() {
   local dir=$SCRATCH/many i args=(w 2048x3072 2x2)
   ! is_full || args=(w 4096x6144 2x2)
@@ -23,11 +23,11 @@ many() {
 
 nothing_left_over() { [[ -z $(find "${1:-.}" -name '*.partial*') ]] || fail "$(find "${1:-.}" -name '*.partial*')"; }
 
-# Units that the state says are on disk.
+# The number of units that are on disk according to the state file.
 recorded() { [[ ! -e x.partial.state ]] || tail -c +513 x.partial.state | tr -cd '\001' | wc -c; }
 some_recorded() { (($(recorded) + 0 >= $1)); }
 
-# An export to x that is killed when it has recorded that many units: cut_short UNITS ARG...
+# cut_short UNITS ARG...: an export to x that is killed when it has recorded that many units
 cut_short() {
   local n=$1 rc=0
   shift
@@ -80,7 +80,7 @@ test_dest_is_never_touched() {
   ln -s nowhere x
   refused "'x' exists already" ckptfs export "$(big)/ckpt" tensors/v x
   refused "'no/x'|directory 'no': No such file" ckptfs export "$(big)/ckpt" tensors/v no/x
-  # sshfs has another word for it.
+  # sshfs gives another error, which is not tested.
   touch "$(printf '%0300d' 0)" 2>err || grep -qi 'name too long' err || return 0
   refused 'name too long' ckptfs export "$(big)/ckpt" tensors/v "$(printf '%0300d' 0)"
   refused 'create .*name too long' ckptfs export "$(big)/ckpt" tensors/v "$(printf '%0250d' 0)"
@@ -112,7 +112,7 @@ test_a_disk_that_fills_up_can_be_emptied() {
   [[ $(id -u) == 0 ]] || skip "not root"
   mkdir small
   mount -t tmpfs -o size=40m tmpfs small
-  # A limit that fstatvfs does not know of stands for another writer.
+  # As if another process were filling the disk: a limit of which fstatvfs does not know.
   (
     ulimit -f 8192 # KiB
     trap '' XFSZ
@@ -136,15 +136,15 @@ test_killed_at_any_moment_it_goes_on() {
     "$CKPTFS" export -q --jobs=$i "$(many)/ckpt" . x &
     sleep "$(printf 0.%03d $ms)"
     kill -KILL $! 2>/dev/null || true
-    wait $! || true # the lock goes with the process
+    wait $! || true # it holds the lock until it has ended
   done
   [[ -e x ]] || status_of 0 ckptfs export "$(many)/ckpt" . x
   diff -r m x
   [[ ! -e x.partial ]]
 }
 
-# Finished units are neither read nor written again: what lies in the copy by then is not what they were made of, and
-# only they keep it.
+# Finished units are neither read nor written again: after bytes of the partial copy have been changed, only finished
+# units keep the change.
 test_finished_units_are_not_copied_again() {
   local n
   ckptfs export "$(many)/ckpt" tensors want
@@ -191,18 +191,18 @@ test_two_commands_are_never_mixed() {
   refused "'x.partial' was begun with another PATH or other options: remove it" ckptfs export c npy x
   refused "with another PATH or other options" ckptfs export --include='*' c tensors x
   cmp x.partial.state before
-  # The cache, the index and the way that PATH is written change nothing.
+  # The cache, the index and the spelling of PATH may be different.
   status_of 0 ckptfs export --cache=1MiB --index=:memory: c ./tensors/ x
   grep -q '^ckptfs: export: resuming: [1-9]' err || fail "$(cat err)"
   rm -rf x
-  # Without the partial copy its state means nothing.
+  # Without the partial copy, the state file is ignored.
   cp before x.partial.state
   status_of 0 ckptfs export c npy x
   [[ ! -s err ]]
   nothing_left_over
 }
 
-# What the state is told apart by is each a case of the unit suite "export"; here, that the command has it all.
+# The unit suite "export" has a case for everything that the state records; this tests that the command passes it all.
 cases_what_has_changed_is_copied_again() {
   printf '%s\n' "config another config.json, tokenizer or other asset" "assets another config.json, tokenizer or other asset" \
     "rename renaming rules of other contents" "layout a layout of other contents" \
@@ -230,14 +230,14 @@ test_what_has_changed_is_copied_again() {
     assets) echo '{"of": 2}' >d/vocab.json ;;
     rename) echo 's/^w$/w.2/' >rules ;;
     layout) printf 'mesh tp=2\nw.* tp:1\n' >mesh ;;
-    data) # a file that has the same name, size and time
+    data) # another file with the same name, size and time
       cp -p c/__w_0.distcp new
       printf 'x' | dd of=new bs=1 seek="$(($(stat -c %s new) / 4))" conv=notrunc status=none
       touch -r c/__w_0.distcp new
       mv new c/__w_0.distcp
       ;;
     metadata) touch c/.metadata ;;
-    files) mv c elsewhere && ln -s elsewhere c ;; # info.json says where it lies
+    files) mv c elsewhere && ln -s elsewhere c ;; # info.json has the path
   esac
   status_of 0 ckptfs export -q "${args[@]}" c $path x
   is "ckptfs: export: starting over: 'x.partial' was begun with $*" "$(cat err)"
@@ -261,7 +261,7 @@ test_what_cannot_be_read_is_named() {
   big_copy c
   rm c/__v_1.distcp
   refused "__v_1\.distcp" ckptfs export c tensors x
-  # Before anything is copied.
+  # These are refused before anything is copied.
   for p in . tensors npy; do
     refused "export: 'v' cannot be read: data file '__v_1\.distcp' is missing; leave out with --exclude what" \
       ckptfs export --allow_missing c "$p" x
@@ -278,7 +278,7 @@ test_what_cannot_be_read_is_named() {
 test_a_terminal_has_a_bar_and_a_pipe_has_none() {
   status_of 0 ckptfs export "$(many)/ckpt" npy x
   [[ ! -s err ]]
-  # Nothing is drawn in the first second: the export, stopped by itself, sleeps through it.
+  # Nothing is drawn in the first second, so the export stops itself (halt.c) and is continued after it.
   python3 - "$(once halt make_halt)/halt.so" "$CKPTFS" export --jobs=1 "$(many)/ckpt" . y <<'END'
 import os, pty, re, signal, sys, time
 pid, fd = pty.fork()

@@ -27,7 +27,7 @@ test_a_file_and_a_run() {
   ckptfs sum "file://$PWD/one/file" >b
   cmp a b
   cp -r "$(zoo)" run/step-2
-  find run -type f -exec touch -d 2020-01-01 {} + # what is new may be incomplete
+  find run -type f -exec touch -d 2020-01-01 {} + # a new checkpoint might still be being written
   ckptfs ls run >a
   ckptfs ls "file://$PWD/run" >b
   cmp a b
@@ -36,7 +36,7 @@ test_a_file_and_a_run() {
   cmp a b
 }
 
-# The bytes of a link's target outside are not read.
+# A link to a file outside the checkpoint is not followed.
 test_nothing_outside_is_read() {
   cp -r "$(zoo)" ck
   local f
@@ -56,7 +56,7 @@ test_links_of_a_cached_snapshot_lead_out() {
   refused 'a link leads out' ckptfs sum "file://$PWD/$repo/snapshots/1"
 }
 
-# Other bytes of the same length: EIO with a reason, or the old bytes; never the others.
+# Files get other bytes of the same length: reads return the old bytes or EIO with a reason, never the new bytes.
 test_a_changed_file_is_an_error() {
   cp -r "$(big)/ckpt" ck
   mount_at m "file://$PWD/ck"

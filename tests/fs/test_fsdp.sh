@@ -1,5 +1,5 @@
 #!/bin/bash
-# The files that each rank of an FSDP run has saved: which are a checkpoint's, and what is said of others.
+# The files that the ranks of an FSDP run have saved: which of them are a checkpoint, and what is said of others.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 

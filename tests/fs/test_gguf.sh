@@ -1,5 +1,5 @@
 #!/bin/bash
-# gguf/: what is in it, and why it is not there.
+# gguf/: its contents, and the reasons why it may be absent.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="blocks_that_do_not_come_out_are_f16 experts_that_nobody_asked_for_stay experts_are_fused_and_split \
@@ -9,7 +9,7 @@ long="blocks_that_do_not_come_out_are_f16 experts_that_nobody_asked_for_stay exp
 
 gguf() { python3 "$HERE/gguf.py" "$@"; }
 
-# A tiny model in ./dcp, and its configuration in ./hf: model KIND
+# model KIND: a tiny model in ./dcp, and its configuration in ./hf
 model() {
   local args
   mkdir -p hf
@@ -21,7 +21,7 @@ model() {
 # What info.json says about gguf/.
 about() { sed -n 's/^  "gguf": //p' "$1"/.ckptfs/info.json; }
 
-# No gguf/, and why: missing WHY [options]
+# missing WHY [options]: there is no gguf/, for this reason
 missing() {
   local why=$1
   shift
@@ -97,7 +97,7 @@ quantised() { sed -n 's/.*"quantised_bytes": \([0-9]*\).*/\1/p' m/.ckptfs/stats.
 
 blocks() { sed -n 's/.*"gguf_block_bytes": \([0-9]*\).*/\1/p' m/.ckptfs/stats.json; }
 
-# Rows of 256 are whole blocks of the types that have them: large_model HIDDEN FFN
+# large_model HIDDEN FFN: use multiples of 256, so that rows are whole blocks of every type
 large_model() {
   mkdir hf
   sed "s/8, 64, 4, 2, 96, 2, 3/8, $1, 4, 2, $2, 2, 3/" "$HERE/gguf.py" >own.py
@@ -110,13 +110,13 @@ test_large_blocks_are_read_from_any_byte() {
   large_model 256 512
   mount_at m dcp -o assets=hf,gguf_dtype=q4_k_m
   cat m/gguf/model.gguf >whole
-  # The head, and the values and the way down of the second layer, have more bits.
+  # The head, and attn_v and ffn_down of the second layer, have more bits.
   is "0 0 0 0 0 12 12 12 12 12 12 12 12 12 12 12 12 12 14 14 14" "$(gguf types whole)"
   is 15 "$(gguf key whole general.file_type)"
   ckptfs cat dcp gguf/model.gguf --assets=hf --gguf-dtype=q4_k_m | cmp - whole
   size=$(stat -c %s whole)
   is "$size" "$(stat -c %s m/gguf/model.gguf)"
-  # A read computes the blocks that it touches, and no others.
+  # A read computes only the blocks that it touches.
   for at in 65536 131072 196608 262144; do
     n=$(quantised)
     dd if=m/gguf/model.gguf iflag=direct,skip_bytes of=part bs=4096 skip=$at count=1 status=none
@@ -133,13 +133,13 @@ test_large_blocks_are_read_from_any_byte() {
   done
 }
 
-# The other reader is at random until it has read a mebibyte.
+# A reader counts as one in order when it has read a mebibyte.
 test_what_a_reader_in_order_needs_is_computed_once_and_ahead() {
   local all n whole=$PWD/whole
   large_model 512 3072
   ckptfs cat dcp gguf/model.gguf --assets=hf --gguf-dtype=q4_k_m >"$whole"
   mount_at m dcp -o assets=hf,gguf_dtype=q4_k_m
-  is 0 "$(blocks)" # nobody has looked
+  is 0 "$(blocks)" # nothing has been read yet
   in_order() { dd if=m/gguf/model.gguf iflag=direct bs=128K "$@" status=none; }
   in_order | cmp - "$whole"
   all=$(blocks)
@@ -169,7 +169,7 @@ test_a_cast_decides_what_matrices_are() {
 test_nobody_waits_for_it_but_who_looks() {
   model llama
   mount_at m dcp -o assets=hf
-  is 1 "$(stat -c %h m)" # not known yet
+  is 1 "$(stat -c %h m)" # the number of subdirectories is not known yet
   ls m/hf >/dev/null
   is "$(stat -c %s m)" "$(($(entries m | wc -w) - 1))"
 }
@@ -187,7 +187,7 @@ test_many_may_look_at_once() {
   is "0 0" "$(gguf check llama got1)"
 }
 
-# A recipe makes the head from the embedding: the same elements are in the file once, others twice.
+# A recipe makes the head from the embedding. The file has both only if their elements differ.
 cases_a_head_is_left_out_if_it_is_the_embedding() { printf '%s\n' "no" "yes times:2"; }
 test_a_head_is_left_out_if_it_is_the_embedding() {
   local name shape names how=${2:-}
@@ -202,7 +202,7 @@ test_a_head_is_left_out_if_it_is_the_embedding() {
   names=$(gguf names m/gguf/model.gguf)
   is "$1" "$([[ " $names " == *" output.weight "* ]] && echo yes || echo no)"
   ckptfs umount m
-  # Whichever of the two is computed.
+  # The same if the embedding is the one that is computed.
   sed -i -E '/^(lm_head|model.embed)/ { s/ times.*//; /^model/ s/$/ '"${how/:/ }"'/ }' r.recipe
   mount_at m dcp -o assets=hf,recipe=r.recipe
   is "$names" "$(gguf names m/gguf/model.gguf)"
@@ -210,7 +210,7 @@ test_a_head_is_left_out_if_it_is_the_embedding() {
 
 # ---- experts ----
 
-# Names of the tensors in hf/ with their hashes: hf WORD=VALUE...
+# hf WORD=VALUE...: the names of the tensors in hf/ and their hashes
 hf() {
   ckptfs cat dcp hf/model.safetensors --assets=hf "$@" >file
   readers digest file | LC_ALL=C sort -k 2
@@ -224,14 +224,14 @@ test_experts_are_fused_and_split() {
   grep -q "option 'experts': the model stores its experts that way already, or has none" err
   fused=$(hf --experts=fused)
   [[ $fused == *"model.layers.0.mlp.experts.gate_up_proj"* && $fused != *block_sparse_moe* ]]
-  # What is fused, in a checkpoint of its own, and split again.
+  # Save the fused experts as a checkpoint, and split them again.
   mv file model.safetensors
   rm -r dcp
   mkdir dcp
   mv model.safetensors dcp
   is "$fused" "$(hf --experts=stored)"
   is "$split" "$(hf --experts=split)"
-  # hf/ alone is as save_pretrained writes it, whoever trained it.
+  # Without an option, hf/ has experts as save_pretrained writes them; pt/ has them as they are stored.
   is "$split" "$(hf)"
   ckptfs cat dcp pt/model.pt --assets=hf | cmp - <(ckptfs cat dcp pt/model.pt --assets=hf --experts=stored)
   is "$fused" "$(mv hf/config.json kept; hf; mv kept hf/config.json)"
@@ -253,7 +253,7 @@ test_hf_has_experts_as_save_pretrained_splits_them() {
   [[ $split == *model.layers.1.mlp.experts.2.up_proj.weight* && $split != *gate_up_proj* ]] || fail "$split"
 }
 
-# What is asked for, and nothing else, is an error when it is not possible.
+# Experts that cannot be fused or split are an error only if that was asked for.
 test_experts_that_nobody_asked_for_stay() {
   local fused
   model experts
@@ -278,7 +278,7 @@ test_experts_that_cannot_be_regrouped_are_named() {
     ckptfs cat dcp hf/config.json --assets=hf --experts=fused
 }
 
-# ---- why it is not ----
+# ---- why it is absent ----
 
 test_without_files_beside_it_there_is_none() {
   model llama
@@ -307,7 +307,7 @@ test_what_is_not_known_is_said() {
   missing "tokenizer.json, line 2: string or '}' expected near end of file"
 }
 
-# What sees is not looked at, whatever it has; but the text model has to be whole, and nothing left over.
+# The vision part is ignored, whatever is in it; but the text model must be complete, and nothing may be left over.
 test_of_a_model_that_sees_the_text_has_to_be_there() {
   model mistral3
   mount_at m dcp -o assets=hf --exclude='model.vision_tower*'

@@ -45,7 +45,7 @@ test_what_cannot_be_read_is_said() {
   refused "'w' .* 'm.gguf' has 200 bytes" ckptfs cat m.gguf tensors/w
 }
 
-# What gguf/ makes of a model is the model again: under its names, without what was done for llama.cpp.
+# A GGUF that gguf/ has made of a model is read as that model: under its names, with llama.cpp's changes undone.
 cases_a_model_that_was_written_is_the_model_again() {
   printf '%s\n' llama experts gpt2 phi3 gemma gemma2 gemma3_text olmo3 glm4 glm4_moe qwen2_moe deepseek_v3
 }
@@ -60,7 +60,7 @@ test_a_model_that_was_written_is_the_model_again() {
   ckptfs umount m
   ckptfs diff --model dcp x/model.gguf | grep ' equal, 0 differ, 0 only in A, 0 only in B$' >/dev/null
   ckptfs info x/model.gguf | grep 'hf/: complete for .* (config.json from GGUF)' >/dev/null
-  # The same file again, by the config.json that was made.
+  # With the config.json made from it, it gives the same GGUF again.
   cp hf/tokenizer.json x
   ckptfs cat x/model.gguf gguf/model.gguf -o assets=x | cmp - x/model.gguf
   mount_at m x/model.gguf
@@ -78,7 +78,7 @@ test_a_file_is_proven_to_be_made_from_a_checkpoint() {
   cp m/gguf/model.gguf x.gguf
   ckptfs umount m
   is "21 equal, 0 differ, 0 only in A, 0 only in B" "$(ckptfs diff dcp x.gguf -o assets=hf)"
-  # The last tensor is the head; another byte in it is another value.
+  # Change a byte of the last tensor, the head.
   at=$(($(stat -c %s x.gguf) / 4096 * 4096 - 4096))
   ckptfs ls --json x.gguf output.weight >/dev/null
   printf 'abcdefgh' | dd of=x.gguf bs=1 seek=$((at + 6)) conv=notrunc status=none
@@ -90,7 +90,7 @@ test_a_file_is_proven_to_be_made_from_a_checkpoint() {
   refused 'what the first checkpoint would be as a GGUF: no config.json' ckptfs diff dcp x.gguf
 }
 
-# The text model of one that also sees, which has other names there.
+# The text model of a vision model, in which its tensors have other names.
 test_the_text_of_a_model_that_sees_is_a_model_of_its_own() {
   mkdir -p hf
   # shellcheck disable=SC2046 # words
@@ -103,7 +103,7 @@ test_the_text_of_a_model_that_sees_is_a_model_of_its_own() {
   is "21 equal, 0 differ, 0 only in A, 0 only in B" "$(cat lines)"
 }
 
-# llama-quantize counts no outer dimensions of 1.
+# llama-quantize drops outer dimensions of 1.
 cases_a_matrix_of_one_row_may_be_a_vector_in_the_file() { printf '%s\n' qwen3_next qwen2_moe; }
 test_a_matrix_of_one_row_may_be_a_vector_in_the_file() {
   mkdir -p hf
@@ -115,7 +115,7 @@ test_a_matrix_of_one_row_may_be_a_vector_in_the_file() {
   [[ $1 = qwen3_next ]] || ckptfs diff --model dcp x.gguf | grep ' equal, 0 differ, 0 only in A, 0 only in B$' >/dev/null
 }
 
-# The logarithm of ssm_a need not be the A_log that it was made of.
+# ssm_a is -exp(A_log), and rounding may make its logarithm another number than A_log.
 cases_a_model_that_cannot_be_told_keeps_its_names() { printf '%s\n' "qwen3_next qwen3next" "qwen3_5_text qwen35"; }
 test_a_model_that_cannot_be_told_keeps_its_names() {
   mkdir -p hf x
@@ -127,7 +127,7 @@ test_a_model_that_cannot_be_told_keeps_its_names() {
   ckptfs info x/model.gguf | grep "llama.cpp's architecture '$2' is not supported" >/dev/null
 }
 
-# As the converter writes GLM-4.5 without --no-mtp.
+# llama.cpp's converter writes such layers of GLM-4.5 unless --no-mtp is given.
 test_layers_that_predict_further_tokens_are_left_out() {
   mkdir -p hf x
   # shellcheck disable=SC2046 # words
@@ -140,7 +140,7 @@ test_layers_that_predict_further_tokens_are_left_out() {
   grep 'hf/: complete for Glm4MoeForCausalLM (config.json from GGUF)' out >/dev/null || fail "$(cat out)"
 }
 
-# Its weights of keys and values would be named head by head.
+# The bound matters because the weights of keys and values would be named head by head.
 test_a_number_of_heads_has_a_bound() {
   local at
   mkdir -p hf x
@@ -153,7 +153,7 @@ test_a_number_of_heads_has_a_bound() {
   grep 'hf/: no config.json: 2147483647 heads are more than 1024' out >/dev/null || fail "$(cat out)"
 }
 
-# configured MODEL JQ: ./x/model.gguf of a model whose config.json is changed
+# configured MODEL JQ: makes ./x/model.gguf of a model, with config.json edited by JQ
 configured() {
   mkdir -p hf x
   # shellcheck disable=SC2046 # words

@@ -18,10 +18,10 @@ test_bits() {
   refused "unknown option '-x'" ckptfs head ck v -x
 }
 
-# Of a large tensor only what is shown is read.
+# Only the elements that are shown are read.
 test_a_large_tensor() {
   ckptfs head "$(big)/ckpt" w >out
-  is 7 "$(grep -cF ... out)" # a line of dots among three rows and three
+  is 7 "$(grep -cF ... out)" # three rows, a line of dots, three rows
   refused 'more than 1000000 elements' ckptfs head --json "$(big)/ckpt" w
 }
 

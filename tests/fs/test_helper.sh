@@ -1,5 +1,5 @@
 #!/bin/bash
-# As mount(8) and mount.fuse3(8) call the program.
+# The program, called as mount(8) and mount.fuse3(8) call it.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
@@ -60,7 +60,7 @@ in_namespace() {
   unshare -m bash -euc "$1" "$CKPTFS" "$(big)"
 }
 
-# mount(8) looks in /sbin only; a namespace of our own lets us put things there.
+# mount(8) looks for helpers only in /sbin; in a mount namespace of our own we can put one there.
 test_mount_8_calls_us() {
   mkdir m
   # shellcheck disable=SC2016
@@ -103,7 +103,7 @@ test_namespace_of_another_process() {
   helper mount.ckptfs
   mkdir m
   unshare -m sleep 300 & pid=$!
-  wait_until grep -qx sleep "/proc/$pid/comm" # it has its namespace by then
+  wait_until grep -qx sleep "/proc/$pid/comm" # by then it has its namespace
   ./mount.ckptfs "$(big)/ckpt" "$T/m" -N "$pid" -o ro
   unmounted m
   nsenter -t "$pid" -m cmp "$T/m/tensors/v" "$(big)/v.bin"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# hf/, safetensors/, pt/ and the options that say what is in them.
+# hf/, safetensors/, pt/ and the options that decide what is in them.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="a_hundred_thousand_tensors shards_keep_their_size incomplete_tensors_are_left_out weights_names_the_model"
@@ -19,13 +19,13 @@ small() {
   make_dcp "${args[@]}"
 }
 
-# Names of the tensors in a safetensors file; their hashes are left in ./digests.
+# The names of the tensors in a safetensors file; also writes their hashes to ./digests.
 names_in() {
   readers digest "$1" >digests
   sed 's/^[0-9a-f]*  //' digests | sorted
 }
 
-# The model's names as they are in hf/ of a checkpoint: hf_names CKPT [options]
+# hf_names CKPT [options]: the names of the tensors in its hf/
 hf_names() {
   local ckpt=$1
   shift
@@ -87,7 +87,7 @@ test_a_checkpoint_without_weights_has_an_empty_model() {
   readers digest m/hf/model.safetensors >names
   [[ ! -s names ]]
   readers pt m/pt/model.pt m/tensors >names
-  is "" "$(xargs <names)" # and it was readable
+  is "" "$(xargs <names)" # no names, but a readable file
   is "optim.a optim.b" "$(names_in m/safetensors/model.safetensors)"
 }
 
@@ -116,7 +116,7 @@ test_every_way_of_reading_gives_the_same() {
   done
 }
 
-# All of them put together out of several tensors, some with a cast.
+# In files that are put together from several tensors, some of them cast.
 cases_reads_may_begin_and_end_anywhere() {
   printf '%s\n' hf/model.safetensors pt/model.pt tensors/model.layers.0.q.weight
 }
@@ -125,7 +125,7 @@ test_reads_may_begin_and_end_anywhere() {
   cp "m/$1" whole
   dd if="m/$1" bs=1 skip=101 count=33 status=none | cmp - <(tail -c +102 whole | head -c 33)
   dd if="m/$1" bs=3 skip=35 count=77 status=none | cmp - <(tail -c +106 whole | head -c 231)
-  # The page cache asks for pages; the engine must not depend on it.
+  # The page cache asks for whole pages; nothing must depend on that, so this also reads directly.
   python3 - "m/$1" whole <<'END'
 import mmap, os, random, sys
 seed = int.from_bytes(os.urandom(4), "little")
@@ -158,7 +158,7 @@ test_dtype_casts_floats_and_nothing_else() {
 
 # ---- which tensors, under which names ----
 
-# What is stored, and then the model.
+# Each case: stored names, a colon, and the names in the model.
 cases_the_model_is() {
   cat <<'END'
 --nested model.a model.b.c optim.a : a b.c
@@ -180,7 +180,7 @@ test_the_model_is() {
   shift
   small c "${stored[@]}"
   is "$*" "$(hf_names c)"
-  # Each has the bytes of the stored tensor whose name it is, when wrappers are gone.
+  # Each has the bytes of the stored tensor that has this name, apart from wrappers.
   for name in c.*.bin; do
     short=$(sed -E 's/^c\.//; s/\.bin$//; s/(^|\.)((module|_orig_mod|_(fsdp|checkpoint)_wrapped_module)\.)+/\1/g' <<<"$name")
     echo "$(sha256sum <"$name" | cut -d' ' -f1)  $short"
@@ -225,7 +225,7 @@ test_rename_holds_everywhere() {
 test_options_for_names_combine() {
   printf '%s\n' 's/^old\.model/new.net/' 's/_w$/.weight/' >rules
   small c --nested old.model.a_w old.model.b_w old.model.c old.ema.a_w
-  # include and exclude see stored names, weights what rename made of them.
+  # include and exclude match stored names, weights the renamed ones.
   mount_at m c -o 'include=old.model.*,exclude=*.b_w,rename=rules,weights=new.net'
   is "new.net.a.weight new.net.c" "$(entries m/tensors)"
   is "a.weight c" "$(readers safetensors m/hf/model.safetensors m/tensors new.net. | sorted)"
@@ -246,7 +246,7 @@ test_names_that_collide_are_named() {
   cmp m/tensors/model.module.a c.model.module.a.bin
   is "b.x b.y model.a model.module.a" "$(names_in m/safetensors/model.safetensors)"
   grep -q '"model": null' m/.ckptfs/info.json
-  # Requesting one explicitly gives it or an error.
+  # If a model is requested explicitly, it is an error.
   refused "'model.a' and 'model.module.a' would both be called 'a'" ckptfs info c -o weights=model
   is "x y" "$(hf_names c -o weights=b)"
   echo 's/^b\.[xy]/b.z/' >rules
@@ -322,7 +322,7 @@ test_links_out_of_the_checkpoint_are_not_followed() {
   is "inner inner" "$(cat m/hf/merges.txt m/hf/vocab.json | xargs)"
 }
 
-# A model with two revisions in a cache of the Hugging Face Hub: hub REVISION...
+# hub REVISION...: a cache of the Hugging Face Hub with these revisions of a model
 hub() {
   local revision
   mkdir -p models--a--b/{blobs,refs}
@@ -357,12 +357,12 @@ test_a_repository_of_the_hugging_face_cache_is_a_run() {
   is r1 "$(readlink m/latest)"
   cmp m/latest/hf/config.json models--a--b/blobs/bb22
   cmp m/r1/hf/model.safetensors m/r2/hf/model.safetensors
-  # A download of another revision.
+  # Another revision is downloaded.
   hub r3
   wait_until test -d m/r3
   wait_until latest_is r3
   cmp m/r3/hf/config.json models--a--b/blobs/bb22
-  # What names no snapshot names none of its own choice.
+  # If refs/main names no snapshot, there is no latest.
   printf ../refs >models--a--b/refs/main
   wait_until latest_is ""
   ckptfs umount m
@@ -394,7 +394,7 @@ test_a_snapshot_shows_nothing_else_of_the_machine() {
   refused "'model.safetensors' is not a regular file of the checkpoint" ckptfs mount models--a--b/snapshots/r1 m
 }
 
-# Of a run's checkpoints as of one alone.
+# For the checkpoints of a run, too.
 test_info_says_where_assets_are_from() {
   mkdir run given
   old_copy "$(zoo)" run/step-1
@@ -500,7 +500,7 @@ END
 
 # ---- errors ----
 
-# The option, what is in the file f, words of the message.
+# Each case: the option, the contents of the file f, words of the message.
 cases_bad_options_are_errors() {
   cat <<'END'
 rename=absent - option.'rename':.*'absent':.no.such.file
@@ -547,7 +547,7 @@ END
 
 # ---- many tensors ----
 
-# timed WHAT COMMAND...: its stdout in $T/out, and how long it took, for whoever reads the log.
+# timed WHAT COMMAND...: its stdout goes to $T/out, and the time that it took to the log
 timed() {
   local what=$1 start
   shift
@@ -557,7 +557,7 @@ timed() {
 }
 
 test_a_hundred_thousand_tensors() {
-  local n=20000 # in a short run; 500 of them are a shard
+  local n=20000 # in a short run; 500 per shard
   ! is_full || n=100000
   make_dcp --many $n c
   mkdir m

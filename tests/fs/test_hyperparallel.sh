@@ -1,9 +1,9 @@
 #!/bin/bash
-# HyperParallel checkpoints: random ones of every generation, and containers that change or go.
+# HyperParallel checkpoints: random ones of every generation, and containers that change or disappear.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
-# SEED GENERATION HOW: the checkpoint c, what it holds below want.
+# make_hp SEED GENERATION HOW: makes the checkpoint c, and puts its expected contents below want/
 make_hp() { python3 "$HERE/make_hp.py" c want "$@"; }
 
 same_as_wanted() {
@@ -15,7 +15,7 @@ same_as_wanted() {
     [[ ! -d got/$kind/all ]] || mv got/"$kind"/all/* "got/$kind/"
     rm -rf "got/$kind/all"
   done
-  diff -r -x "*.json" -x not_shown want got # which are made from the objects; replicas that are not compared
+  diff -r -x "*.json" -x not_shown want got # without *.json, made from the objects, and replicas that are not shown
 }
 
 cases_random_checkpoints_read_as_written() {
@@ -34,7 +34,7 @@ test_random_checkpoints_read_as_written() {
   same_as_wanted
 }
 
-# The index says where in a container a tensor lies, so another container is another index.
+# The index says where in a container a tensor is, so a new container needs a new index.
 test_a_container_written_anew_is_looked_into_again() {
   make_hp 2 B nodedup
   same_as_wanted

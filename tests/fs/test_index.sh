@@ -1,14 +1,14 @@
 #!/bin/bash
-# A malicious chunk index next to a checkpoint (planted.py): it is rebuilt, whatever it contains, and users of the
-# checkpoint notice nothing. Memory and CPU time stay as with a good one.
+# A malicious chunk index next to a checkpoint (planted.py): whatever it contains, it is rebuilt, and users of the
+# checkpoint notice nothing. It costs little memory and CPU time.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="what_lies_beside_an_index_stays_as_it_is shuffled_pages_give_no_other_bytes"
 
 planted() { python3 "$HERE/planted.py" "$@"; }
 
-# within COMMAND...: its peak of memory and its CPU time have to be those of small work. A limit on its memory would
-# not tell: an index for which memory does not suffice is built again as well.
+# within COMMAND...: its peak memory and its CPU time must be small. They are measured, because with a memory limit an
+# index that needs too much would be rebuilt as well, and nobody would notice.
 within() {
   local mib=64 seconds=3
   [[ ${VARIANT:-release} == release ]] || mib=1000 seconds=30
@@ -28,7 +28,7 @@ if used.ru_utime + used.ru_stime > int(seconds):
     sys.exit(f"{used.ru_utime + used.ru_stime} s of CPU time")' $mib $seconds "$@"
 }
 
-# A checkpoint c with a good index beside it, kept as `good`.
+# A checkpoint c with a good index beside it, and a copy of the index, `good`.
 with_index() {
   cp -r "$(zoo)" c
   ckptfs index c --index=c/.ckptfs-index.sqlite >/dev/null
@@ -57,7 +57,7 @@ test_a_planted_index_is_built_again() {
   done
 }
 
-# A log or a journal is not looked at, let alone rolled back into the file.
+# A WAL or a journal is ignored, and certainly not rolled back into the index.
 cases_what_lies_beside_an_index_stays_as_it_is() { printf '%s\n' journal_beside log_beside; }
 test_what_lies_beside_an_index_stays_as_it_is() {
   with_index
@@ -69,7 +69,7 @@ test_what_lies_beside_an_index_stays_as_it_is() {
   within "$CKPTFS" ls c >after
   cmp before after
   sha256sum -c --quiet beside
-  cmp good c/.ckptfs-index.sqlite # as good as it was, or built again
+  cmp good c/.ckptfs-index.sqlite # unchanged or rebuilt
 }
 
 test_shuffled_pages_give_no_other_bytes() {
@@ -85,7 +85,7 @@ test_shuffled_pages_give_no_other_bytes() {
   done
 }
 
-# The daemon of a run opens a checkpoint when somebody enters it.
+# In a run, the daemon opens a checkpoint when somebody enters its directory.
 cases_a_planted_index_leaves_a_mount_alone() {
   printf '%s\n' 'bomb metadata_file' 'bomb sqlite_autoindex_metadata_file_1' 'bomb schema' 'chain directory'
 }
@@ -105,7 +105,7 @@ test_a_planted_index_leaves_a_mount_alone() {
   ((peak < 64 << 10)) || fail "$peak KiB of memory"
 }
 
-# Of torch 1.12: the index has what is in the data files, and which of them were not there yet.
+# A checkpoint of torch 1.12: the index records what is in the data files, and which of them did not exist yet.
 file_of() { ckptfs info c "$1" | grep -oE '[0-9a-f]{64}' | head -1; }
 test_files_that_arrive_later_are_found() {
   local name

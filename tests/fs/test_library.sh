@@ -1,5 +1,5 @@
 #!/bin/bash
-# libckpt as it is installed: what it exports, and programs that are compiled with it.
+# libckpt as it is installed: what it exports, and programs that use it.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="its_headers_need_nothing_else its_headers_name_nothing_that_is_not_prefixed \
@@ -12,12 +12,12 @@ BUILD=$(dirname "$CKPTFS")
 read -ra CC <<<"${CC:-cc}"
 NOT_BUILT=(-o all -o lib -o program -o "$BUILD/ckptfs-fetch")
 
-# Everything below $SCRATCH/root, made once, of the build that is tested.
+# Installs the build that is tested below $SCRATCH/root, once, and points to it with $ROOT.
 root() {
   local dir=$SCRATCH/root
   if [[ ! -e $dir/done ]]; then
     rm -rf "$dir"
-    # What is there is installed, nothing is built.
+    # Installs the existing files and builds nothing.
     make -s -C "$TOP" "${NOT_BUILT[@]}" install VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$dir/usr" \
       HELPERDIR="$dir/sbin" LDCONFIG=: >&2
     touch "$dir/done"
@@ -26,15 +26,15 @@ root() {
   ROOT=$dir/usr
 }
 
-# Variants of the sanitizers need their flags, and their library.
+# Programs that use a library with sanitizers need these flags, too.
 sanitizer() {
   case $VARIANT in asan) echo -fsanitize=address,undefined ;; tsan) echo -fsanitize=thread ;; esac
 }
 
 exported() { nm -D --defined-only "$1" | awk '{ print $3 }' | grep -vE '^(_init|_fini|__bss_start|_edata|_end)$'; }
 
-# Names in the headers of DIR that programs see and that are not ours: macros but for include guards,
-# tags, constants of enums, and what is declared outside of structures, parameters and bodies.
+# foreign_names DIR: names in its headers that programs see and that lack our prefix: macros except include guards,
+# tags, enum constants, and what is declared outside of structures, parameters and function bodies.
 foreign_names() {
   printf '#include "%s"\n' "$1"/*.h >all.h
   grep -h '^#include <' "$1"/*.h | sort -u >system.h
@@ -76,7 +76,7 @@ extern const uint64_t numbers[CKPT_ONE];
   is "INNER LIMIT TWO colour numbers shape twice visit_fn" "$(foreign_names "$PWD/headers" | tr '\n' ' ' | sed 's/ $//')"
 }
 
-# What the headers declare as CKPT_API.
+# The functions that the headers declare as CKPT_API.
 declared() {
   "${CC[@]}" -E -P -I"$TOP/core/include" -x c - | tr '\n' ' ' | tr '@' '\n' |
     sed -nE '1d; s/^ *@?[^(;]*[ *](\w+)\(.*/\1/p'
@@ -94,7 +94,7 @@ test_the_library_exports_what_its_headers_declare_and_nothing_else() {
   (($(wc -l <wanted) > 50)) || fail "$(wc -l <wanted) functions"
   diff wanted found
   if grep -v '^ckpt_' found; then fail "names that are not ours"; fi
-  # The static one has no more to offer.
+  # The static library exports the same.
   nm -g --defined-only "$ROOT/lib/libckpt.a" | awk 'NF == 3 { print $3 }' | sort -u >static
   diff wanted static
 }
@@ -111,7 +111,7 @@ test_it_has_a_versioned_name() {
   is "__version__ = \"$version\"" "$(grep ^__version__ "$ROOT"/lib/python3*/dist-packages/ckptfs/_libckpt.py)"
 }
 
-# Each on its own, in C of three standards and in C++, without a warning.
+# Each header compiles on its own, in three standards of C and in C++, without a warning.
 test_its_headers_need_nothing_else() {
   local h std
   root
@@ -148,7 +148,7 @@ test_the_manual_is_installed() {
   done
 }
 
-# What the commands take is in ckptfs(1), which test_commands.sh looks at.
+# test_commands.sh checks the options of the commands, which are in ckptfs(1).
 test_its_manual_names_each_option_for_programs() {
   local name
   root
@@ -175,7 +175,7 @@ int main(void)
   done <names
 }
 
-# NAME: a program of the manual, NAME.c, and the way to build it that is written below it.
+# example NAME: extracts NAME.c from the manual, and into `how` the commands below it that build it
 example() {
   mandoc -T utf8 -O width=200 "$ROOT/share/man/man3/ckpt.3" | sed 's/.\x08//g' >page
   sed -n "/\/\* $1.c - /,/\\$ cc /p" page | sed '$d' >"$1.c"
@@ -183,7 +183,7 @@ example() {
   [[ -s $1.c && $(grep -c . "$1.c") -le 60 && -s how ]]
 }
 
-# NAME, from NAME.c and the static library.
+# build_static NAME: builds it from NAME.c and the static library
 build_static() {
   # shellcheck disable=SC2046 # words
   "${CC[@]}" $(sanitizer) -o "$1" "$1.c" $(pkg-config --cflags ckpt) "$ROOT/lib/libckpt.a" \
@@ -225,7 +225,7 @@ check_save() {
   is "float32 [8,6] 192" "$(ckptfs ls -l matrix | awk '{ print $1, $2, $3 }')"
   is "47 0" "$(ckptfs cat matrix tensors/w | od -A n -t f4 -w4 | awk '{ s += $1 == NR - 1 } END { print NR - 1, NR - s }')"
   cp -r matrix first
-  status_of 0 "$1" matrix # over the old one
+  status_of 0 "$1" matrix # replaces the old one
   diff -r matrix first
 }
 
@@ -243,7 +243,7 @@ test_the_example_saves_linked_statically() {
   check_save ./save
 }
 
-# DIR FILE...: the matrix is there, and data is in these files.
+# matrix_is DIR FILE...: the matrix can be read, and exactly these files have data
 matrix_is() {
   is "float32 [8,6] 192" "$(ckptfs ls -l "$1" | awk '{ print $1, $2, $3 }')"
   is "48 0" "$(ckptfs cat "$1" tensors/w | od -A n -t f4 -v -w4 | awk '{ s += $1 == NR - 1 } END { print NR, NR - s }')"

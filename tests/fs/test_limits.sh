@@ -1,13 +1,13 @@
 #!/bin/bash
-# Too little memory, too few descriptors or threads: slower, or a clean error, never a dead daemon and never a
-# wrong byte; and as before when there is enough again.
+# With too little memory, or too few descriptors or threads, reads are slower or fail cleanly; the daemon never dies and
+# no byte is wrong. When there is enough again, all is as before.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="memory_of_a_group memory_of_its_own few_descriptors"
 
 SOAK=$(dirname "$CKPTFS")/tests/soak
 N=2000   # tensors; every thousandth is a megabyte
-MANY=150 # in a file each
+MANY=150 # tensors, each in a file of its own
 
 # plain and compressed, cut by columns over 4 files, made once
 limited() {
@@ -26,7 +26,7 @@ limited() {
   echo "$dir"
 }
 
-# mount_limited CKPT COMMAND...: the command comes before "ckptfs mount"
+# mount_limited CKPT COMMAND...: runs "COMMAND... ckptfs mount"
 mount_limited() {
   local ckpt
   ckpt=$(limited)/$1
@@ -43,7 +43,7 @@ use() {
   setsid -w "$SOAK" read "$1" m 24 $seconds may-fail >counts || fail "a reader: $(cat counts)"
   kill -0 "$DAEMON" || fail "the daemon is dead: $(cat log)"
 }
-# Afterwards nobody gets one, in the same mount.
+# use_again TENSORS: with the limit gone, readers of the same mount get no errors; then it is unmounted
 use_again() {
   setsid -w "$SOAK" read "$1" m 2 1 >counts || fail "a reader, afterwards: $(cat counts log)"
   ckptfs umount m
@@ -51,7 +51,7 @@ use_again() {
   wait "$DAEMON"
 }
 
-# What a thread may use as its stack counts too, so there are few.
+# The limit includes the stacks that threads may use, so few threads fit.
 cases_memory_of_its_own() {
   printf '%s\n' 'zstd 64' 'plain 24'
   printf '%s\n' 'plain 64' 'zstd 24' | full_only
@@ -64,7 +64,7 @@ test_memory_of_its_own() {
   use_again $N
 }
 
-# A control group of 64 MiB, which is told on standard output.
+# Makes a control group of 64 MiB and prints its path.
 new_group() {
   local top=/sys/fs/cgroup
   if [[ -d $top/memory ]]; then top=$top/memory; fi
@@ -74,7 +74,7 @@ new_group() {
     { rmdir "$top/ckptfs-$$" && return 1; }
   echo "$top/ckptfs-$$"
 }
-# Where there are no groups for us, there is no such test.
+# There are no cases if we cannot make a group.
 cases_memory_of_a_group() {
   local group
   if group=$(new_group); then
@@ -90,10 +90,10 @@ test_memory_of_a_group() {
   mount_limited "$1" bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group"
   use $N
   use_again $N
-  wait_until rmdir "$group" 2>/dev/null # its helpers end a little later
+  wait_until rmdir "$group" 2>/dev/null # the daemon's helpers end a little later
 }
 
-# Files for each item, and not a quarter of the descriptors that they need.
+# Each item has a file of its own, and there are descriptors for fewer than a quarter of them.
 test_few_descriptors() {
   # shellcheck disable=SC2016 # the inner shell's
   mount_limited files bash -c 'ulimit -n 32 && exec "$@"' x

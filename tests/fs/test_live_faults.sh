@@ -1,6 +1,5 @@
 #!/bin/bash
-# What happens to storage, index and daemon while readers run. What test_damage.sh does to data files is
-# not done again.
+# Storage, index and daemon fail while readers run. Damage to data files is in test_damage.sh.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="hanging_reads_keep_nobody_else_waiting index_of_a_live_mount disk_of_the_index_is_full \
@@ -9,7 +8,7 @@ long="hanging_reads_keep_nobody_else_waiting index_of_a_live_mount disk_of_the_i
 
 BADFS=$(dirname "$CKPTFS")/tests/badfs
 
-# start_reader FILE NAME [FROM TO]: it goes on until the file `stop` exists; what it found is in NAME.found
+# start_reader FILE NAME [FROM TO]: a reader that runs until the file `stop` exists and reports to NAME.found
 start_reader() {
   "$PYTHON" -S -E "$HERE/live_reader.py" "$1" "$(big)/$(basename "$1").bin" stop "${@:3}" >"$2.found" 2>&1 &
   READERS+=($!)
@@ -23,48 +22,48 @@ stop_readers() {
   rm stop
   READERS=()
 }
-# found NAME PATTERN: what a reader says about itself
+# found NAME PATTERN: the reader's report must match
 found() { grep -qE -- "$2" "$1.found" || fail "$1 found: $(cat "$1.found")"; }
 
-# A daemon whose log we see: mount_logged CKPT MNT [options]
+# mount_logged CKPT MNT [options]: starts a daemon whose messages go to ./log
 mount_logged() {
   mkdir -p "$2"
-  (trap - INT && exec "$CKPTFS" mount -fq "$@") 2>log & # which a shell makes ignore SIGINT
+  (trap - INT && exec "$CKPTFS" mount -fq "$@") 2>log & # by default a background job ignores SIGINT
   DAEMON=$!
   wait_until is_mounted "$2"
 }
 ends() { wait_until gone "$DAEMON" && wait "$DAEMON"; }
 
-cold() { # the file's pages are forgotten, everywhere
+cold() { # FILE: drops its pages from every cache
   dd of="$1" oflag=nocache conv=notrunc,fdatasync count=0 status=none 2>/dev/null || true
   "$PYTHON" -S -E -c 'import os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)' "$1"
 }
 
-# The big checkpoint in c, seen through badfs as b, mounted as m; both halves of w and all of v opened once.
+# The big checkpoint in c, seen through badfs as b, mounted as m; w and v have been opened once.
 on_bad_storage() {
   mkdir b orders m
   big_copy c
-  # libfuse keeps a little of what it parses.
+  # No leak detection, because libfuse does not free all that it parses.
   ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 "$BADFS" c orders b -o max_threads=600
   mount_logged b m "$@"
   cmp -n 100 m/tensors/w "$(big)/w.bin"
   cmp -n 100 m/tensors/v "$(big)/v.bin"
 }
 
-# A directory seen through badfs, which has just been asked for nothing: through_fuse DIR SEEN [OPTION...]
+# through_fuse DIR SEEN [OPTION...]: a directory seen through badfs as SEEN, without caching of names and attributes
 through_fuse() {
   mkdir -p "$2" orders
   ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 "$BADFS" "$1" orders "$2" -o entry_timeout=0,attr_timeout=0 "${@:3}"
 }
-# What nobody has open is forgotten and has another inode number: forget FILE... below b
+# forget FILE...: badfs forgets these files below b, which nobody may have open, so that they get new inode numbers
 forget() {
   local f
   for f; do
     mkdir -p "orders/$(dirname "$f")"
-    # libfuse keeps the number for as long as the kernel has not said that it is forgotten.
-    wait_until has_another_number "$f" "$(stat -c %i "b/$f")" || fail "$f has its number still"
+    # libfuse keeps the number until the kernel says that it has forgotten the file.
+    wait_until has_another_number "$f" "$(stat -c %i "b/$f")" || fail "$f still has its number"
   done
 }
 has_another_number() { # FILE THAN
@@ -74,7 +73,7 @@ has_another_number() { # FILE THAN
   [[ $(stat -c %i "b/$1") != "$2" ]]
 }
 
-# hold FIRST LAST: reads of these tensors' files wait; waiting: the number of files that somebody waits for
+# hold FIRST LAST: makes reads of these tensors' files wait; waiting: the number of files whose readers wait
 hold() {
   local i
   for ((i = $1; i <= $2; i++)); do touch "orders/__t$i"_0.distcp.hang; done
@@ -82,8 +81,8 @@ hold() {
 waiting() { find orders -name '*.hangs' | wc -l; }
 are_waiting() { (($(waiting) >= $1)); }
 
-# Storage with latency is asked for many things at a time: first the heads of all tensors, then what a reader in order
-# will need. On a disk two threads would look, and one file be read after the other.
+# Storage with latency gets many requests at a time: first for the heads of all tensors, then for what a sequential
+# reader will need. On a disk, two threads would read the heads, and one file would be read after the other.
 test_storage_of_a_network_is_asked_for_much_at_a_time() {
   local i names=() pid
   mkdir m
@@ -109,7 +108,8 @@ test_storage_of_a_network_is_asked_for_much_at_a_time() {
 
 # ---- storage ----
 
-# sshfs and others do not keep them. Neither the index is built again for that, nor is a data file another one.
+# sshfs and others do not keep inode numbers. A new number must neither rebuild the index nor make a data file count as
+# changed.
 test_inode_numbers_that_do_not_last() {
   mkdir st m c
   mount_at m "$(zoo)"
@@ -129,7 +129,7 @@ test_inode_numbers_that_do_not_last() {
   [[ ! -s log ]] || fail "$(cat log)"
 }
 
-# A question about names that fails is logged as well, with what it was about.
+# A failed listing or lookup is logged as well, with the path.
 test_a_directory_that_cannot_be_listed_is_logged() {
   mkdir m run
   cp -r "$(zoo)" run/step-1
@@ -146,7 +146,7 @@ test_a_directory_that_cannot_be_listed_is_logged() {
   wait_until ls m >/dev/null 2>&1
 }
 
-# Where the number says nothing, the time of a change does.
+# If inode numbers say nothing, ctime shows the change.
 test_replaced_with_the_same_size_and_time_without_inode_numbers() {
   mkdir m
   big_copy c
@@ -170,7 +170,7 @@ test_a_run_without_inode_numbers() {
   mount_logged b m
   before=$(stat -c %i m/step-1/tensors/model.ids)
   forget step-1/.metadata step-2/.metadata
-  sleep 1.2 # it is looked at once a second
+  sleep 1.2 # the mount looks for changes once a second
   [[ $(stat -c %i m/step-1/tensors/model.ids) == "$before" ]] || fail "another checkpoint"
   cmp m/step-1/tensors/model.ids m/step-2/tensors/model.ids
 }
@@ -183,7 +183,7 @@ test_input_output_errors() {
   cold b/__w_1.distcp
   try_eio dd if=m/tensors/w bs=1M skip=17 of=/dev/null
   cmp -n 16777216 m/tensors/w "$(big)/w.bin"
-  # It comes back when the storage does.
+  # When the storage works again, so does the file.
   rm orders/__w_1.distcp.eio
   cmp m/tensors/w "$(big)/w.bin"
   stop_readers
@@ -192,13 +192,13 @@ test_input_output_errors() {
   grep -qE "^ckptfs: read '/tensors/w' \[[0-9]+, [0-9]+\): .*__w_1\.distcp.*: [Ii]nput/output error" log || fail "$(cat log)"
 }
 
-# Reads of the second half of w do not end from here on; does_hang when one has begun.
+# order_hang: from now on, reads of the second half of w hang; does_hang: whether one does
 order_hang() {
   touch orders/__w_1.distcp.hang
   cold b/__w_1.distcp
 }
 does_hang() { [[ -e orders/__w_1.distcp.hangs ]]; }
-# Reads of 4 KiB, each in a place of its own there: hang N
+# hang N: starts N such reads of 4 KiB, each at another place
 hang() {
   local i
   order_hang
@@ -215,7 +215,7 @@ threads() { awk '/^Threads/ { print $2 }' "/proc/$DAEMON/status"; }
 many_threads() { (($(threads) > 40)); }
 few_threads() { (($(threads) <= 8)); }
 
-# More requests than threads hang, and nobody else has to wait for them.
+# More requests than threads hang, but other requests do not wait for them.
 test_hanging_reads_keep_nobody_else_waiting() {
   local i
   on_bad_storage -o threads=4
@@ -233,7 +233,7 @@ test_hanging_reads_keep_nobody_else_waiting() {
   done
   stop_readers
   found other '^right=[0-9]+$'
-  # The threads that stood in for them go.
+  # The additional threads end.
   wait_until few_threads
   [[ $(wc -l <log) == 1 ]] || fail "$(cat log)"
 }
@@ -253,7 +253,7 @@ test_hanging_reader_can_be_interrupted() {
   cmp m/tensors/w "$(big)/w.bin"
 }
 
-# A signal that a program handles ends a read that hangs, and none that is on its way.
+# A signal that the program handles ends a read only if it hangs, not if it just takes a moment.
 test_a_handled_signal_is_eintr_only_when_a_read_hangs() {
   on_bad_storage -o io=direct
   "$PYTHON" -S -E - m/tensors/w orders/__w_1.distcp.hang b/__w_1.distcp <<'END'
@@ -262,7 +262,7 @@ path, order, source = sys.argv[1:]
 libc = ctypes.CDLL(None, use_errno=True)
 buf = ctypes.create_string_buffer(1 << 20)
 fd = os.open(path, os.O_RDONLY)
-def pread(n, off):  # Python's own would try again
+def pread(n, off):  # os.pread() would try again after EINTR
     got = libc.pread(fd, buf, ctypes.c_size_t(n), ctypes.c_long(off))
     return got if got >= 0 else -ctypes.get_errno()
 ticks = 0
@@ -281,13 +281,13 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 open(order, "w").close()
 f = os.open(source, os.O_RDONLY)
 os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
-signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)  # one of them comes when it waits
+signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)  # repeated, so that one comes while the read waits
 start = time.monotonic()
 got = pread(1 << 20, 20 << 20)
 took = time.monotonic() - start
 signal.setitimer(signal.ITIMER_REAL, 0)
 assert got == -4, got
-assert took >= 0.9, took  # what takes a moment is not cut short
+assert took >= 0.9, took  # it was not cut short at once
 os.unlink(order)
 assert pread(1 << 20, 20 << 20) == 1 << 20
 END
@@ -350,7 +350,7 @@ test_no_old_bytes_after_a_change_was_seen() {
   mount_at m c -o io=cached
   cmp m/tensors/v "$(big)/v.bin" # all of it is cached now
   dd if=/dev/zero of=c/__v_1.distcp bs=4096 count=250 conv=notrunc status=none
-  # Somebody sees it, in another file.
+  # The daemon notices the change when another file is read.
   try_eio cat m/npy/v.npy
   try_eio cat m/tensors/v
   cmp m/tensors/w "$(big)/w.bin"
@@ -361,7 +361,7 @@ test_the_directory_is_renamed() {
   mount_at m c
   start_reader m/tensors/w w
   mv c d
-  # Another one of that name is another one, also for files that had not been opened.
+  # A new directory under the old name is not used, even for files that have not been opened yet.
   mkdir c
   cmp m/tensors/v "$(big)/v.bin"
   stop_readers
@@ -370,7 +370,7 @@ test_the_directory_is_renamed() {
 
 # ---- the index ----
 
-# Many tensors of their own contents, made once; most are first opened after the index has changed.
+# A checkpoint of many different tensors, made once; most are first opened after the index has changed.
 many() {
   local dir=$SCRATCH/live-many args=() i
   if [[ ! -e $dir/done ]]; then
@@ -407,7 +407,7 @@ test_index_of_a_live_mount() {
   [[ $(find m/tensors -type f | wc -l) == 200 ]]
   ckptfs umount m
   ends
-  # The next mount has a whole one again, in place of what is still a chunk index.
+  # The next mount rebuilds the index, unless the file no longer looks like one.
   if [[ $1 == overwritten || $1 == zeroed ]]; then
     refused "'.*/index' is there, and is not a chunk index: .* remove it" ckptfs mount "$(many)/ckpt" m -o "index=$T/index"
     rm index
@@ -421,15 +421,15 @@ test_disk_of_the_index_is_full() {
   mkdir m full
   mount -t tmpfs -o size=64k tmpfs full
   dd if=/dev/zero of=full/fill bs=4096 status=none 2>/dev/null || true
-  # The cache's disk: the index is kept in memory.
+  # If the cache's disk is full, the index is kept in memory.
   XDG_CACHE_HOME=$T/full mount_logged "$(many)/ckpt" m
   compare_many m 100 120
   ckptfs umount m
   ends
-  # A file that was asked for: said so, and nothing is left of it.
+  # With index=FILE it is an error, and nothing is left of the file.
   refused "chunk index '.*/full/index\.tmp': .*disk is full" ckptfs mount "$(many)/ckpt" m -o "index=$T/full/index"
   [[ $(find full -type f) == full/fill ]] || fail "$(find full)"
-  # A mount whose index is there, and is spoilt when there is no room for another.
+  # The index of a live mount is damaged when there is no room for another.
   rm full/fill
   mount -o remount,size=4m full
   mount_logged "$(many)/ckpt" m -o "index=$T/full/index"

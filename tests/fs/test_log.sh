@@ -1,16 +1,16 @@
 #!/bin/bash
-# Why a read has failed, where there is no syslog: .ckptfs/log, -o log, the stats command.
+# How to learn without syslog why a read has failed: .ckptfs/log, -o log, the stats command.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="the_last_thousand_lines_are_kept"
 
-# Bytes that a terminal acts on: C0 but newline, DEL, C1, marks that turn text round.
+# harmless FILE...: nothing on which a terminal acts: C0 except newline, DEL, C1, marks that change the text's direction
 harmless() {
   ! LC_ALL=C grep -qP '[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]' "$@" ||
     fail "$(LC_ALL=C cat -v "$@")"
 }
 
-# A mount whose data file is cut off while it is served: damaged_mount C M [OPTION...]
+# damaged_mount C M [OPTION...]: a mount of which a data file is then truncated
 damaged_mount() {
   copy_of plain "$1"
   mount_at "$2" "$1" -o index=:memory: "${@:3}"
@@ -44,7 +44,7 @@ test_what_fails_again_is_counted() {
   try_eio cat m/objects/lr
   try_eio cat m/tensors/model.norm
   grep -q "'/objects/lr'" m/.ckptfs/log
-  # One line for each file, or one more after half a minute: all failures are there.
+  # Each file has one line, and another after half a minute; their counts must add up to all failures.
   cat m/.ckptfs/log >log
   is 4 "$(awk "/'\/tensors\/model.norm'/ { n += match(\$0, / \\([0-9]+ times\\)\$/) ? substr(\$0, RSTART + 2) : 1 }
     END { print n }" log)"
@@ -141,7 +141,7 @@ test_only_a_file_of_ones_own_is_written_to() {
   fi
 }
 
-# No more than 1 KiB of a file may be written: as a full disk, with a signal besides.
+# Files are limited to 1 KiB, which is like a full disk but also sends a signal.
 test_a_full_disk_stops_nothing() {
   copy_of plain c
   mkdir m

@@ -1,10 +1,10 @@
 #!/bin/bash
-# What ls and info show of a checkpoint: to people, on a terminal, and to programs.
+# What ls and info show of a checkpoint, to people on a terminal and to programs.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="ls_trees_hold_everything ls_has_a_header_and_totals_on_a_terminal color_is_for_terminals_that_want_it"
 
-# Layers of three kinds, and the state of training.
+# A model with layers of three kinds, and training state.
 make_layers() {
   local i args=()
   for i in 0 1 2 4 5 6 10; do
@@ -54,7 +54,7 @@ float32  [1023,777]    3.0 MiB  6  v
 float32  [2048,4096]  32.0 MiB  8  w
 END
   ckptfs ls -h "$(big)/ckpt" | cmp - <(ckptfs ls -lh "$(big)/ckpt")
-  # Alone it asks for help, as everywhere.
+  # Without another argument -h asks for help, as for every command.
   ckptfs ls -h | cmp - <(ckptfs ls --help)
   ckptfs info -h | cmp - <(ckptfs info --help)
 }
@@ -126,7 +126,7 @@ BYTES  ELEMENTS  TENSORS  NAME
 END
 }
 
-# Nested numbers, other shapes, other names, numbers that are none, objects.
+# Nested numbers, other shapes, other names, words that only look like numbers, objects.
 test_ls_folds_what_is_the_same_and_nothing_else() {
   local l x args=()
   for l in 0 1 2 3; do
@@ -152,7 +152,7 @@ END
   grep -qE '^ *[0-9]+ +- +- +lr  object$' out || fail "$(cat out)"
 }
 
-# Whatever the names: as many tensors and bytes at the top as there are.
+# Whatever the names, the totals at the top must count all tensors and bytes.
 test_ls_trees_hold_everything() {
   local f how
   for f in "$DATA"/*/ckpt; do

@@ -6,14 +6,14 @@
 TOP=$(realpath "$HERE/../..")
 MAN=$TOP/fs/man
 
-# What the examples name, in world/: a run, what Megatron-core saved, configurations.
+# Makes world/, with all that the examples name: a run, a Megatron-core checkpoint, configurations.
 make_world() {
   local args step
   mkdir -p world/run world/mnt world/hf-config world/Qwen3-8B
   args=$(python3 "$HERE/gguf.py" model llama world/hf-config)
   # shellcheck disable=SC2086 # words
   make_dcp world/run/step-1000 $args optim.state.exp_avg 13x24 2x1 optim.step -:int64 -
-  # A step later, every other element of the norm is twice as large.
+  # In the next step, every other element of the norm is twice as large.
   python3 -c 'import array
 norm = array.array("f", open("data/model.norm.weight", "rb").read())
 norm[::2] = array.array("f", (2 * x for x in norm[::2]))
@@ -42,7 +42,7 @@ json.dump(arch | {"model_type": "qwen3"}, sys.stdout)' "$DATA/mcore_gpt_dense/ex
   make_programs
 }
 
-# Programs that examples start and that are not ours: each looks whether it is given what it needs.
+# Stand-ins for other programs that examples start: each checks that it is given what it needs.
 program() {
   { echo '#!/bin/bash -eu' && cat; } >"bin/$1"
   chmod +x "bin/$1"
@@ -51,12 +51,12 @@ program() {
 make_programs() {
   local library preload
   for library in "$(dirname "$CKPTFS")"/libckpt.so.*; do :; done
-  # A library with a sanitizer wants that one's to be there first.
+  # The sanitizer's library must be loaded before a libckpt that was built with it.
   preload=$(ldd "$library" | awk '/lib(a|t)san/ { print $3 }')
   ln -s "$CKPTFS" bin/ckptfs
   program sudo <<<'exec "$@"'
   program ssh <<<'exec bash -c "$2"'
-  # Of a build without MPI one process is enough.
+  # Without MPI one process does it all.
   program mpirun <<<'shift 2; exec "$@"'
   program python3 <<<"export PYTHONPATH=$TOP/scripts/python PYTHONDONTWRITEBYTECODE=1 CKPTFS_LIBRARY=$library
     ${preload:+export LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0}
@@ -65,7 +65,7 @@ make_programs() {
   program vllm <<<'[[ $1 == serve ]] && exec model_dir "$2"'
   program lm_eval <<<'[[ $1 == --model_args ]] && exec model_dir "${2#pretrained=}"'
   program llama-server <<<'[[ $1 == -m && $(head -c 4 "$2") == GGUF ]]'
-  # Is there such a page? Are there such targets?
+  # These check only that the page exists and that make knows the targets.
   program man <<<"exec mandoc -T ascii $MAN/\$1.*"
   program make <<<"exec $(command -v make) -s -n -C $TOP \"\$@\" >/dev/null"
 }
@@ -79,7 +79,7 @@ test_examples_work() {
   PATH=$dir/bin:$PATH python3 "$HERE/manual.py" "$TOP/$1" "$dir/world"
 }
 
-# Those of --help.
+# The examples of --help.
 cases_examples_of_help_work() { ckptfs help | sed -nE 's/^  ([a-z]+) .*/\1/p' | grep -vx help; }
 test_examples_of_help_work() {
   local dir first
@@ -92,7 +92,7 @@ test_examples_of_help_work() {
   esac
   ckptfs help "$1" | sed -nE 's/^  (\$ .*)/\1/p' >examples
   [[ -s examples ]]
-  # Each by itself: two mounts at one place would not do. That checkpoints differ is an answer.
+  # Each runs by itself, because two mounts in one place would not work. diff may exit with 1.
   while read -r line; do
     printf '```\n%s\n%s\n' "$first" "$line"
     [[ $1 != diff ]] || echo ...
@@ -111,7 +111,7 @@ test_readme_is_short_and_leads_somewhere() {
   done <links
 }
 
-# What is said to be tested.
+# The tests that tests/README.md names exist.
 test_attacks_are_tests() {
   local name
   sed -n '/^## Attacks/,$ { /^|/p }' "$TOP/tests/README.md" | grep -oE '`[a-z0-9_]+_[a-z0-9_]+' | tr -d '`' |

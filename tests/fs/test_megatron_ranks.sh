@@ -1,5 +1,5 @@
 #!/bin/bash
-# The files that each model-parallel rank of Megatron-LM has saved: runs of them, and what is said.
+# The files that each model-parallel rank of Megatron-LM saves: runs of them, and the messages about them.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 

@@ -1,13 +1,13 @@
 #!/bin/bash
-# JSON files of many megabytes, filled with what takes most memory (bombs.py): a sentence or an
-# answer, within bounds that are counted at the process, whatever it allocates with.
+# JSON files of many megabytes, filled with whatever takes most memory (bombs.py), get an answer or an error message.
+# The process's memory, however it is allocated, stays within bounds.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="what_says_much_takes_less_than_a_gibibyte json_of_any_kind_takes_its_text_and_256_mib"
 
 bombs() { python3 "$HERE/bombs.py" "$@"; }
 
-# peak MIB COMMAND...: no more memory than that; its status is to be 0 or that of an error.
+# peak MIB COMMAND...: it must not use more memory than that, and must exit with 0 or 2
 peak() {
   local mib=$1 rc=0
   [[ ${VARIANT:-release} == release ]] || mib=100000 # sanitizers keep what was freed
@@ -16,11 +16,11 @@ peak() {
   ! grep -q '^more than' err || fail "$(tail -n 2 err)"
 }
 
-# Every bomb, and every file that takes any value somewhere; bytes, MiB: the text and 256 MiB.
+# Every bomb, and every kind of file that may contain any JSON value; then the bytes of text, and the MiB allowed.
 cases_json_of_any_kind_takes_its_text_and_256_mib() {
   sed "s/ *#.*//" <<END
 shape duplicates 20000000 190
-sharding numbers 20000000 190 # a text within the text
+sharding numbers 20000000 190 # JSON in a string of the JSON
 index objects 20000000 190
 layout deep 20000000 190
 megatron objects 1000000 150
@@ -54,7 +54,7 @@ test_json_of_any_kind_takes_its_text_and_256_mib() {
   peak "$4" "$CKPTFS" info --index=:memory: c "${layout[@]}"
 }
 
-# What says much, in as many bytes as it may have. A word of what is said.
+# Files that describe as much as possible in as many bytes as allowed. The last word is in the message.
 cases_what_says_much_takes_less_than_a_gibibyte() {
   echo "notes 30000000 200 complete.*yes"
   full_only <<END
@@ -75,8 +75,8 @@ test_what_says_much_takes_less_than_a_gibibyte() {
   grep -q -- "$4" out err || fail "$(head -c 1000 out err)"
 }
 
-# What a GGUF is made from is read when somebody looks for it, in the daemon of a mount: objects in a tokenizer.json are
-# never looked at.
+# In a mount the daemon reads the files from which a GGUF is made, when somebody looks for it. Objects in a
+# tokenizer.json are never looked at.
 cases_a_mount_reads_what_a_gguf_needs_within_bounds() {
   cat <<END
 tokenizer.json deep 20000000 190 maximum.parsing.depth

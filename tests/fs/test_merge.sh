@@ -1,11 +1,11 @@
 #!/bin/bash
-# What options make of several checkpoints while it is read: averages, adapters, overlays.
+# What options make of several checkpoints while they are read: averages, adapters, overlays.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
 merge() { python3 "$HERE/merge.py" "$@"; }
 
-# A run of three checkpoints, of which the last is DCP, and the mean of the last two.
+# A run of three checkpoints, the last in DCP, and the mean of the last two.
 make_run() {
   for i in 1 2 3; do merge step "run/step-${i}000" "$i"; done
   merge average mean run/step-3000 run/step-2000
@@ -16,7 +16,7 @@ make_run() {
 }
 run() { once merge make_run; }
 
-# Every file of the tree whose bytes are not of this checkpoint alone.
+# same_tree MOUNT WANTED: all files are the same, except in .ckptfs
 same_tree() {
   for face in tensors hf safetensors pt npy objects; do
     [[ -d $2/$face ]] || continue
@@ -100,7 +100,7 @@ test_a_source_that_goes_is_an_error() {
   cat m/tensors/model.norm.weight >before
   : >run/step-2000/model.safetensors
   try_eio cat m/tensors/model.embed_tokens.weight
-  cat m/tensors/steps >steps # which is the base's
+  cat m/tensors/steps >steps # comes from the base alone
 }
 
 # ---- adapters and overlays ----
@@ -137,14 +137,14 @@ test_an_adapter_is_compared_exported_and_resharded() {
   ckptfs export -q base hf codes -o assets=.,lora=adapter,quantize=fp8_dynamic
   ckptfs export -q want hf want-codes -o assets=.,quantize=fp8_dynamic
   diff -r codes want-codes
-  # The base may be of any format and cut.
+  # The base may have any format and be cut.
   ckptfs reshard -q base cut --ranks=3
   status_of 0 ckptfs diff cut want -o lora=adapter
   ckptfs cat base tensors/model.norm.weight --lora=adapter --dtype=bf16 >got
   ckptfs cat want tensors/model.norm.weight --dtype=bf16 | cmp got -
 }
 
-# A relative path is that of the one who mounts, also where checkpoints are opened later.
+# A relative path is relative to the directory of the mount command, even for checkpoints that are opened later.
 test_each_checkpoint_of_a_run_gets_the_adapter() {
   cp -r "$(tuned)/." .
   mkdir run
@@ -161,12 +161,12 @@ test_an_overlay_takes_the_place_of_names() {
   mount_at m base -o overlay=over
   mount_at over-m over
   same_tree m over-m
-  # lora= comes after it.
+  # lora= is applied after overlay=.
   merge merged both over adapter 1
   status_of 0 ckptfs diff base both -o lora=adapter,overlay=over
 }
 
-# Of what an adapter changes: two matrices whole, the norm, but no embedding.
+# A patch of all that an adapter changes: two whole matrices, the norm, but no embedding.
 cases_a_patch_changes_elements() { printf '%s\n' trl.safetensors prime; }
 test_a_patch_changes_elements() {
   cp -r "$(tuned)/." .
@@ -184,8 +184,8 @@ test_a_patch_changes_elements() {
     ckptfs ls base -o "overlay=patch/$1"
 }
 
-# It is opened with each step, by a daemon that is confined; and if it is at an address, by a ckptfs-fetch that was started
-# before that.
+# The patch is opened with each step, when the daemon is confined; one at an address is opened by a ckptfs-fetch that
+# was started before that.
 cases_a_patch_changes_each_checkpoint_of_a_run() { printf '%s\n' patch/trl.safetensors patch/prime file://; }
 test_a_patch_changes_each_checkpoint_of_a_run() {
   local patch=$1
@@ -200,7 +200,7 @@ test_a_patch_changes_each_checkpoint_of_a_run() {
   same_tree m/step-1 want-m || fail "$(cat m/.ckptfs/log)"
 }
 
-# A file of a few bytes stands for as many pairs as there are elements.
+# A file of a few bytes can claim any number of pairs of index and value.
 test_pairs_have_a_bound() {
   local name
   for name in base/w:u1 over/w.idx:u2 over/w.val:u1; do

@@ -79,7 +79,7 @@ test_options_of_mount_fuse_are_accepted() {
   [[ $(findmnt -no SOURCE,OPTIONS m) == "x,y "*noexec* ]] || fail "$(findmnt m)"
 }
 
-# Options of mount with what must be said about each.
+# Options of mount, and words of the message about each.
 cases_unknown_options_are_errors() {
   printf '%s\n' "-o frob unknown.option.'frob'" "-o ro,frob=1,threads=2 unknown.option.'frob'" \
     "-o gguf_kind=f16 unknown.option.'gguf_kind'" \
@@ -115,7 +115,7 @@ test_directory_that_is_no_checkpoint() {
   refused . ckptfs check dir
 }
 
-# Directories that go while they are looked into are no checkpoints either, not even incomplete ones.
+# Directories that disappear while they are examined, as in /proc, are not even incomplete checkpoints.
 test_directories_that_come_and_go_are_no_run() {
   local i come_and_go
   mkdir m
@@ -270,9 +270,9 @@ test_dead_mount_is_recognised() {
 
 test_auto_unmount() {
   local pid
-  # fusermount3 looks into the dead mount as root, which may not without allow_other.
+  # fusermount3 looks into the dead mount as root; without allow_other root may not do that in a user's mount.
   [[ $EUID == 0 ]] || skip "not root"
-  # In a chroot it does not find the mount again (and there unshare does not work either).
+  # In a chroot fusermount3 does not find the mount (and unshare does not work there either).
   unshare -m true 2>/dev/null || skip "no mount namespaces"
   mkdir m
   timeout 200 "$CKPTFS" mount "$(big)/ckpt" m -o auto_unmount
@@ -285,7 +285,7 @@ test_unmounted_before_it_is_served() {
   local daemon pid rc=0
   [[ $EUID == 0 ]] || skip "not root"
   mkdir m
-  # What its unmounter has to know of the mount is written between mounting and serving.
+  # Stops it between mounting and serving, when it writes to its unmounter what that has to know of the mount.
   halted "300 500 1 19" mount -q "$(big)/ckpt" m 2>err &
   pid=$!
   wait_until is_mounted m
@@ -313,7 +313,7 @@ test_two_mounts_share_the_index() {
   ckptfs index "$(big)/ckpt" | grep 'up to date' >/dev/null
 }
 
-# While it is mounted another mount of the same checkpoint goes, and the kernel gives its numbers to the new one.
+# While it mounts, another mount of the same checkpoint is removed, and the kernel reuses its numbers for the new one.
 test_the_numbers_of_another_mount_come_again() {
   local pid
   [[ $EUID == 0 ]] || skip "not root"
@@ -342,7 +342,7 @@ END
   ckptfs umount m
 }
 
-# The kernel gives the number of a mount that has just gone to the next one: here a moment after the mounts were listed.
+# The kernel reuses the number of a removed mount for the next one, here just after the mounts have been listed.
 test_mounts_that_come_and_go_elsewhere() {
   local i others
   [[ $EUID == 0 ]] || skip "not root"
@@ -363,7 +363,7 @@ END
     umount a
   done &
   others=$!
-  trap 'touch stop' EXIT # also after a failure
+  trap 'touch stop' EXIT # even after a failure
   for i in {1..20}; do
     ASAN_OPTIONS=verify_asan_link_order=0:${ASAN_OPTIONS:-} LD_PRELOAD=$T/slow.so "$CKPTFS" mount "$(big)/ckpt" m
     ckptfs umount m
@@ -382,12 +382,12 @@ test_a_live_mount_is_not_mounted_over() {
   refused "$words" ckptfs mount "$(big)/ckpt" link
   [[ -e m/tensors/w ]]
   ckptfs umount m
-  if is_mounted m; then fail "it is mounted still"; fi
+  if is_mounted m; then fail "it is still mounted"; fi
   ckptfs mount "$(fixture plain)/ckpt" m
   [[ -e m/tensors/step ]]
 }
 
-# As a program does that mounts for others: the file system is served through its descriptor.
+# Like a program that mounts for others: it opens /dev/fuse and mounts, and ckptfs serves that descriptor.
 serve_given() {
   python3 - "$@" <<'END'
 import ctypes, os, subprocess, sys
@@ -403,8 +403,8 @@ sys.exit(subprocess.call([os.environ["CKPTFS"], "mount", ckpt, f"/dev/fd/{fd}", 
 END
 }
 
-# ThreadSanitizer learns from the reads and writes of /dev/fuse that the kernel hands a request's result from one
-# thread to another, but not of a descriptor that was opened elsewhere: it would report races that cannot be.
+# From reads and writes of /dev/fuse ThreadSanitizer learns that the kernel orders what threads do with a request. It
+# does not see that for a descriptor that was opened elsewhere, and would report races that do not exist.
 orders_descriptors() { [[ ${VARIANT:-release} != tsan ]]; }
 
 test_a_descriptor_that_is_mounted_is_served() {
@@ -418,7 +418,7 @@ test_a_descriptor_that_is_mounted_is_served() {
   ckptfs stats m >out
   [[ -s out ]]
   umount m
-  # Nothing else keeps the descriptor: when the daemon is gone, the mount is dead.
+  # No other process keeps the descriptor, so the mount is dead when the daemon is gone.
   serve_given "$(big)/ckpt" m
   pid=$(daemon_of "/dev/fd/$(cat fd)")
   kill -9 "$pid"
@@ -446,18 +446,19 @@ test_descriptors_that_cannot_be_served() {
   refused "mount point '/dev/fd/99': Bad file descriptor" ckptfs mount "$(big)/ckpt" /dev/fd/99
   refused "mount point '/dev/fd/1': not an open descriptor of /dev/fuse with the number 3 or above" ckptfs mount "$(big)/ckpt" /dev/fd/1
   refused "mount point '/dev/fd/7': not an open descriptor of /dev/fuse" ckptfs mount "$(big)/ckpt" /dev/fd/7 7</dev/null
-  # Open, and not mounted.
+  # An open /dev/fuse that is not mounted.
   refused "serve '/dev/fd/7': " ckptfs mount -q "$(big)/ckpt" /dev/fd/7 7<>/dev/fuse
 }
 
 make_fail_call() { ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -o fail_call.so "$HERE/fail_call.c"; }
 
-# mount_failing N: its Nth call that needs memory, a descriptor, a process or a thread fails (fail_call.c).
+# mount_failing N: a mount whose Nth call for memory, a descriptor, a process or a thread fails (fail_call.c).
 mount_failing() {
   FAIL=$1 FAILED=$T/failed LD_PRELOAD=$(once fail_call make_fail_call)/fail_call.so exec "$CKPTFS" mount c m
 }
 
-# Nothing is mounted, and one line says why. A mount that cannot be told from others is left; the line says so.
+# started_not N: nothing is mounted, and one line says why. If it says that a mount is left behind, because it cannot be
+# told from others, that is unmounted here.
 started_not() {
   local lines
   mapfile lines < <(grep -v -e '^ckptfs: warning: ' -e '^ckptfs: [a-z]*/: ' err)
@@ -468,7 +469,7 @@ started_not() {
   ! is_mounted m || fail "call $1: mounted after all: ${lines[0]}"
 }
 
-# A later request may have met the failure; the next one does not.
+# started N: the mount works. A later request may meet the failure, but a second attempt does not.
 started() {
   cmp -s want m/tensors/w || cmp want m/tensors/w || fail "call $1"
   cat m/.ckptfs/stats.json >/dev/null || cat m/.ckptfs/stats.json >/dev/null || fail "call $1"
@@ -478,7 +479,7 @@ started() {
 test_any_call_that_fails_while_it_starts_is_one_line() {
   local n step=1 rc started=0 refused=0 daemon
   case ${VARIANT:-release} in asan | tsan) return 0 ;; esac # they have their own malloc
-  is_full || step=23 # the first 150 keep it from starting
+  is_full || step=23 # any of the first 150 failures keeps it from starting
   mkdir m
   make_dcp c w 64x64 2x2
   mv c.w.bin want
@@ -535,7 +536,7 @@ test_unprivileged_user() {
 END
 }
 
-# No privileges and no fusermount3: whoever may open /dev/fuse mounts in a user namespace, and all ends with that.
+# Without privileges or fusermount3, whoever may open /dev/fuse can mount in a user namespace; the mount ends with it.
 test_a_user_namespace_mounts_for_itself() {
   unshare -Urmpf --mount-proc true 2>/dev/null || skip "no user namespaces"
   as_user_and_root "$(big)/v.bin" <<'END'

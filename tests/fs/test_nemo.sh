@@ -1,12 +1,12 @@
 #!/bin/bash
-# NeMo archives: members of a tar file are read where they are.
+# NeMo archives: members of a tar file are read in place.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
 # pack DIR [OPTION...]: DIR.nemo, as tarfile.add(".") names its members
 pack() { tar -C "$1" -cf "$1.nemo" "${@:2}" .; }
 
-# What a directory and an archive of it are shown as must be the same.
+# A directory and an archive of it must be shown alike.
 same() {
   mount_at m "$1"
   mount_at n "$1.nemo"

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Where somebody who met ckptfs 0.5.0 for the first time was led astray although every byte was right: what each of
-# these commands says now.
+# A newcomer to ckptfs 0.5.0 was led astray in these places although every byte was right. These tests check what the
+# commands say now.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
-# A Llama of one layer under the names of transformers, or with the prefix of its training.
+# A Llama of one layer with the names of transformers, or with a prefix, as in training.
 llama() {
   local p=${2-}
   make_dcp "$1" "${p}model.embed_tokens.weight" 16x8 1x1 "${p}model.layers.0.self_attn.q_proj.weight" 8x8 1x1 \
@@ -80,7 +80,7 @@ test_5_neighbours() {
   refused "is an empty directory|mount point|first|swap|other way" ckptfs mount m ck
 }
 
-# 6. What a non-tensor is, nobody tells.
+# 6. Nothing tells what an object other than a tensor is.
 test_6_objects() {
   need_fixture bytes_items
   local ck name
@@ -110,7 +110,7 @@ test_8_errors_have_a_reason() {
   grep -q "$file" m/.ckptfs/log || fail "$(cat m/.ckptfs/log)"
 }
 
-# 9. Of a run, paths and names mean the same everywhere, and a fresh copy is usable at once.
+# 9. In a run, paths and names mean the same everywhere, and a fresh copy can be used at once.
 test_9_runs() {
   mkdir run
   llama run/step-1
@@ -122,13 +122,13 @@ test_9_runs() {
   ckptfs diff run/step-1 run/latest
   ckptfs ls run latest | diff - <(ckptfs ls run/step-2)
   mount_at m run -q
-  # Not -r: cp copies in the order of inode numbers. Where those of deleted files are given again, .metadata may come
-  # between data files, and then a copy with new times is not opened for 20 seconds.
+  # Not -r: cp copies in the order of inode numbers. If those of deleted files are reused, .metadata may come between
+  # data files, and a copy with new times would then not be opened for 20 seconds.
   cp -a run/step-1 run/step-3
   cmp m/latest/tensors/lm_head.weight <(ckptfs cat run/step-3 tensors/lm_head.weight) || fail "$(cat m/.ckptfs/log)"
 }
 
-# 10. Looking is poor.
+# 10. ls and info show too little.
 test_10_looking() {
   llama ck model.
   ckptfs ls -h ck | grep ' KiB\|512 B' >/dev/null || fail "$(ckptfs ls -h ck)"
@@ -140,9 +140,9 @@ test_10_looking() {
 
 # 11, completion, is test_completion.sh.
 
-# 12. Python: a name that is not there.
+# 12. Python: a name that does not exist.
 test_12_python() {
-  case ${VARIANT:-release} in asan | tsan) return 0 ;; esac # test_python.sh has what that takes
+  case ${VARIANT:-release} in asan | tsan) return 0 ;; esac # only test_python.sh can load such a library
   llama ck
   status_of 1 env PYTHONPATH="$HERE/../../scripts/python" CKPTFS_LIBRARY="$(dirname "$CKPTFS")/$(basename "$(find "$(dirname "$CKPTFS")" -maxdepth 1 -name 'libckpt.so.*' | head -n 1)")" \
     "$PYTHON" -c 'import ckptfs, sys; ckptfs.open(sys.argv[1])["lm_head.wieght"]' ck
@@ -165,7 +165,7 @@ test_13_options() {
   refused "mounted" ckptfs mount ck m
 }
 
-# 14. Without rights to /dev/fuse.
+# 14. No permission to open /dev/fuse.
 test_14_without_fuse() {
   [[ $EUID == 0 ]] || skip "not root"
   llama ck
@@ -175,7 +175,7 @@ test_14_without_fuse() {
   grep -q 'ckptfs cat' err || fail "$(cat err)"
 }
 
-# 15. cat writes nothing binary to a terminal.
+# 15. cat writes binary data to a terminal.
 test_15_binary_on_a_terminal() {
   llama ck
   script -qec "$CKPTFS cat ck tensors/lm_head.weight" said </dev/null >/dev/null && fail "written"
@@ -198,7 +198,7 @@ test_16_an_incomplete_checkpoint_of_a_run() {
   refused "did you mean 'step-1' or 'step-2'" ckptfs cat run step-3/tensors/v
 }
 
-# 17. A misspelt name leaves an empty checkpoint, in place of the old one, and nothing to check.
+# 17. A misspelt name replaces the old checkpoint with an empty one, or leaves nothing to check.
 test_17_nothing_is_left() {
   llama ck
   ckptfs reshard ck copy -q
@@ -227,7 +227,7 @@ test_18_diff_of_a_model() {
   [[ ! -s err ]] || fail "$(cat err)" # only one of them has it
 }
 
-# 19. The path of a mount in place of that of the checkpoint.
+# 19. The path of a mount is given instead of the checkpoint's.
 test_19_a_mount_is_not_a_checkpoint() {
   local what
   llama run/step-1

@@ -62,7 +62,7 @@ test_a_long_value_is_cut_by_info_alone() {
   grep -q "^          ([0-9]* bytes in all, as 'ckptfs cat CKPT objects/bytesio.json' writes them)$" out || fail "$(cat out)"
 }
 
-# What a disk cannot read is an error of both files; the size of a value is 0, as that of a compressed object.
+# If an object's bytes cannot be read, both of its files give an error.
 test_what_cannot_be_read_is_no_value() {
   copy_of plain c
   mount_at m c -o index=:memory:

@@ -4,7 +4,7 @@
 . "${0%/*}/lib.sh"
 long="every_array_is_what_was_written"
 
-# Of tests/data/orbax: where one is, and a copy of it that may be changed.
+# orbax NAME: the path of a checkpoint in tests/data/orbax; orbax_copy NAME TO: a copy of it, which may be changed
 orbax() { realpath "$DATA/orbax/$1"; }
 orbax_copy() {
   if [[ -d $(orbax "$1")/ckpt ]]; then
@@ -17,7 +17,7 @@ orbax_copy() {
   aged "$2"
 }
 
-# What expected.json says of each array, compared with the files of a mount: FIXTURE MOUNT
+# same_as_expected FIXTURE MOUNT: compares what expected.json says of each array with the files of a mount
 same_as_expected() {
   python3 - "$@" <<'PY'
 import hashlib, json, os, sys
@@ -84,7 +84,7 @@ test_steps_are_a_run() {
   refused "its name is that of an Orbax save that has not finished" ckptfs info run/3000.orbax-checkpoint-tmp-1
 }
 
-# What is below params is the model, and opt_state is not.
+# The arrays below params are the model; opt_state does not belong to it.
 test_the_model_is_apart_from_the_state_of_its_optimizer() {
   mount_at m "$(orbax v2_two_processes)/ckpt"
   ls m/tensors >all

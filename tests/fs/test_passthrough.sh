@@ -1,13 +1,13 @@
 #!/bin/bash
-# Files that are a real file, byte for byte: the kernel reads them itself where it can (Linux 6.9,
-# CAP_SYS_ADMIN, no stacked file system below). Where it cannot, everything here holds but the count.
+# If a file of the mount has exactly the bytes of a real file, the kernel reads that by itself, if it can (Linux 6.9,
+# CAP_SYS_ADMIN, no stacked file system below). If it cannot, all of this holds except the counts of such opens.
 # shellcheck source=tests/fs/lib.sh
 . "${0%/*}/lib.sh"
 long="bytes_are_the_same_by_every_way the_kernel_is_told_to_let_go io_uring_or_one_line_why_not \
   many_open_and_map_it_at_once what_is_put_together_is_read_here a_thousand_files_are_open_at_once \
   in_a_run_it_is_read_here over_a_stacked_file_system_it_is_read_here without_the_privilege_it_is_read_here"
 
-# A model in a safetensors file of our own, as hf/ shows it, and beside it a tokenizer; made once.
+# A model in a safetensors file exactly as hf/ shows it, with a tokenizer beside it; made once.
 model() {
   local dir=$SCRATCH/whole
   if [[ ! -e $dir/done ]]; then
@@ -23,19 +23,19 @@ model() {
 }
 copy() { cp -a "$(model)" "$1"; }
 
-# Is it to be expected here?
+# Whether passthrough should work on this machine.
 possible() {
   local major minor
   IFS=.- read -r major minor _ < <(uname -r)
   ((major > 6 || (major == 6 && minor >= 9))) && ((!$(id -u))) && [[ $(stat -f -c %T "$SCRATCH") != overlayfs ]]
 }
 
-# opens MNT: how many were the kernel's; reads MNT: how many READ requests there were.
+# opens MNT: how many opens were passed to the kernel; reads MNT: how many READ requests there were.
 stat_of() { python3 -c 'import json, sys; d = json.load(open(sys.argv[1] + "/.ckptfs/stats.json")); print(eval("d" + sys.argv[2]))' "$@"; }
 opens() { stat_of "$1" '["passthrough_opens"]'; }
 reads() { stat_of "$1" '["requests"]["read"]'; }
 
-# Its bytes by every way that a file can be read.
+# all_ways FILE WANTED [private]: reads a file in every way and compares the bytes
 all_ways() {
   python3 - "$@" <<'END'
 import mmap, os, random, sys, threading
@@ -83,11 +83,11 @@ test_bytes_are_the_same_by_every_way() {
     cmp m/hf/$f <(ckptfs cat --assets="$d/assets" "$d/ckpt" hf/$f)
     is "$(stat -c '%s %b %B %o %i %A %Y' c/hf/$f)" "$(stat -c '%s %b %B %o %i %A %Y' m/hf/$f)"
   done
-  cmp m/hf/config.json "$d/assets/config.json" # small: as any other
+  cmp m/hf/config.json "$d/assets/config.json" # small, so it is served like any other file
   is 0 "$(opens c)"
   if possible; then
     is True "$(stat_of m '["negotiated"]["passthrough"]')"
-    is 6 "$(opens m)" # two files, by three
+    is 6 "$(opens m)" # two files, opened three times each
     is 1 "$(reads m)"
   fi
 }
@@ -95,7 +95,7 @@ test_bytes_are_the_same_by_every_way() {
 test_what_is_put_together_is_read_here() {
   local d
   copy d
-  # As long as it would be, and another header.
+  # Another header of the same length.
   sed -i '1s/"format":"pt"/"format":"xx"/' d/ckpt/model.safetensors
   mount_at m d/ckpt
   mount_at c "$(model)/ckpt" -o io=cached
@@ -116,7 +116,7 @@ test_it_is_turned_off_by() {
   is 0 "$(opens m)"
 }
 
-# Readers that come and go, with mappings that stay: nobody is refused because of how others read.
+# Readers come and go while their mappings stay; no open may be refused because of how others read the file.
 test_many_open_and_map_it_at_once() {
   local d
   d=$(model)
@@ -146,7 +146,7 @@ END
   if possible; then (($(opens m) > 1000)) || fail "opens: $(opens m)"; fi
 }
 
-# The daemon keeps no descriptor for a file that is open this way.
+# The daemon needs no descriptor for a file that the kernel reads.
 test_a_thousand_files_are_open_at_once() {
   cp -r "$(model)/ckpt" ckpt
   mkdir assets
@@ -165,11 +165,11 @@ for i, fd in enumerate(fds, 1):
 END
 }
 
-# backing COUNT: how many files the kernel was told to keep (1), to let go of (2).
+# backing 1|2: how many files the kernel was told to keep (1) or to release (2)
 backing() { od -An -v -t u8 -w8 count | sed -n "$1p" | tr -d ' '; }
 all_let_go() { [[ $(backing 1) == "$(backing 2)" ]]; }
 
-# The kernel keeps what it was given until it is told otherwise, or the mount ends.
+# The kernel keeps a file until it is told to release it, or until the mount ends.
 test_the_kernel_is_told_to_let_go() {
   local d i
   possible || skip "the kernel does not read by itself"
@@ -187,7 +187,7 @@ test_the_kernel_is_told_to_let_go() {
   is 2 "$(backing 1)"
   exec 6<&- 7<&-
   wait_until all_let_go || fail "kept: $(backing 1) given, $(backing 2) taken back"
-  # An open at the same time registers one in vain.
+  # Of opens at the same time, one may register the file in vain; that must be released, too.
   for i in {1..6}; do
     (for _ in {1..30}; do head -c 1 m/hf/model.safetensors >/dev/null; done) &
   done
@@ -200,7 +200,7 @@ test_the_kernel_is_told_to_let_go() {
 
 closed() { [[ $(stat_of m '["open_files"]') == 0 ]]; }
 
-mount_loud() { # its stderr in log
+mount_loud() { # CKPT m [options]: its stderr goes to ./log
   mkdir m
   ckptfs mount "$@" -f 2>log &
   wait_until is_mounted m
@@ -215,19 +215,20 @@ test_a_file_that_is_replaced_stays_for_who_has_it() {
   printf x | dd of=new bs=1 seek=20000000 conv=notrunc status=none
   mv new d/ckpt/model.safetensors
   head -c 1000 <&5 >/dev/null
-  # Where it has a new name now, and so another ctime, that is a change.
+  # If the replaced file only has a new name now, its ctime has changed, which counts as a change.
   if keeps_names; then return; fi
   if possible; then cmp m/hf/model.safetensors "$(model)/ckpt/model.safetensors"; fi
   exec 5<&-
   wait_until closed
-  # The daemon may have it as well.
+  # The daemon may still have the old file open; then it has the old bytes.
   if cat m/hf/model.safetensors >got 2>/dev/null; then cmp got "$(model)/ckpt/model.safetensors"; fi
   ckptfs umount m
   wait
   ! grep 'was written to' log || fail "nobody wrote to what it had"
 }
 
-# As without this program, but that nobody is given it any more, and that the log says so.
+# Readers that have the file open see the new bytes, as they would without ckptfs; but it can no longer be opened, and
+# the log says so.
 cases_a_file_that_is_written_to_is_told() {
   printf '%s\n' "write once.closed" "write while.open" "secret once.closed" "secret while.open" \
     "truncate once.closed" "truncate while.open"
@@ -268,7 +269,7 @@ test_without_the_privilege_it_is_read_here() {
   d=$(model)
   unshare -rm true 2>/dev/null || skip "no user namespaces"
   mkdir m
-  # Inside, everything looks as if it were root's.
+  # Inside, the user seems to be root.
   # shellcheck disable=SC2016 # expanded inside
   unshare -rm bash -euc '
     "$CKPTFS" mount "$1/ckpt" m
@@ -293,7 +294,7 @@ test_over_a_stacked_file_system_it_is_read_here() {
   is 0 "$(opens m)"
 }
 
-# Its checkpoints are written to all the time.
+# Not in a run, because its checkpoints are written to all the time.
 test_in_a_run_it_is_read_here() {
   mkdir run
   old_copy "$(model)/ckpt" run/step-1
@@ -308,13 +309,13 @@ test_in_a_run_it_is_read_here() {
 
 # ---- io_uring ----
 
-# With it or, after one line that says why not, without: the same bytes.
+# The bytes are the same with io_uring, or without it, after one line that says why.
 test_io_uring_or_one_line_why_not() {
   local d=d f major minor private=
   copy d
   mkdir m
   ckptfs mount -q "$d/ckpt" m -o assets="$d/assets",io=direct,io_uring 2>err
-  IFS=.- read -r major minor _ < <(uname -r) # Linux before 6.6 maps files that are read directly only privately
+  IFS=.- read -r major minor _ < <(uname -r) # before 6.6, files opened for direct I/O have only private mappings
   ((major > 6 || (major == 6 && minor >= 6))) || private=private
   for f in model.safetensors tokenizer.json; do
     # shellcheck disable=SC2086 # a word or none
@@ -325,11 +326,11 @@ test_io_uring_or_one_line_why_not() {
     is False "$(stat_of m '["negotiated"]["io_uring"]')"
     is 1 "$(wc -l <err)"
     grep -q '^ckptfs: warning: using /dev/fuse instead of io_uring: ' err
-  else # then it was built for it; see scripts/libfuse.sh
+  else # libfuse was built with io_uring, see scripts/libfuse.sh
     is Y "$(cat /sys/module/fuse/parameters/enable_uring)"
     is True "$(stat_of m '["negotiated"]["io_uring"]')"
   fi
-  # What is in memory and vanishes is an error, not the end.
+  # If data that is mapped disappears, that is an error, and the daemon survives.
   python3 -c 'import os; os.truncate("d/ckpt/model.safetensors", 20000000)'
   try_eio cat m/hf/model.safetensors
   cmp m/hf/tokenizer.json d/assets/tokenizer.json

@@ -11,7 +11,7 @@ BUILD=$(dirname "$CKPTFS")
 for CKPTFS_LIBRARY in "$BUILD"/libckpt.so.*; do :; done
 export CKPTFS_LIBRARY
 
-# A library with a sanitizer wants that one's to be there first; what Python itself leaves is no leak of ours.
+# A sanitizer's library must be loaded before ours. Leaks are not reported, because Python itself leaves some.
 py() {
   local preload
   preload=$(ldd "$CKPTFS_LIBRARY" | awk '/lib(a|t)san/ { print $3 }')
@@ -116,7 +116,7 @@ test_it_lists_a_checkpoint() {
   status_of 2 py -m ckptfs
 }
 
-# As `make install` puts it, the library is found without being named.
+# Installed by `make install`, the package finds its library by itself.
 test_it_finds_what_is_installed() {
   make -s -C "$TOP" -o lib install-lib VARIANT="$VARIANT" BUILD="$BUILD" PREFIX="$T/usr" LDCONFIG=:
   mv usr elsewhere
@@ -133,7 +133,7 @@ test_it_finds_what_is_installed() {
   )
   rm -r elsewhere/lib/libckpt*
   cp -r "$TOP/scripts/python/ckptfs" .
-  # Any library of its soname will do, whatever the last number of its version.
+  # Any library with the right soname will do, whatever the last number of its version.
   sed -i -E 's/^(__version__ = "[0-9]+\.[0-9]+)\..*/\1.999"/' ckptfs/_libckpt.py
   PYTHONPATH=$T status_of 1 py -c 'import ckptfs; ckptfs.open("x")'
   grep -q "NotFoundError: open 'x'" err
@@ -142,18 +142,17 @@ test_it_finds_what_is_installed() {
   grep -q 'ImportError: .* is for 0.0.0' err
 }
 
-# As pip installs the wheel, without a network, in an environment of its own, with nothing of the sources or of this build
-# in reach. tests/torch/python.sh does the same with the Python and the C library of a newer Debian.
+# pip installs the wheel, without a network, in an environment from which neither the sources nor this build can be
+# reached. tests/torch/python.sh does the same with the Python and the C library of a newer Debian.
 sha256_of() {
   python3 -c 'import base64, hashlib, sys
 print(base64.urlsafe_b64encode(hashlib.sha256(open(sys.argv[1], "rb").read()).digest()).rstrip(b"=").decode())' "$1"
 }
 test_a_wheel_is_all_that_is_needed() {
   local bin=$T/env/bin wheel unzipped name hash size
-  [[ $BUILD == */build/release ]] || return 0 # of which the wheel is
+  [[ $BUILD == */build/release ]] || return 0 # the wheel is made of this build
   wheel=$(echo "$TOP"/build/ckptfs-*.whl)
-  # What RECORD says of each file; nothing has a name that another library could take for its own, and no other library
-  # but the C library is asked for.
+  # RECORD is right about each file; the library exports only names with our prefix, and needs only the C library.
   unzipped=$T/unzipped
   python3 -m zipfile -e "$wheel" "$unzipped"
   (cd "$unzipped" && find . -type f -printf '%P\n' | sort) >have
@@ -177,7 +176,7 @@ print([x.split()[-1] for x in open("/proc/self/maps") if "libckpt" in x][0])' | 
   check listing "$(zoo)"
   check errors "$(zoo)"
   check state_dict "$(big)/ckpt"
-  # Blosc's codecs, too.
+  # Blosc's codecs are in it, too.
   is "$("$CKPTFS" sum "$DATA/mcore_zarr/ckpt")" "$("$bin/ckptfs" sum "$DATA/mcore_zarr/ckpt")"
   mkdir mnt
   "$bin/ckptfs" mount "$DATA/plain/ckpt" mnt
@@ -185,8 +184,8 @@ print([x.split()[-1] for x in open("/proc/self/maps") if "libckpt" in x][0])' | 
   "$bin/ckptfs" umount mnt
 }
 
-# What a copy of the module finds in the directories above it is loaded only where that is its source tree, or where
-# it is installed, and the files are those of whom it trusts. MODULE LIBRARY WORDS: see below.
+# A copy of the module may find a library in the directories above it. It is loaded only if these are its source tree or
+# the place where it is installed, and if the files' owners are trusted. Each case: MODULE LIBRARY LOADED WORD...
 cases_a_library_that_lies_about_is_not_loaded() {
   printf '%s\n' "x build/release no" "scripts/python build/release no" "scripts/python build/release no sources theirs:build" \
     "scripts/python build/release no sources theirs:Makefile" "scripts/python build/release no sources theirs:core/include" \

@@ -1,5 +1,5 @@
 #!/bin/bash
-# quantize=: hf/ has float8 codes and scales, the same by every way, and dequantize= takes what was written for a model.
+# quantize=: hf/ has float8 codes and scales, the same in every way of reading; dequantize= accepts what was exported.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
@@ -30,7 +30,7 @@ test_what_was_written_is_a_model() {
   ckptfs export "$dir" hf written -o quantize=fp8_dynamic
   is "$(ckptfs ls "$dir" | sorted)" "$(ckptfs ls written -o dequantize=bf16 | sorted)"
   ckptfs info written -o dequantize=bf16,strict >/dev/null
-  # The same codes again: 448 times the scale is the largest weight of a row.
+  # Quantising the decoded weights gives the same codes, because a row's largest weight is 448 times its scale.
   ckptfs export written hf again -o dequantize=bf16,quantize=fp8_dynamic
   is "$(ckptfs ls written | sorted)" "$(ckptfs ls again | sorted)"
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Files of all kinds, read at random in all the ways there are, against what `ckptfs cat` has written.
-# SEED=N repeats what failed.
+# Files of all kinds are read at random in every way and compared with the output of `ckptfs cat`.
+# SEED=N repeats a failed run.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="every_file_of_a_model a_checkpoint_of"
@@ -12,7 +12,7 @@ export SEED OPERATIONS
 
 random_reads() { "$(dirname "$CKPTFS")/tests/random_reads" "$SEED" "$OPERATIONS" "$READERS" "$@"; }
 
-# Mount it and compare all files but those of .ckptfs: compare CKPT HOW [options of the tree]
+# compare CKPT HOW [options of the tree]: mounts it and compares all files except those in .ckptfs
 compare() {
   local ckpt=$1 how=$2 path plain n=0 pairs=() missing=0
   shift 2
@@ -30,14 +30,14 @@ compare() {
   random_reads "${pairs[@]}"
 }
 
-# Two megabytes of weights that are cut in rows and columns, and what is smaller than a page.
+# Two megabytes of weights that are cut by rows and columns, and tensors smaller than a page.
 make_model() {
   make_dcp --nested c model.rows.weight 577x401 3x1 model.columns.weight 401x577 1x3 \
     model.both.weight 303x701:bfloat16 2x3 model.half 1001x77:float16 1x2 model.wide 9x33x55:float64 3x1x2 \
     model.norm 24 2 model.empty 0x4 1x1 model.step -:int64 - optim.exp_avg 577x401 2x2
 }
 
-# How it is mounted, and what is cast.
+# How it is mounted, and the type to which it is cast.
 cases_every_file_of_a_model() {
   printf '%s\n' "io=auto bf16" "io=direct fp32" "io=cached fp16" "io=auto,threads=1 fp32"
 }
@@ -64,7 +64,7 @@ test_a_model_for_llama_cpp() {
   compare c io=auto -o "assets=hf,gguf_dtype=$1"
 }
 
-# Strides, byte orders, containers and ways of cutting that only real writers have.
+# Strides, byte orders, containers and cuts that only real frameworks write.
 cases_a_checkpoint_of() {
   printf '%s\n' bigendian shapes shuffled dtypes mp4_fsdp2_adamw mp4_zstd torchsave_zip/model.pt hp_a_collective \
     mcore_flat mcore_zarr fsw_safetensors

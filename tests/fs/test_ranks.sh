@@ -3,10 +3,10 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
-# Bytes [$2, $2+$3) of a file.
+# part FILE OFFSET SIZE: bytes of a file
 part() { tail -c +$(($2 + 1)) "$1" | head -c "$3"; }
 
-# A tensor t of 5 rows of two int64, 16 bytes each, and one of 2x3x4 bytes.
+# A checkpoint c of t, 5 rows of two int64 (16 bytes each), and u, 2x3x4 bytes.
 few() { make_dcp --nested c model.t 5x2:int64 2x1 model.u 2x3x4:uint8 1x3x1 >&2; }
 
 # ---- every box, against Python's slices ----
@@ -53,8 +53,8 @@ test_uneven_and_empty_parts() {
   is "4 ranks, 8 parts, 2 of them empty" "$(cat counts)"
 }
 
-# dp:0 tp:0 cuts by dp first: (3, 2 rows), those by tp: (2, 1; 1, 1). The other way: (3, 2), (2, 1; 1, 1)
-# as well, but ranks 1 and 2 change places.
+# dp:0 tp:0 cuts the rows by dp first (3, 2) and then by tp (2, 1; 1, 1). tp:0 dp:0 gives the same parts, but ranks 1
+# and 2 change places.
 test_axes_on_one_dimension_nest_as_written() {
   few
   printf '%s\n' 'mesh dp=2 tp=2' 't dp:0 tp:0' >outer
@@ -80,7 +80,7 @@ test_first_rule_wins_and_comments_are_none() {
   is "80 12" "$(stat -c %s n/ranks/00001/tensors/{t,u} | xargs)"
 }
 
-# Ranks 4 and 7 of four, in an order of their own; 7 lacks u, 5 has nothing.
+# Ranks 4, 7 and 5 of a mesh of four, which rank_list puts in another order; 7 lacks u, 5 has nothing.
 test_json_lists_ranks_and_parameters() {
   few
   cat >layout <<'END'
@@ -106,7 +106,7 @@ END
   readers ranks m layout model. >/dev/null
 }
 
-# uneven_shard_mesh_dims, and the rows of each rank: only the axes in it split as torch.chunk does.
+# uneven_shard_mesh_dims, and the rows of each rank: only the axes that it lists split like torch.chunk.
 cases_json_splits_as_its_writer_did() { printf '%s\n' '[] 2 1 1 1' '[0] 2 2 1 0' 'null 2 1 1 1'; }
 test_json_splits_as_its_writer_did() {
   few
@@ -129,7 +129,7 @@ test_a_directory_of_json_files() {
   is "t u" "$(entries m/ranks/0000{0,1}/tensors)"
 }
 
-# ---- what lies in ranks/ beside the ranks ----
+# ---- other entries of ranks/ ----
 
 test_links_lead_to_the_ranks() {
   local n
@@ -147,7 +147,7 @@ test_links_lead_to_the_ranks() {
   cp -r m/ranks copy
   [[ -L copy/model-rank-10-part-0.safetensors ]]
   diff -r --no-dereference m/ranks copy
-  # Names that look like these, and what cannot be opened.
+  # Names that look similar do not exist.
   for n in 000000 0 11 00011 model-rank-00-part-0.safetensors model-rank-11-part-0.safetensors model-rank-0-part-1.safetensors \
     99999999999999999999 00000x -0001 model-rank--part-0.safetensors; do
     [[ ! -e m/ranks/$n && ! -L m/ranks/$n ]] || fail "$n exists"
@@ -161,7 +161,7 @@ test_assets_lie_beside_the_ranks() {
   local f
   few
   mkdir d
-  # Some look like ranks or links at first.
+  # Some of them look like ranks or links at first.
   for f in config.json 0.txt 00000.json 00001_notes 1_pooling.json 123456789012345678901 model-rank-0-notes.txt \
     model-rank-x.txt; do
     echo "$f" >"d/$f"
@@ -221,7 +221,7 @@ test_incomplete_tensors_are_left_out_of_ranks() {
 
 # ---- errors ----
 
-# The file, words of the message.
+# Each case: the layout file, and words of the message.
 cases_bad_layouts_are_errors() {
   cat <<'END'
 mesh_tp=2\n\n*_tp:0 layout:3:.'scale'.of.shape.\[\].has.no.dimension.0.to.split
@@ -269,7 +269,7 @@ test_layouts_that_cannot_be_read_are_errors() {
   refused "option 'layout'.*neither a file nor a directory" ckptfs info "$(zoo)" -o layout=/dev/null
   echo '{"0": {}}' | tee empty/a.layout >empty/b.layout
   refused "rank 0 is listed in 'empty/a.layout' and in 'empty/b.layout'" ckptfs info "$(zoo)" -o layout=empty
-  # ranks/ needs names to go by.
+  # ranks/ needs unique names.
   make_dcp --flat c model.module.a 1x2 1x1 model.a 1x2 1x1
   echo 'mesh tp=2' >layout
   refused "'model.a' and 'model.module.a' would both be called 'model.a'" ckptfs info c -o layout=layout

@@ -187,11 +187,11 @@ reads_twice() {
   cat "$m/tensors/v" >/dev/null
   (($(number_of "$m" read) > before)) || fail "no reads"
   before=$(number_of "$m" read)
-  cmp "$m/tensors/v" "$(big)/v.bin" || fail "other bytes" # opened again: pages are kept
+  cmp "$m/tensors/v" "$(big)/v.bin" || fail "wrong bytes" # pages are kept when a file is opened again
   [[ $(number_of "$m" read) == "$before" ]]
 }
 
-# Where the files are an overlay's, the pages are those of the files below it.
+# For files in an overlay, the cached pages belong to the files below.
 test_pages_of_an_overlay_are_mapped() {
   mkdir up work over
   mount -t overlay overlay -o "lowerdir=$(big),upperdir=up,workdir=work" over 2>/dev/null || skip "no overlayfs"
@@ -242,12 +242,12 @@ with open(sys.argv[1], "rb") as f:
 END
 }
 
-# As many as there are pieces in which a file is read: then it is cached.
+# After as many small reads as the file has pieces, it is opened with caching the next time.
 test_small_reads_are_cached_the_next_time() {
   local major minor
   try_rounds reads_small || fail "nothing is cached"
   IFS=.- read -r major minor _ < <(uname -r)
-  ((major > 6 || major == 6 && minor >= 6)) || return 0 # files that are read directly could not be mapped: all are cached
+  ((major > 6 || major == 6 && minor >= 6)) || return 0 # older: all files are cached, else they could not be mapped
   dd if=m0/tensors/v bs=1M of=/dev/null status=none
   [[ $(cached m0/tensors/v) == 0 ]] || fail "$(cached m0/tensors/v) pages"
 }
@@ -257,7 +257,7 @@ reads_small() {
   dd if="m$1/tensors/w" bs=4k count=100 of=/dev/null status=none
   [[ $(cached "m$1/tensors/w") -ge 100 ]]
 }
-# Pages of a file in the kernel's cache.
+# cached FILE: how many of its pages are in the kernel's cache
 cached() {
   python3 - "$1" <<'END'
 import ctypes, mmap, os, sys

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Checkpoints in object stores: real servers of S3, https and the Hub's kind, and a proxy with faults. In full runs only.
+# Checkpoints in object stores: servers of S3, https and the Hub's kind, and a proxy with faults. Only in full runs.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 # shellcheck disable=SC2034 # for lib.sh
@@ -14,13 +14,13 @@ put() {
   case $1 in
     s3) publish_s3 "bucket/$3" "$2" && address=s3://bucket/$3 ;;
     web) mkdir -p "$WEBDIR/$3" && cp -r "$2/." "$WEBDIR/$3" && address=$web/$3/ ;;
-    hf) address=hf://org/$3 ;; # has been there from the start
+    hf) address=hf://org/$3 ;; # servers.sh has published it already
   esac
 }
 
 # ---- bytes ----
 
-# Other servers than S3's are the same beside Ceph.
+# Whether to test the other servers, too; beside Ceph they would only repeat what is tested beside Swift.
 has_others() { [[ $S3_SERVER == swift ]]; }
 
 cases_every_byte_is_the_local_one() {
@@ -100,7 +100,7 @@ test_what_is_computed_is_the_same() {
   wait_until no_fetchers
 }
 
-# The manifest that may be beside a patch is not there, and the server does not say so.
+# A patch may have a manifest beside it. This one has none, but the server does not answer 404.
 test_a_patch_may_be_at_an_address() {
   python3 "$HERE/merge.py" step base 1
   python3 "$HERE/merge.py" step next 2
@@ -113,7 +113,7 @@ test_a_patch_may_be_at_an_address() {
   wait_until no_fetchers
 }
 
-# close_range is of Linux 5.9.
+# ckptfs-fetch must work without close_range, which came with Linux 5.9.
 test_an_old_kernel_fetches() {
   case ${VARIANT:-release} in asan | tsan) exit 0 ;; esac # a sanitizer needs calls of its own
   reach
@@ -148,7 +148,7 @@ test_assets_may_be_elsewhere() {
   ckptfs cat "$(zoo)" hf/config.json -o assets="$address" | cmp - config/config.json
 }
 
-# Mapped and read at random, by several processes, where nothing is here yet.
+# Several processes map and read at random before anything has been fetched.
 test_random_reads_are_right() {
   reach
   put s3 "$(big)/ckpt" big
@@ -168,7 +168,7 @@ test_a_second_mount_fetches_no_data() {
   cmp m/tensors/w "$(big)/w.bin"
   cmp m/tensors/v "$(big)/v.bin"
   (($(counted S3_PROXY bytes) < 20000)) || fail "$(ask S3_PROXY)"
-  # What it costs is in the statistics.
+  # The statistics show it.
   jq -e '.network | .bytes < 20000 and .cache_hits > 0 and .cache_misses == 0 and .cache_note == null' m/.ckptfs/stats.json
   ckptfs umount m
   rm -r "$XDG_CACHE_HOME"
@@ -177,12 +177,12 @@ test_a_second_mount_fetches_no_data() {
   wait_until jq -e '.network | .bytes > 18000000 and .requests > 3 and .latency_us > 0' m/.ckptfs/stats.json
 }
 
-# ls_takes N: at most so many requests; more if one takes a second, for then another is sent
+# ls_takes N: whether `ls` needs at most so many requests; it sends another for one that takes a second
 ls_takes() {
   ask S3_PROXY from=0 >/dev/null
   ckptfs ls "$address" >/dev/null && (($(counted S3_PROXY requests) <= $1))
 }
-# A listing and the metadata; then a listing.
+# The first time, a listing and the metadata are fetched; later, only a listing.
 test_an_index_takes_two_requests() {
   reach proxy
   put s3 "$(big)/ckpt" few
@@ -222,7 +222,7 @@ test_a_cache_removes_only_what_is_its_own() {
 
 # ---- changes and faults ----
 
-# Other bytes of the same length: EIO with a reason, or the old bytes where they are here; never the others.
+# Objects get other bytes of the same length: reads return EIO with a reason, or cached old bytes, never the new ones.
 test_changed_objects_are_errors() {
   local c
   c=$(big)/ckpt
@@ -253,7 +253,7 @@ test_removed_objects_are_errors() {
   grep -E 'changed|removed' m/.ckptfs/log || fail "$(cat m/.ckptfs/log)"
 }
 
-# What is true of every answer: right bytes, or one sentence. passing: the bytes must be right.
+# With any fault there must be right bytes or an error message; if it is "passing", right bytes.
 try_fault() { # PROXY KIND FROM TIMES AFTER passing|lasting RETRY
   local rc=0
   ask "$1" fault="$2" from="$3" times="$4" after="$5" >/dev/null
@@ -265,10 +265,10 @@ try_fault() { # PROXY KIND FROM TIMES AFTER passing|lasting RETRY
     *) fail "$*: status $rc: $(cat err)" ;;
   esac
   [[ $6 != passing || $rc == 0 ]] || fail "$*: $(cat err)"
-  grep -qE ' faults=[1-9]' asked || return 1 # there are no more requests
+  grep -qE ' faults=[1-9]' asked || return 1 # there were fewer requests
 }
 
-# sweep S3|WEB|HUB KIND: the fault at each request of what opens and reads a checkpoint, and at all from some on.
+# sweep S3|WEB|HUB KIND: the fault at each request while a checkpoint is opened and read, and at all from the Nth on
 sweep() {
   local n after how=lasting retry=2
   mkdir "$2"
@@ -312,7 +312,7 @@ test_faults_at_every_request() {
   done
 }
 
-# proxied KIND: the address of a checkpoint behind a proxy; ./right has its sums.
+# proxied KIND: puts the address of a checkpoint behind a proxy into $address, and its sums into ./right
 proxied() {
   local ckpt
   reach proxy
@@ -325,7 +325,7 @@ proxied() {
   ckptfs sum "$ckpt" >right
 }
 
-# ---- who may read, and what is told ----
+# ---- access and secrets ----
 
 test_what_is_refused_says_why() {
   reach
@@ -339,7 +339,7 @@ test_what_is_refused_says_why() {
   refused '' ckptfs info hf://org/nothing
   refused '' ckptfs info "$WEBS/nothing/"
   put web "$(big)/ckpt" big
-  refused 'range' ckptfs cat "$WEBS/whole/big/" tensors/w -o cache_dir=none # the server knows no ranges
+  refused 'range' ckptfs cat "$WEBS/whole/big/" tensors/w -o cache_dir=none # the server ignores ranges
 }
 
 test_certificates_are_checked() {
@@ -379,12 +379,12 @@ test_the_fetcher_ends_with_the_daemon() {
   mount_at m "$address"
   [[ -n $(fetchers) ]]
   ckptfs umount m
-  wait_until no_fetchers || fail "it goes on after an unmount"
+  wait_until no_fetchers || fail "it still runs after an unmount"
   mount_at m "$address"
   [[ -n $(fetchers) ]]
   p=$(daemon_of m)
   kill -9 "$p"
-  wait_until no_fetchers || fail "it goes on after the daemon"
+  wait_until no_fetchers || fail "it still runs after the daemon's end"
   umount -l m 2>/dev/null || fusermount3 -uz m
 }
 
@@ -400,7 +400,7 @@ test_without_its_fetcher_a_mount_has_errors() {
   ckptfs umount m
 }
 
-# The one that has a parent of the same program.
+# The process that fetches: its parent runs the same program.
 the_fetcher() {
   local p
   for p in $(fetchers); do
@@ -409,7 +409,7 @@ the_fetcher() {
 }
 restarts() { jq -e ".network.restarts >= $1" m/.ckptfs/stats.json >/dev/null; }
 
-# Readers get every byte although it is killed while they read, and a mount in a sandbox goes on.
+# Readers get every byte although it is killed while they read, and a sandboxed mount survives that, too.
 test_a_killed_fetcher_is_started_again() {
   local p i n=0 pid
   reach proxy
@@ -433,7 +433,7 @@ test_a_killed_fetcher_is_started_again() {
   wait_until no_fetchers
 }
 
-# What is opened again is the same commit.
+# After that, files come from the same commit as before.
 test_after_a_kill_a_repository_is_the_same() {
   reach
   mount_at m hf://org/plain -o cache_dir=none
@@ -456,7 +456,7 @@ test_the_daemon_is_confined() {
   cat m/tensors/* >/dev/null
 }
 
-# A hub that nobody named: what is said to it is in `caught`.
+# A hub that no option has named; it writes all requests to `caught`.
 set_trap() { # the port is in $port
   python3 -c 'import os, socket
 s = socket.create_server(("127.0.0.1", 0))
@@ -472,7 +472,7 @@ while True:
 }
 smuggled() { grep -qsx "smuggled $2" "/proc/$1"/task/*/comm; }
 
-# Without a sandbox the same request succeeds, so the test shows what the seal refuses.
+# Without a sandbox the same request succeeds, which shows that it is the seal that refuses it.
 cases_a_daemon_that_is_taken_over_sends_the_token_nowhere() {
   printf '%s\n' on off
 }
@@ -488,12 +488,12 @@ test_a_daemon_that_is_taken_over_sends_the_token_nowhere() {
   d=$(daemon_of m)
   kill -USR2 "$d"
   wait_until smuggled "$d" 1
-  cmp m/tensors/w "$(big)/w.bin" # it is served after that message
+  cmp m/tensors/w "$(big)/w.bin" # the mount still works after that message
   if [[ $1 == off ]]; then
     wait_until test -e caught
     grep -a 'Bearer hf_test' caught
   else
-    # Nor does the next fetcher.
+    # The next fetcher does not send it either.
     kill -9 "$(the_fetcher)"
     wait_until restarts 1
     kill -USR2 "$d"
@@ -506,7 +506,7 @@ test_a_daemon_that_is_taken_over_sends_the_token_nowhere() {
   kill $trapper
 }
 
-# Nor does the daemon have what its ckptfs-fetch has from the environment: it could be asked for as a name in a store.
+# Only ckptfs-fetch keeps secrets from the environment: a daemon that has them could send them as a name in a store.
 cases_a_daemon_forgets_secrets() {
   printf '%s\n' '' -f
 }
@@ -580,7 +580,7 @@ test_new_steps_of_a_run_appear() {
   refused "did you mean 'step-2'" ckptfs info s3://bucket/run/step_2
 }
 
-# It is opened with the first step that a reader enters, by a daemon that is confined by then.
+# The patch is opened with the first step that a reader enters, and by then the daemon is confined.
 test_what_options_name_for_a_run_may_be_elsewhere() {
   python3 "$HERE/merge.py" step base 1
   python3 "$HERE/merge.py" step next 2

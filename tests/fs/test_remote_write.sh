@@ -1,5 +1,5 @@
 #!/bin/bash
-# Checkpoints written to an object store: a real server of S3, and a proxy with faults. In full runs only.
+# Checkpoints are written to an object store: a real server for S3, and a proxy with faults. Full runs only.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 # shellcheck disable=SC2034 # for lib.sh
@@ -7,23 +7,23 @@ servers=s3
 # shellcheck source=../net/servers.sh
 . "$HERE/../net/servers.sh"
 
-# objects PREFIX: keys and sizes. uploads PREFIX: what is left of uploads.
+# objects PREFIX: keys and sizes. uploads PREFIX: unfinished uploads.
 objects() { python3 "$NET/publish.py" objects "$S3" "bucket/$1"; }
 uploads() { python3 "$NET/publish.py" uploads "$S3" "bucket/$1"; }
 nothing_is_at() {
   local all
   all=$(objects "$1" && uploads "$1") && [[ -z $all ]]
 }
-# same_bytes DIR PREFIX: the same files, and the same bytes of each, by the server's own interface
+# same_bytes DIR PREFIX: the store has the same files with the same bytes, read through the server's own interface
 same_bytes() {
   (cd "$1" && find . -type f -printf '%P %s\n') | sort >files
   objects "$2/" | sed "s,^$2/,," | sort >keys
   cmp files keys || fail "$(diff files keys)"
-  # By hand: `written` is called where errors do not end the test.
+  # With fail, because where `written` is called errexit does not work.
   ckptfs_get "$2" got || fail "cannot get $2"
   diff -r "$1" got || fail "other bytes: $2"
 }
-# The same, and no upload is left.
+# same_objects DIR PREFIX: the same, and no unfinished upload is left
 same_objects() {
   same_bytes "$@"
   [[ -z $(uploads "$2") ]] || fail "left: $(uploads "$2")"
@@ -32,21 +32,21 @@ ckptfs_get() { rm -rf "$2" && python3 "$NET/publish.py" get "$S3" "bucket/$1" "$
 
 
 six_requests() { (($(counted S3_PROXY requests) >= 6)); }
-# ended SIGNAL COMMAND...: a command that writes to an address, put behind it, is ended while parts are on their way
+# ended SIGNAL COMMAND...: appends an address to a command that writes there, and sends the signal during the upload
 ended() {
   local signal=$1 to=ended/$2-$1 pid began
   shift
   reach proxy
   publish_s3 bucket
   ask S3_PROXY latency_ms=300 fault=stall from=6 times=100000 after=0 >/dev/null
-  env --default-signal=INT "$CKPTFS" "$@" "s3://bucket/$to" >out 2>err & # a shell's own ignore it
+  env --default-signal=INT "$CKPTFS" "$@" "s3://bucket/$to" >out 2>err & # else a background job ignores SIGINT
   pid=$!
   wait_until six_requests
   ask S3_PROXY fault= latency_ms=0 from=0 >/dev/null
   began=$(date +%s%N)
   kill -"$signal" $pid
   wait $pid || :
-  # It does not wait for the server, which would take 30 s; a busy machine may.
+  # It must not wait for the server, which would take 30 s; on a busy machine it may take a while.
   (($(date +%s%N) - began < 10000000000)) || fail "it took $((($(date +%s%N) - began) / 1000000)) ms"
   wait_until no_fetchers
   nothing_is_at "$to" || fail "left: $(objects "$to") $(uploads "$to")"
@@ -111,7 +111,7 @@ cases_an_interrupted_export_leaves_nothing() {
 }
 test_an_interrupted_export_leaves_nothing() { ended "$1" export -q "$(big)/ckpt" hf; }
 
-# ---- what is refused, and what is replaced ----
+# ---- refused and replaced checkpoints ----
 
 test_what_is_there_is_not_lost() {
   local to=s3://bucket/there
@@ -126,7 +126,7 @@ test_what_is_there_is_not_lost() {
   python3 "$NET/publish.py" remove "$S3" bucket/there
   publish_s3 bucket/there "$(fixture plain)/ckpt"
   cmp before <(objects there/)
-  # Everything of the old checkpoint is gone, whatever its format; and everything of the new one is there.
+  # Whatever its format, all of the old checkpoint is gone, and all of the new one is there.
   local format
   for format in zarr dcp safetensors; do
     ckptfs reshard -q --overwrite --format=$format "$(zoo)" $to
@@ -148,7 +148,7 @@ test_other_addresses_are_refused() {
   nothing_is_at denied
 }
 
-# An address is the source and another the destination.
+# Both the source and the destination are addresses.
 test_from_store_to_store() {
   reach
   publish_s3 bucket/from "$(big)/ckpt"
@@ -166,9 +166,9 @@ three_parts() {
   ckptfs reshard -q src right
 }
 
-# written KIND FROM TIMES AFTER RETRY passing|either|lasting: a reshard with that fault leaves all, or nothing that is a
-# checkpoint, and says what it could not remove. If answers are lost, it may not know that it has left all. With RETRY=1 the
-# answers of a busy server are lost as well.
+# written KIND FROM TIMES AFTER RETRY passing|either|lasting: with that fault, a reshard leaves the whole checkpoint or
+# nothing that counts as one, and says what it could not remove. If answers are lost, it may have left all without
+# knowing it. With RETRY=1, answers of a busy server count as lost, too.
 written() {
   local rc=0 to=t/$6/$1/$2
   ask S3_PROXY fault="$1" from="$2" times="$3" after="$4" >/dev/null
@@ -191,7 +191,7 @@ written() {
   esac
   [[ $6 != passing || $rc == 0 ]] || fail "$*: $(cat err)"
   [[ $6 != passing || -z $(uploads "$to/") ]] || fail "$*: left: $(uploads "$to/")"
-  grep -qE ' faults=[1-9]' asked || return 1 # there are no more requests
+  grep -qE ' faults=[1-9]' asked || return 1 # there were fewer requests
 }
 
 cases_faults_that_pass_while_writing() {
@@ -202,9 +202,9 @@ test_faults_that_pass_while_writing() {
   reach proxy
   publish_s3 bucket
   three_parts
-  [[ $1 != stall ]] || most=3 # each takes 10 s; the end of an upload is waited for as long as it is tried, 60 s
+  [[ $1 != stall ]] || most=3 # each takes 10 s, and the end of an upload 60 s
   for (( ; n <= most; n += every)); do
-    # Only the end of an upload is answered so, by servers that can still be believed.
+    # "error" is an answer to the end of an upload only, after which the save may fail.
     written "$1" $n 1 "$2" 60 "$([[ $1 == error ]] && echo either || echo passing)" || break
   done
   ((n > 4)) || [[ $1 == stall ]] || fail "only $n requests"
@@ -223,7 +223,7 @@ test_faults_that_last_while_writing() {
   done
 }
 
-# ---- being ended ----
+# ---- signals ----
 
 cases_an_interrupted_reshard_leaves_nothing() {
   printf '%s\n' INT TERM KILL

@@ -20,7 +20,7 @@ test_a_checkpoint() {
   look checkpoint report.html "$(zoo)"
 }
 
-# Every chunk of every tensor, as `info` lists them.
+# The page shows every chunk of every tensor, as `info` lists them.
 cases_chunks_are_those_of_info() {
   printf '%s\n' mp4_mesh2d mp4_fsdp2_adamw mcore_gpt_moe shapes hp_a_collective ds_z1_fp32_w2 mp4_hf_sharded hole
 }
@@ -37,7 +37,7 @@ test_values_are_those_of_stat() {
 
 test_hostile_names() { look hostile; }
 
-# Layers that are equal are one row; each can be chosen, and what is open stays open.
+# Equal layers share a row; each can be chosen, and open rows stay open.
 test_repeated_layers() { look layers; }
 
 test_what_a_recipe_makes() {
@@ -59,7 +59,7 @@ test_a_hundred_thousand_tensors() {
   look many report.html
 }
 
-# Names, shapes and cuts that have nothing in common, too.
+# Even if names, shapes and cuts have nothing in common.
 test_a_page_is_small() {
   look random random.safetensors 20000
   ckptfs report -q --stat random.safetensors
@@ -83,7 +83,7 @@ test_a_run() {
   look opens report.html
 }
 
-# Of every tensor that the latest checkpoint has.
+# The page shows the history of every tensor of the latest checkpoint.
 test_tensors_through_a_run() {
   python3 -c 'import struct
 for i, v in enumerate([(1, 2, 2), (1, 2, 4), (1, float("nan"), 4), (0, 0, 0), (0, 1e-30, float("inf"))]):
@@ -100,7 +100,7 @@ for i, v in enumerate([(1, 2, 2), (1, 2, 4), (1, float("nan"), 4), (0, 0, 0), (0
   look the_series report.html run
 }
 
-# The page stays as small: a long run is shown by every other checkpoint, or fewer.
+# To keep the page small, only every second checkpoint of a long run is shown, or fewer.
 test_a_long_run() {
   look long_run 500 60
   aged long
@@ -138,12 +138,12 @@ test_a_file_is_replaced() {
   mkdir sub
   ckptfs report -q --output=sub/page.html "$(zoo)"
   is page.html "$(entries sub)"
-  # A write that fails leaves nothing, and the old file.
+  # A write that fails leaves the old file, and nothing else.
   page=$(cksum <page.html)
   (ulimit -f 8 && refused 'File too large' ckptfs report --output=page.html "$(zoo)")
   is "$page" "$(cksum <page.html)"
   is '' "$(find . -name '.ckptfs-*')"
-  # A link is replaced, not what it leads to.
+  # A link is replaced, not its target.
   echo kept >other
   ln -s other link.html
   ckptfs report -q --output=link.html "$(zoo)"
@@ -158,7 +158,7 @@ test_where_it_is_written() {
   ckptfs report -q -o page.html "$(zoo)" 2>err
   [[ ! -s err ]]
   ckptfs report -q --output=- "$(zoo)" >other.html
-  # The time when it was made is all that differs.
+  # Only the time when it was made differs.
   is "$(wc -l <page.html)" "$(wc -l <other.html)"
   rm page.html
   (umask 027 && ckptfs report -q -o page.html "$(zoo)")
@@ -177,7 +177,7 @@ test_where_it_is_written() {
   fi
 }
 
-# The script is JavaScript as it is, without what browsers forgive.
+# The script is valid JavaScript, without errors that browsers would forgive.
 test_the_script_is_sound() {
   ckptfs report -q "$(zoo)"
   look script report.html

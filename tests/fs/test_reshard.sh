@@ -1,18 +1,18 @@
 #!/bin/bash
-# reshard: every fixture there and back, the same bytes every time, and at DST the old checkpoint or the
-# new one whatever happens.
+# reshard: every fixture there and back, with the same bytes every time; whatever happens, DST has the old checkpoint or
+# the new one.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="memory_does_not_grow_with_tensors the_parts_are_those_of_the_layout two_at_once a_full_disk \
   killed_at_any_moment_the_old_or_the_new a_model_has_its_configuration_and_tokenizer_beside_it \
   it_is_for_as_many_ranks_as_the_source"
 
-# Warnings are shown where it fails.
+# Warnings are shown only if it fails.
 reshard() { ckptfs reshard -q --index=:memory: "$@" 2>>"$T/said" || { cat "$T/said" && false; }; }
 
 nothing_left_over() { [[ -z $(find "${1:-.}" -name '*.partial*') ]] || fail "$(find "${1:-.}" -name '*.partial*')"; }
 
-# The checkpoint of a fixture: a directory, or a file.
+# checkpoint NAME: the path of a fixture's checkpoint, a directory or a file
 checkpoint() { python3 -c '
 import json, os, sys
 try:
@@ -23,20 +23,20 @@ except FileNotFoundError:
 
 helper() { python3 "$HERE/reshard.py" "$@"; }
 
-# same A B [all|tensors|megatron|megatron-tensors [incomplete]]: what can be read of A is in B, byte for byte, and
-# nothing else; or of the tensors all that safetensors files can hold; or all tensors, with whatever objects.
+# same A B [WHAT [incomplete]]: what can be read of A is in B, byte for byte. WHAT is all: and B has nothing else;
+# tensors: those that safetensors files can hold; megatron: all, and B may have other objects; megatron-tensors: both.
 same() {
   ckptfs diff --json --index=:memory: "$1" "$2" >"$T/same" 2>"$T/err" || (($? == 1)) || cat "$T/err"
   ckptfs ls --json --index=:memory: "$1" >"$T/listed"
   helper same "$T/same" "$T/listed" "${3:-all}"
 }
 
-# What is in a directory: names and contents.
+# digest DIR: the names and hashes of its files
 digest() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum); }
 
 # ---- there and back ----
 
-# Every object of a DCP checkpoint is one of torch.save.
+# archives CKPT: every object is an archive, as torch.save writes it
 archives() {
   local name
   ckptfs export -q --index=:memory: "$1" objects "$1.objects"
@@ -45,7 +45,7 @@ archives() {
   done < <(find "$1.objects" -type f ! -name '*.json' -print0)
 }
 
-# Only the full run of a release build sees all, others every fourth: the paths are the same.
+# Only a full run of a release build takes all fixtures; others take every fourth.
 cases_every_fixture_there_and_back() {
   local d step=4
   [[ -z ${CHECK_FULL:-} || $VARIANT != release ]] || step=1
@@ -60,10 +60,10 @@ test_every_fixture_there_and_back() {
     is 1 "$(grep -vc warning: err)"
     [[ ! -e dcp ]]
     nothing_left_over
-    # What is not whole can be left out.
+    # Incomplete tensors can be left out.
     ckptfs ls --index=:memory: "$src" >/dev/null 2>&1 || return 0
     some=(--allow-missing) complete=(all incomplete)
-    if grep -q 'archive cannot hold qu\?int' err; then # nor can the others
+    if grep -q 'archive cannot hold qu\?int' err; then # so leave out types that only some formats can hold
       mapfile -t some < <(ckptfs ls --json --index=:memory: "$src" | helper excludes)
       complete=(tensors incomplete) mega=megatron-tensors
     fi
@@ -83,7 +83,7 @@ test_every_fixture_there_and_back() {
   reshard hp2 dcp3 --threads=3
   reshard dcp2 st --format=safetensors --ranks=2
   reshard "$src" mega --format=megatron --ranks=3 "${some[@]}"
-  # Objects have one form in each format; those of torch.save files and of HyperParallel's get one.
+  # Each format stores objects in its own form; those of torch.save files and of HyperParallel change their form in DCP.
   case $format in
     hyperparallel) same "$src" hp "${complete[@]}" ;;
     torch.save)
@@ -113,7 +113,7 @@ test_a_mount_of_it_is_the_same() {
   reshard "$src" x --ranks=4 --threads=2
   mount_at a "$src"
   mount_at b x
-  # All but how it is cut, which info.json tells.
+  # All but .ckptfs, where info.json says how it is cut.
   diff -r --exclude=.ckptfs a b
   diff <(cd a && find . -printf '%p %y %s\n' | grep -v ckptfs/ | sort) \
     <(cd b && find . -printf '%p %y %s\n' | grep -v ckptfs/ | sort)
@@ -143,7 +143,7 @@ mesh dp=2 tp=3
 END
 }
 
-# The box that each rank has is the one that ranks/ shows.
+# Each rank writes the box that ranks/ shows for it.
 test_the_parts_are_those_of_the_layout() {
   local i
   mesh_of_six
@@ -162,7 +162,7 @@ for path in glob.glob(f"{sys.argv[1]}/shard-{int(sys.argv[2]):05}-*.safetensors"
             begin, end = (start + n for n in t["data_offsets"])
             print(hashlib.sha256(data[begin:end]).hexdigest() + "  " + name)
 END
-    # Of what several ranks hold one has written it.
+    # It need not write everything: of the ranks that hold the same, only one does.
     sort written | comm -13 shown - >too_much
     [[ ! -s too_much ]] || fail "rank $i wrote $(cat too_much)"
     cat written >>all
@@ -196,7 +196,7 @@ test_names_and_types_are_those_of_the_tree() {
 
 listed_objects() { ckptfs ls --json --index=:memory: "$1" | jq -r '.[] | select(.type == "object") | .fqn'; }
 
-# A DCP's objects become objects of one part, lists of one value.
+# Objects of a DCP checkpoint become objects of one part, which are lists of one value.
 test_a_megatron_checkpoint_of_a_dcp() {
   local src
   src=$(checkpoint mp4_fsdp2_adamw)
@@ -208,7 +208,7 @@ test_a_megatron_checkpoint_of_a_dcp() {
   listed_objects x | grep -v '^common.pt$' | sort | diff want -
   is "$(ckptfs cat --index=:memory: "$src" objects/lr_scheduler.base_lrs.json | jq -c '[.]')" \
     "$(ckptfs cat --index=:memory: x objects/lr_scheduler.base_lrs%2Fshard_0_1.json | jq -c .)"
-  # As it is one already, it stays what it is.
+  # Saved as Megatron-core's again, it stays the same.
   reshard x y --format=megatron
   diff <(listed_objects x) <(listed_objects y)
   same x y
@@ -217,7 +217,7 @@ test_a_megatron_checkpoint_of_a_dcp() {
   same x w
 }
 
-# What Megatron-core wrote keeps its names and its common state, in the one form or the other.
+# Checkpoints of Megatron-core keep their names and their common state, as common.pt or as an object.
 cases_a_megatron_checkpoint_again() { printf '%s\n' mcore_manual mcore_gpt_dense mcore_zarr mcore_flat mcore_flat_08; }
 test_a_megatron_checkpoint_again() {
   local src
@@ -228,10 +228,10 @@ test_a_megatron_checkpoint_again() {
   diff <(listed_objects "$src") <(listed_objects x)
   [[ ! -e $src/common.pt ]] || cmp "$src/common.pt" x/common.pt
   [[ -e x/common.pt ]] || listed_objects x | grep -q '^common_state/shard_0_1$'
-  # The parts of an object in files of their own are in no list.
+  # An object whose parts have files of their own becomes a list.
   [[ $1 != mcore_zarr ]] ||
     is '[[{"rank":0}]]' "$(ckptfs cat --index=:memory: x objects/rng_state%2Fshard_0.0_2.2.json | jq -c .)"
-  # What has been flattened is shown, and by Megatron-core loaded, in its own shape.
+  # Flattened tensors keep the shape in which they are shown, and in which Megatron-core loads them.
   shapes() { ckptfs ls --json --index=:memory: "$1" | jq -c 'map([.fqn, .shape, .logical])'; }
   diff <(shapes "$src") <(shapes x)
 }
@@ -239,7 +239,7 @@ test_a_megatron_checkpoint_again() {
 test_names_that_megatron_objects_cannot_have() {
   python3 - <<'END'
 import pickle
-# A torch.save file of the old kind: a pickle of a magic number, of a protocol, of what made it, and the value.
+# A legacy file of torch.save: pickles of a magic number, a protocol, the writer's machine, the value and its storages.
 with open("x.pt", "wb") as f:
     for v in 0x1950a86a20f9469cfc6c, 1001, {"little_endian": True}, {"a/b": 1, "c": 2}, []:
         pickle.dump(v, f, 2)
@@ -249,8 +249,8 @@ END
   is "c/shard_0_1 common.pt" "$(listed_objects x | xargs)"
 }
 
-# What Megatron-core wrote, as a model of Hugging Face, and back by the same recipe: the bytes that there were,
-# without the rows of padding.
+# A checkpoint of Megatron-core becomes a Hugging Face model, and by the same recipe Megatron-core's again: with the
+# original bytes, but without the rows of padding.
 test_a_recipe_backwards() {
   local src
   src=$(checkpoint mcore_gpt_dense)
@@ -275,7 +275,7 @@ END
   is '[]' "$(jq -c '[.tensors[] | select(.b.type != "object" and .a.type != "object") | select(.result | IN("only_b", "shape") | not)]' differ)"
   reshard x again --format=safetensors --recipe=rules.recipe --assets=.
   same hf again
-  # What is given to no rule would be lost, and what rules take in part cannot be made.
+  # A tensor that no rule makes would be lost.
   sed -i /final/d rules.recipe
   refused "rules.recipe: no rule makes 'norm', which would be lost: exclude what is not needed" \
     ckptfs reshard hf y --format=megatron --recipe=rules.recipe --assets=.
@@ -338,7 +338,7 @@ test_what_zarr_arrays_cannot_be() {
   nothing_left_over
 }
 
-# ---- what is said ----
+# ---- messages ----
 
 test_it_says_what_it_wrote() {
   status_of 0 ckptfs reshard "$ZOO_CKPT" x --ranks=2
@@ -395,7 +395,7 @@ test_it_is_for_as_many_ranks_as_the_source() {
   ckptfs reshard x y --format=hyperparallel >out
   grep -q ' for 4 ranks$' out || fail "$(cat out)"
   is 4 "$(ckptfs info --json y | jq .ranks)"
-  # Whole tensors are nobody's, and these files name no ranks.
+  # Whole tensors belong to no rank, and safetensors files do not name ranks.
   ckptfs reshard x z --format=safetensors --model >out
   grep -q ' for 1 rank$' out || fail "$(cat out)"
   ckptfs reshard z w >out
@@ -416,12 +416,12 @@ test_a_model_has_its_configuration_and_tokenizer_beside_it() {
   for f in assets/*; do
     cmp "$f" "x/${f#*/}"
   done
-  # Those beside the checkpoint, too, also for several ranks.
+  # Assets beside the checkpoint are taken, too, and also with several ranks.
   old_copy "$ZOO_CKPT" c
   cp assets/config.json c
   reshard c y --format=safetensors --model --ranks=3 --shard_size=1K
   cmp assets/config.json y/config.json
-  # Another one takes the place of all of them, and of nothing else.
+  # A new model replaces the old one and its assets, but no other file.
   reshard "$ZOO_CKPT" x --format=safetensors --model --assets=assets --overwrite --shard_size=1K
   cmp assets/config.json x/config.json
   echo hello >x/README
@@ -432,7 +432,7 @@ test_a_model_has_its_configuration_and_tokenizer_beside_it() {
     ckptfs reshard "$ZOO_CKPT" x --format=safetensors --model --assets=assets --overwrite
   refused "'.*/x' holds '[a-z_.]*', which is not part of a checkpoint and would be lost$" \
     ckptfs reshard "$ZOO_CKPT" x --overwrite
-  # What is not a model in safetensors has none.
+  # Only models in safetensors have assets beside them.
   reshard c z
   reshard c w --format=safetensors
   [[ ! -e z/config.json && ! -e w/config.json ]]
@@ -441,7 +441,7 @@ test_a_model_has_its_configuration_and_tokenizer_beside_it() {
   nothing_left_over
 }
 
-# ---- where it may be written ----
+# ---- destinations ----
 
 test_what_is_there_stays() {
   reshard "$ZOO_CKPT" x
@@ -461,7 +461,7 @@ test_what_is_there_stays() {
   nothing_left_over
 }
 
-# Nothing is written, least of all in the place of a checkpoint.
+# If nothing is left to write, nothing is written, least of all over a checkpoint.
 cases_nothing_is_not_written() {
   printf '%s\n' "--model --include=optim*" "--exclude=*" "--model --format=safetensors --include=optim*"
 }
@@ -495,7 +495,7 @@ test_dst_in_src_and_src_in_dst() {
   nothing_left_over
 }
 
-# The old one is read until the new one is complete.
+# The old checkpoint is read until the new one is complete.
 test_a_checkpoint_may_be_replaced_by_itself() {
   reshard "$ZOO_CKPT" x --ranks=3
   reshard x x --overwrite --ranks=7 --zstd
@@ -535,7 +535,7 @@ test_a_directory_that_is_read_only() {
   refused "'no/x'.*No such file" ckptfs reshard "$ZOO_CKPT" no/x
 }
 
-# ---- what goes wrong ----
+# ---- failures ----
 
 test_a_full_disk() {
   local o
@@ -558,7 +558,7 @@ test_a_full_disk() {
   same "$(big)/ckpt" small/x
 }
 
-# What ends early when it is read.
+# A source that turns out to be truncated while it is read.
 test_a_source_that_cannot_be_read() {
   big_copy src
   ckptfs index src 2>/dev/null || true
@@ -575,7 +575,7 @@ test_signals_leave_nothing() {
   local pid rc=0
   reshard "$ZOO_CKPT" x
   digest x >before
-  # A shell has what it starts in the background ignore SIGINT.
+  # By default a background job ignores SIGINT.
   (trap - INT && halted "10000 1000000000 3 19" reshard "$(big)/ckpt" x --overwrite --ranks=4) &
   pid=$!
   wait_until is_stopped $pid
@@ -588,7 +588,7 @@ test_signals_leave_nothing() {
   nothing_left_over
 }
 
-# Kills of a save over a checkpoint. Two checkpoints take turns at x.
+# Saves over a checkpoint are killed. Two checkpoints replace each other at x.
 test_killed_at_any_moment_the_old_or_the_new() {
   reshard "$ZOO_CKPT" a --ranks=4
   reshard "$ZOO_CKPT" b --ranks=3 --threads=2 --include='model.*'
@@ -599,7 +599,7 @@ test_killed_at_any_moment_the_old_or_the_new() {
 
 # ---- memory ----
 
-# A tensor of 256 MiB in a file of safetensors; where it is not written it takes no room.
+# A tensor of 256 MiB in a sparse safetensors file.
 cases_memory_does_not_grow_with_tensors() {
   printf '%s\n' "--ranks=4" "--ranks=2 --threads=2" "--layout=columns" "--zstd=1 --jobs=2" "--format=safetensors" \
     "--format=hyperparallel --ranks=3"
@@ -618,7 +618,7 @@ with open(sys.argv[1], "wb") as f:
 END
   mkdir big
   if [[ $(id -u) == 0 ]]; then mount -t tmpfs tmpfs big; fi
-  # A sanitizer has memory of its own, and would keep what has been freed.
+  # A sanitizer needs memory of its own, and would keep freed memory in its quarantine.
   local limit=64
   [[ $VARIANT == release ]] || limit=128
   ASAN_OPTIONS+=:quarantine_size_mb=4 helper memory $limit "$CKPTFS" reshard -q src.safetensors big/x "$@"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# reshard by processes that mpirun has started. Only for a program built with MPI=1: others have no tests here.
+# reshard by processes that mpirun starts. Only for programs built with MPI=1; for others this has no tests.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
@@ -13,7 +13,7 @@ by_ranks() {
     timeout 250 mpirun --oversubscribe -n "$n" "$CKPTFS" reshard -q --index=:memory: "$@"
 }
 
-# failed WORDS COMMAND...: not by the time limit, with one line of ours, and nothing left.
+# failed WORDS COMMAND...: it fails, but not by the time limit, with one line of ours, and leaves nothing
 failed() {
   local words=$1 rc=0
   shift
@@ -50,7 +50,7 @@ test_a_rank_that_fails_ends_all() {
   ckptfs reshard -q "$(zoo)" x
   cp -r x before
   big_copy src
-  python3 - src/__w_1.distcp <<'END' # the sizes stay: it is found when it is read
+  python3 - src/__w_1.distcp <<'END' # the size stays the same, so the damage is found only by reading
 import sys
 with open(sys.argv[1], "r+b") as f:
     f.seek(30)
@@ -70,7 +70,7 @@ test_a_full_disk_ends_all() {
   [[ -z $(ls -A small) ]] || fail "$(find small)"
 }
 
-# mpirun ends the others; what they leave goes with the next one.
+# mpirun ends the others; the next save removes what they have left.
 test_a_rank_that_is_killed_ends_all() {
   local rc=0 mpirun
   ckptfs reshard -q "$(zoo)" x
@@ -81,13 +81,13 @@ test_a_rank_that_is_killed_ends_all() {
   kill -KILL "$(one_of x)"
   wait $mpirun || rc=$?
   ((rc != 0 && rc != 124)) || fail "exit status $rc: $(cat out)"
-  # The old one; or the new one, whole, when the signal came that late.
+  # It is the old checkpoint; or all of the new one, if the signal came that late.
   diff -r x before || status_of 0 ckptfs diff --index=:memory: "$(big)/ckpt" x
   by_ranks 2 "$(big)/ckpt" x --overwrite
   status_of 0 ckptfs diff --index=:memory: "$(big)/ckpt" x
 }
 
-# A process that writes there.
+# one_of PATH: the PID of a process that writes there
 one_of() {
   local p
   for p in /proc/[0-9]*; do

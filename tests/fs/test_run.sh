@@ -1,11 +1,11 @@
 #!/bin/bash
-# A directory of checkpoints that come and go.
+# Runs: directories in which checkpoints come and go.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="nothing_wrong_is_ever_read_while_others_save new_ones_appear_and_removed_ones_vanish \
   many_checkpoints_cost_nothing_until_they_are_entered a_checkpoint_of_a_run_has_three_names an_empty_run_fills_up"
 
-# Checkpoints of the same names, shapes and sizes, and of different contents; made once: template N
+# template N: checkpoints with the same names, shapes and sizes but different contents; each is made once
 template() {
   local dir=$SCRATCH/run-templates/$1
   if [[ ! -e $dir.done ]]; then
@@ -17,7 +17,7 @@ template() {
   fi
   echo "$dir"
 }
-# saved TEMPLATE NAME: as savers do it, the data first.
+# saved TEMPLATE NAME: saves a checkpoint as frameworks do it, the data first
 saved() {
   save_data "$@"
   save_metadata "$@"
@@ -78,10 +78,10 @@ test_new_ones_appear_and_removed_ones_vanish() {
   is step-7 "$(readlink m/latest)"
 }
 
-# While the mount or its readers may have files of it open.
+# removed DIR: removes a checkpoint of which the mount or its readers may have files open
 removed() { rm -r "$1" 2>err || { keeps_names && mv "$1" gone; } || fail "$(cat err)"; }
 
-# Nobody uses it, and the mount is not even looked at.
+# The daemon closes files that nobody uses, even if nobody looks at the mount.
 test_a_removed_checkpoint_gives_its_space_back() {
   local pid
   saved 1 step-1
@@ -112,7 +112,7 @@ test_what_is_saved_again_has_its_new_content() {
   saved 2 step-1
   wait_until holds 2 step-1 2>/dev/null || fail "the old content is still there"
   [[ $(stat -c %i m/step-1/tensors/w) != "$before" ]]
-  # The old file has its old bytes, or none.
+  # A descriptor of the old file gives the old bytes, or an error.
   cmp - "$(template 1).w.bin" <&5 2>err || grep -q 'Input/output error' err || fail "$(cat err)"
   exec 5<&-
 }
@@ -194,7 +194,7 @@ test_a_checkpoint_of_a_run_has_three_names() {
   ckptfs diff run step-2 latest
   refused "no such checkpoint in the run; did you mean 'step-2'" ckptfs info run/step-22
   refused "did you mean 'step-1' or 'step-2'" ckptfs cat run step-3/tensors/w
-  # A name of the run that is a path from here as well.
+  # The name of a checkpoint of the run is also a path here.
   mkdir step-1
   ckptfs mount run step-1
   is ".ckptfs latest step-1 step-2" "$(entries step-1)"

@@ -1,11 +1,11 @@
 #!/bin/bash
-# What the daemon gives up (fs/mount/sandbox.h). That everything works under it is what the other suites
-# show, for it is on unless somebody says otherwise.
+# What the daemon can no longer do (fs/mount/sandbox.h). The other suites show that everything works in the sandbox,
+# because it is on by default.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="files_elsewhere_are_out_of_reach"
 
-# A build with sanitizers has none, and says so.
+# A build with sanitizers has no sandbox, and says so.
 need_sandbox() {
   case ${VARIANT:-release} in asan | tsan) ;; *) return 0 ;; esac
   mkdir none
@@ -13,7 +13,7 @@ need_sandbox() {
   exit 0
 }
 
-# Of all threads of a process: the values of a line of /proc/PID/status, each once.
+# threads_say PID KEY: the values, each once, that the threads of a process have for a key of /proc/PID/status
 threads_say() { awk -v key="$2:" '$1 == key { print $2 }' "/proc/$1"/task/*/status | sort -u | xargs; }
 
 # has_landlock VERSION
@@ -23,7 +23,7 @@ sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < int(sys.argv[1]))' "$1"
 }
 need_landlock() { has_landlock 1 || skip "this kernel has no Landlock"; }
 
-# Some hypervisors make a fault of it: then there is nothing to forbid.
+# On some hypervisors int $0x80 is a fault; then there is nothing to forbid.
 has_int80() {
   # shellcheck disable=SC2016 # $ of the assembler
   "$PYTHON" -c 'import ctypes, mmap
@@ -32,7 +32,7 @@ code.write(bytes.fromhex("b814000000cd80c3"))  # mov $getpid, %eax; int $0x80; r
 ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()' 2>/dev/null
 }
 
-# The daemon, in the foreground, with crime.c in it: serve_criminal CRIME FILE [options]. $world: what the kernel lacks.
+# serve_criminal CRIME FILE [options]: a daemon in the foreground, with crime.c preloaded. $world: missing system calls.
 serve_criminal() {
   local crime=$1 file=$2
   shift 2
@@ -41,9 +41,9 @@ serve_criminal() {
   LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file ${world:+"${CKPTFS%/*}/tests/without" "$world"} "$CKPTFS" mount "$(big)/ckpt" m -f "$@" 2>said &
   pid=$!
   wait_until is_mounted m
-  cmp -n 100 m/tensors/v "$(big)/v.bin" # it is served: all that follows is inside
+  cmp -n 100 m/tensors/v "$(big)/v.bin" # it serves, so from here on it is in the sandbox
 }
-# Threads that its thread starts have its name. Another thread may end meanwhile.
+# What the crime's thread reports in its name, which threads that it starts inherit. Other threads may end meanwhile.
 told() { { cat "/proc/$pid"/task/*/comm 2>/dev/null || :; } | grep '^errno' | sort -u; }
 done_or_dead() { told >/dev/null || gone "$pid"; }
 commit_it() {
@@ -77,7 +77,7 @@ forbidden_calls() {
 test_forbidden_calls_kill() {
   local rc=0
   need_sandbox
-  # Without a sandbox the call is made, whatever comes of it: it is no call that kills anyhow.
+  # Without a sandbox the call is made, whatever its result; so it is not the call itself that kills.
   serve_criminal "$1" "" -o sandbox=off
   commit_it
   told >/dev/null
@@ -90,8 +90,8 @@ test_forbidden_calls_kill() {
 
 # ---- signals and messages to others ----
 
-# The kernel sends SIGIO, or what is asked for, to who owns a pipe: to anybody, where nobody looks
-# at the owner. SIGIO kills those who do not expect it.
+# The kernel sends SIGIO, or another signal, to the owner of a pipe, which could be set to any process. SIGIO kills
+# processes that do not expect it.
 cases_signals_to_others() { printf '%s\n' setown setown_group setown_ex setsig; }
 test_signals_to_others() {
   local victim rc=0
@@ -109,7 +109,7 @@ test_signals_to_others() {
   wait_until leads_a_group "$victim"
   serve_criminal "$1" "$victim" -o sandbox=on
   commit_it
-  if [[ $1 == setown_ex ]]; then # its argument cannot be seen: EPERM
+  if [[ $1 == setown_ex ]]; then # seccomp cannot see its argument, so it gets EPERM
     is "errno 1" "$(told)"
     end_it
   else
@@ -121,7 +121,7 @@ test_signals_to_others() {
 }
 leads_a_group() { [[ $(ps -o pgid= -p "$1" | xargs) == "$1" && $(<"/proc/$1/comm") == sleep ]]; }
 
-# listen_at PATH FILE: datagrams that come to a socket, one a line.
+# listen_at PATH FILE: writes the datagrams that come to a socket into a file, one per line
 listen_at() {
   "$PYTHON" -S -E -c 'import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -153,14 +153,14 @@ test_messages_to_others() {
 
 # ---- io_uring ----
 
-# Whether requests come over it or not: no queue can be made, and those of libfuse do nothing else.
-# ENODEV is 19: there is none.
+# Whether io_uring is in use or not, no queue can be made, and libfuse's queues take nothing but its requests.
+# ENODEV is 19: there is no queue.
 test_io_uring_is_for_requests_only() {
   local rc=0 wanted="errno 19"
   need_sandbox
   need_landlock
   serve_criminal uring_socket "" -o sandbox=on,io_uring
-  # EACCES is 13.
+  # EACCES is 13: the queue is restricted.
   if [[ $(number_of m io_uring) == True ]]; then wanted="errno 13"; fi
   commit_it
   is "$wanted" "$(told)"
@@ -173,14 +173,14 @@ test_io_uring_is_for_requests_only() {
     is 159 $rc
     umount -l m
   done
-  # A queue that nobody has restricted does anything: it makes a socket. With it there is no mount.
+  # For comparison, a queue without restrictions can make a socket.
   serve_criminal uring_socket "of its own" -o sandbox=off
   commit_it
   is "errno 0" "$(told)"
   end_it
 }
 
-# A call that was invented after the filter is one that the kernel does not have: ENOSYS is 38.
+# System calls that are newer than the filter get ENOSYS (38), as if the kernel did not have them.
 test_later_calls_are_unknown() {
   need_sandbox
   serve_criminal later_call "" -o sandbox=on
@@ -214,12 +214,12 @@ test_root_keeps_three_capabilities() {
   is 0000000000000000 "$(threads_say "$pid" CapInh)"
   is 0000000000000000 "$(threads_say "$pid" CapBnd)"
   is 0000000000000000 "$(threads_say "$pid" CapAmb)"
-  # And CAP_SYS_ADMIN, where the kernel may be asked to read files itself.
+  # With io=auto also CAP_SYS_ADMIN, which passthrough needs.
   mount_at auto "$(big)/ckpt"
   is 000000001020000c "$(threads_say "$(daemon_of auto)" CapEff)"
 }
 
-# What the three are for: bytes of a file of others come out of the page cache without a copy.
+# With these capabilities, the bytes of other users' files come out of the page cache without a copy.
 test_files_of_others_are_read_by_root() {
   need_sandbox
   need_landlock
@@ -234,7 +234,7 @@ test_files_of_others_are_read_by_root() {
   (($(number_of m mapped_bytes) > 0)) || fail "nothing was mapped"
 }
 
-# CRIME FILE WHAT: as seen from the sandbox. EACCES is 13.
+# In the sandbox these get EACCES (13).
 test_files_elsewhere_are_out_of_reach() {
   local crime file
   need_sandbox
@@ -260,14 +260,14 @@ write_file $(big)/ckpt/.metadata
 $(has_landlock 3 && echo "truncate_file $(big)/ckpt/.metadata")
 END
   [[ -s $(big)/ckpt/.metadata && ! -e $(big)/ckpt/made ]]
-  # And those that it has a use for are not.
+  # Files of the checkpoint can be read.
   serve_criminal read_file "$(big)/ckpt/.metadata" -o sandbox=on
   commit_it
   is "errno 0" "$(told)"
   end_it
 }
 
-# ---- half a sandbox: kernels that lack the other half ----
+# ---- kernels that lack half of it ----
 
 cases_forbidden_calls_kill_without_landlock() {
   printf '%s\n' execve socket_inet kill mount mmap_exec open_by_handle_at setsig_self
@@ -306,7 +306,7 @@ test_sandbox_can_be_off() {
   refused "option 'sandbox': 'maybe'" ckptfs mount "$(big)/ckpt" n -o sandbox=maybe
 }
 
-# ---- what opens files late ----
+# ---- files that are opened late ----
 
 test_run_of_a_new_user_gets_its_indexes() {
   mkdir run
@@ -355,7 +355,7 @@ test_single_file_is_served() {
 
 # ---- the end ----
 
-# A process has its name when it has done all that it does at first.
+# umounter_of PID: waits for the daemon's unmounter and prints its PID. It takes its name when it has prepared itself.
 umounter_of() { wait_until pgrep -P "$1" -x ckptfs-umount; }
 
 test_helper_goes_with_the_daemon() {
@@ -380,13 +380,13 @@ test_helper_goes_with_the_daemon() {
   ckptfs umount m
 }
 
-# Somebody has unmounted and mounted something else there: that stays.
+# If somebody has unmounted it and mounted something else in its place, that stays mounted.
 test_nothing_else_is_unmounted() {
   need_sandbox
   [[ $EUID == 0 ]] || skip "not root"
   mount_at m "$(big)/ckpt"
   pid=$(daemon_of m)
-  exec 4<m/tensors/v # the daemon lives on
+  exec 4<m/tensors/v # keeps the daemon alive
   umount -l m
   mount -t tmpfs none m
   exec 4<&-
@@ -395,8 +395,7 @@ test_nothing_else_is_unmounted() {
   umount m
 }
 
-# The directory above is moved, and a link in its place leads to a mount of somebody else's, or to
-# one of our own: that stays.
+# The directory above the mount is moved, and a link in its place leads to another mount, which must stay.
 cases_only_its_own_mount_is_unmounted() {
   if [[ ${VARIANT:-release} == release ]]; then echo on; fi
   echo off
@@ -414,7 +413,7 @@ test_only_its_own_mount_is_unmounted() {
   wait_until gone "$pid"
   is tmpfs "$(findmnt -no FSTYPE b/m)"
   unmounted c/m
-  # Something lies on it: neither goes, and the one below when that has gone.
+  # Something is mounted over it: both stay. When that has been unmounted, ours goes.
   rm a
   ckptfs mount "$(big)/ckpt" c/m -o sandbox="$1"
   pid=$(daemon_of c/m)
@@ -447,8 +446,7 @@ END
 
 # ---- the log ----
 
-# Also after syslogd has been started again, where the socket is another; and without one the daemon
-# lives on.
+# Also after syslogd has been restarted and has a new socket. A syslogd that hangs does not stop the daemon.
 test_messages_reach_syslog() {
   [[ $EUID == 0 ]] || skip "not root"
   unshare -m true 2>/dev/null || skip "no mount namespaces"
@@ -472,7 +470,7 @@ test_messages_reach_syslog() {
     listen_at /dev/log again
     ! cat m/tensors/v >/dev/null
     wait_until grep "ckptfs\\[$pid\\]: .*tensors/v" again
-    # One that does not read: what it cannot take is lost, and nobody waits for it.
+    # If syslogd does not read, messages that it cannot take are lost, and nobody waits for it.
     kill -STOP "$listener"
     for ((i = 0; i < 2000; i++)); do [[ ! -e m/tensors/none$i ]]; done
     ls m/tensors
@@ -494,7 +492,7 @@ test_without_its_helper_the_daemon_ends() {
   ckptfs umount m
 }
 
-# No capability, and fusermount3 is setuid, which the daemon has given up.
+# The daemon has no capability, and has given up running setuid programs such as fusermount3.
 test_unprivileged_daemon_unmounts_at_sigterm() {
   need_sandbox
   need_landlock
@@ -510,7 +508,7 @@ test_unprivileged_daemon_unmounts_at_sigterm() {
 END
 }
 
-# ---- others ----
+# ---- other users ----
 
 test_other_users_may_look_only_when_asked() {
   [[ $EUID == 0 ]] || skip "not root"

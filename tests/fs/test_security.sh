@@ -1,5 +1,5 @@
 #!/bin/bash
-# The author of the checkpoint, or of a file that an option names, means harm (hostile.py).
+# The author of the checkpoint, or of a file that an option names, is malicious (hostile.py).
 # tests/README.md says which test stands for which attack.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
@@ -7,7 +7,7 @@ long="bombs_do_not_go_off bombs_leave_a_mount_alone paths_stay_inside_while_they
 
 hostile() { python3 "$HERE/hostile.py" "$@"; }
 
-# bounded MIB COMMAND...: with that much address space, and more CPU time than linear work takes by far.
+# bounded MIB COMMAND...: limits its address space, and its CPU time to far more than linear work would take.
 bounded() {
   local mib=$1
   shift
@@ -18,7 +18,7 @@ bounded() {
   )
 }
 
-# KIND N, MiB, exit status of `info`, a word of what is said.
+# Each case: KIND, N, MiB, exit status of `info`, a word of its output.
 cases_metadata_is_answered_within_bounds() {
   local scale=1
   [[ ${VARIANT:-release} == release ]] || scale=10
@@ -54,7 +54,7 @@ END
 test_metadata_is_answered_within_bounds() {
   local kind=$1 n=$2 mib=$3 wanted=$4 word=$5 rc=0
   case $kind-$n in
-    huge_int-2147483647) # its bytes are not there
+    huge_int-2147483647) # the pickle lacks its bytes
       hostile huge_int 8 c
       python3 -c 'import sys
 s = open(sys.argv[1], "rb").read()
@@ -73,8 +73,8 @@ test_bombs_do_not_go_off() {
   hostile zstd_bomb 5000000000 z
   hostile zstd_window 31 w
   hostile zip_bomb 100000000 d
-  # 160 KB that are five GB: no object that large. Decoded as it is read, in little memory.
-  [[ ${VARIANT:-release} != release ]] || ! turn 4 || # sanitizers look at each of the four GiB
+  # 160 KB that decode to five GB are refused as an object; they are decoded piece by piece, in little memory.
+  [[ ${VARIANT:-release} != release ]] || ! turn 4 || # slow with sanitizers, which check every byte of four GiB
     refused "decodes to more than 4 GiB" bounded 400 "$CKPTFS" cat --index=:memory: z objects/o
   refused "too much memory" bounded 200 "$CKPTFS" cat --index=:memory: w objects/o
   refused "compressed" bounded 200 "$CKPTFS" cat --index=:memory: d tensors/w
@@ -108,8 +108,8 @@ test_paths_stay_inside() {
   refused . ckptfs cat l tensors/w
 }
 
-# A directory of the checkpoint becomes a link to another one with a file of the same name and size, and
-# back, all the time: right bytes or an error, never those of the other.
+# A directory of the checkpoint is replaced all the time by a link to another one, with a file of the same name and
+# size, and back: reads give the right bytes or an error, never those of the other file.
 test_paths_stay_inside_while_they_change() {
   local i n=40
   [[ ${VARIANT:-release} == release ]] || n=10 # starting takes longer
@@ -147,7 +147,7 @@ while not os.path.exists("stop"):
   ckptfs cat c tensors/w | cmp - c.w.bin
 }
 
-# What a run calls its latest is one of its own checkpoints or nothing.
+# The latest checkpoint of a run is one of its own or none.
 cases_latest_stays_inside() { printf '%s\n' /etc ../outside step-1/../../outside . ''; }
 test_latest_stays_inside() {
   mkdir run outside
@@ -165,7 +165,7 @@ test_latest_stays_inside() {
 
 # ---- names ----
 
-# Bytes that a terminal acts on: C0 but newline, DEL, C1, marks that turn text round.
+# harmless FILE...: nothing on which a terminal acts: C0 except newline, DEL, C1, marks that change the text's direction
 harmless() {
   if LC_ALL=C grep -qP '[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]' "$@"; then
     fail "$(LC_ALL=C cat -v "$@")"
@@ -193,7 +193,7 @@ test_names_do_nothing_to_a_terminal() {
   done
 }
 
-# Of what a format cannot show, the warning has names and classes.
+# Warnings about tensors that cannot be shown contain names and classes.
 test_warnings_do_nothing_to_a_terminal() {
   local command
   copy_of dcp_cut c
@@ -208,7 +208,7 @@ test_warnings_do_nothing_to_a_terminal() {
   harmless out
 }
 
-# The names of encodings come from the metadata, those of checkpoints from the disk.
+# Messages contain names of encodings, which come from the metadata, and of checkpoints, which come from the disk.
 test_encodings_and_checkpoints_do_nothing_to_a_terminal() {
   local name
   copy_of zstd c
@@ -241,7 +241,7 @@ assert {"\x1b[2J\x1b]0;owned\x07", "\x9b31m", "a\nb\rc", '"}], "x": [{"', "\\u00
 END
 }
 
-# No name is a path, as a file of the mount or of what is exported.
+# A name must not act as a path, neither in the mount nor in an export.
 test_names_are_no_paths() {
   hostile escapes 0 c
   mount_at m c
@@ -254,7 +254,7 @@ test_names_are_no_paths() {
   is "out" "$(entries a/b)"
 }
 
-# ---- who writes what options name ----
+# ---- files that options name ----
 
 test_option_files_are_bounded() {
   local f
@@ -267,7 +267,7 @@ test_option_files_are_bounded() {
   refused "more than" bounded 300 "$CKPTFS" info c --layout=mesh
   printf 'mesh dp=1000000\n* dp:0\n' >large
   bounded 300 "$CKPTFS" cat c ranks/00001/tensors/w --layout=large >out
-  # Names of 4000 bytes, two million; a parameter made of a parameter, 40,000 deep.
+  # Two million names of 4000 bytes; parameters that refer to parameters, 40,000 deep.
   { echo 'for i in 2000000' && printf 'a%.0s' {1..4000} && printf '{i} = w []\nend\n'; } >names
   refused "made of a tensor|512 MiB|needs 'w'" bounded 300 "$CKPTFS" info c --recipe=names
   { echo 'param p0 = 1' && seq -f 'param p%.0f = p0' 40000 && echo 'refuse p40000 no'; } >params
@@ -291,8 +291,8 @@ test_cache_of_somebody_else_is_not_used() {
   is "" "$(entries "$XDG_CACHE_HOME/ckptfs")"
 }
 
-# An index beside a checkpoint in a directory of theirs is built again in the cache: not through a link
-# that they have put there, and without waiting for a lock that they hold.
+# If others may write to the checkpoint's directory, a stale index is rebuilt in the cache, not through a link that they
+# have put there, and without waiting for a lock that they hold.
 test_links_and_locks_of_others_beside_a_checkpoint_do_nothing() {
   cp -r "$(big)/ckpt" c
   ckptfs index c --index=c/.ckptfs-index.sqlite >/dev/null

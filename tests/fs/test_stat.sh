@@ -1,10 +1,10 @@
 #!/bin/bash
-# What values tensors have.
+# The stat command: which values tensors have.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="threads_and_cuts_do_not_matter histograms_do_not_depend_on_threads resume runs_as_numpy_says"
 
-# The numbers of `stat --json` against Python's sums, in fractions, of the files of the mount.
+# Compares the numbers of `stat --json` with exact sums (fractions) that Python makes of the files of the mount.
 compare_json() {
   python3 - "$@" <<'END'
 import json, math, struct, sys
@@ -63,7 +63,7 @@ float32               8           -2            3     0.333333      1.49071     
 END
 }
 
-# The same bytes of output whatever the number of threads, and however the checkpoint is cut.
+# The output is the same for any number of threads, and however the checkpoint is cut.
 test_threads_and_cuts_do_not_matter() {
   local jobs
   ckptfs stat --jobs=1 --json "$(big)/ckpt" >one
@@ -77,7 +77,7 @@ test_threads_and_cuts_do_not_matter() {
 
 test_as_numpy_says() { /usr/bin/python3 "$HERE/stat_numbers.py" "$CKPTFS" "$T" "${TEST_SEED:-$RANDOM}"; }
 
-# Histograms are the same, too, and those of a group are the sums of its tensors'.
+# This holds for histograms, too; and the histogram of a group is the sum of its tensors'.
 test_histograms_do_not_depend_on_threads() {
   local jobs
   ckptfs stat --jobs=1 --json --hist "$(big)/ckpt" >one
@@ -93,7 +93,7 @@ for g in json.load(open("groups"))["groups"]:
   refused "options 'hist' and 'csv' cannot be combined" ckptfs stat --csv --hist "$(zoo)"
 }
 
-# Blocks where the locale has them, and nothing of the kind in a file.
+# Plots use block characters if the locale has them, and are not written to files.
 test_plots() {
   python3 -c 'import struct, sys
 sys.stdout.buffer.write(struct.pack("<8f", -2, -1, -1, 0, 0, 0, 0, 1))' >v
@@ -125,7 +125,7 @@ sys.stdout.buffer.write(struct.pack("<2f", 3 / 4, 0))' >w
 END
 }
 
-# What was read before it was stopped is not read again: there it has the old value.
+# Tensors that were read before it was stopped are not read again: although changed since, they keep the old values.
 test_resume() {
   local file
   make_dcp --many 3000 ck
@@ -150,7 +150,7 @@ open(sys.argv[1], "r+b").write(raw.replace(value, struct.pack("<f", 3)))' "$file
   is "$(grep -m 1 -o '"min": [^,]*' before)" "$(grep -m 1 -o '"min": [^,]*' after)"
   is '"min": 3' "$(grep fqn after | tail -n 1 | grep -o '"min": [^,]*')"
   is 3000 "$(grep -c '"fqn"' after)"
-  # Nothing else is taken for one, nor removed.
+  # Another file is neither used as a state nor removed.
   date >precious
   cp precious copy
   refused "'precious' was not written by an interrupted stat" ckptfs stat --resume=precious ck
@@ -187,7 +187,7 @@ chunks elements min max mean std norm zeros NaN Inf rank
 2 4 50 70 60 8.16497 104.881 0 1 0 rank 1
 8 16 0 70 16.4 22.3183 107.266 1 1 0 all
 END
-  # The same elements in all, however they are grouped, and wherever they are.
+  # However they are grouped and wherever they are, all elements are counted.
   ckptfs reshard "$(zoo)" three --ranks=3 -q
   ckptfs stat --json "$(zoo)" | grep '"all"' | sed 's/"tensors": [0-9]*, //' >a
   ckptfs stat --json --by=rank three >b
@@ -260,7 +260,7 @@ assert [r["checkpoint"] for r in rows] == ["step-9", "step-10", "step-11", "step
 assert [r["changed"] for r in rows] == ["", "1", "", "1"] and rows[3]["nan"] == "1", rows'
   refused "no tensor of the run's checkpoints matches" ckptfs stat -q run nothing
   refused "option 'by' is for a checkpoint, not for a run" ckptfs stat --by=layer run
-  # One of them is a checkpoint as any other.
+  # A single checkpoint of a run is treated like any other.
   is 2 "$(ckptfs stat run latest | wc -l)"
 }
 

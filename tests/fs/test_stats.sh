@@ -5,7 +5,7 @@
 
 python() { PYTHONPATH=$HERE "$PYTHON" -B -S - "$@"; }
 
-# w is cut into columns of 4096 bytes: each such block is one run of one item.
+# w is cut into columns, so that each block of 4096 bytes is one contiguous piece of one item.
 test_known_reads_are_counted_exactly() {
   mount_at m "$(big)/ckpt"
   python m "$(big)/w.bin" <<'END'
@@ -29,14 +29,14 @@ assert got == {
     "source.reads": 10,
     "source.bytes": 40960,
 }, got
-# A long read comes out of the page cache, or not: nobody promises that it stays there.
+# A long read may come out of the page cache or not, because the cache may lose pages at any time.
 fd = direct(f"{m}/tensors/w")
 def read_more():
     assert pread(fd, 1 << 20, 1 << 20) == want[1 << 20 : 2 << 20]
 got = change(m, read_more)
 assert got["served_bytes"] == 1 << 20, got
 assert got.get("source.bytes", 0) + got.get("source.mapped_bytes", 0) >= 1 << 20, got
-# The end of the file answers with what there is.
+# At the end of the file a read returns the bytes that are left.
 size = os.fstat(fd).st_size
 v = direct(f"{m}/tensors/v")
 end = os.fstat(v).st_size
@@ -52,7 +52,7 @@ import os, sys
 from stats import *
 m = sys.argv[1]
 f = f"{m}/.ckptfs/stats.json"
-stats(m)  # the way there is looked up once
+stats(m)  # once before, so that looking up the path is not counted
 
 def look():
     for _ in range(20):
@@ -167,7 +167,7 @@ assert got["block_cache.hits"] > 0 and "block_cache.misses" not in got, got
 END
 }
 
-# As files of /proc are read.
+# In all the ways in which files of /proc are read.
 test_the_file_is_read_in_any_way() {
   mount_at m "$(big)/ckpt"
   local f=m/.ckptfs/stats.json
@@ -309,7 +309,7 @@ test_the_daemon_dies_while_it_is_asked() {
   kill -STOP "$pid"
   (refused 'dead mount' ckptfs stats m) &
   asked=$!
-  sleep 0.5 # it waits for an answer by now; else it finds what is dead already
+  sleep 0.5 # by now it usually waits for an answer; otherwise it finds a dead mount, which works as well
   kill -9 "$pid"
   wait "$asked"
 }

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Hashes of tensors.
+# The sum command: hashes of tensors.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 long="the_cut_does_not_matter"
 
-# The lines of a list against the files of a mount: compare_with_files LIST MOUNT ALGORITHM
+# compare_with_files LIST MOUNT ALGORITHM: compares the lines of a list with the files of a mount
 compare_with_files() {
   local hash fqn n=0
   while read -r hash _ _ fqn; do
@@ -25,7 +25,7 @@ test_hashes_are_those_of_the_files() {
   is "$(wc -l <list)" "$(wc -l <fast)"
 }
 
-# A tensor of several blocks, cut in any way, by any number of threads.
+# A tensor of several blocks has the same hash however it is cut, and with any number of threads.
 test_the_cut_does_not_matter() {
   local what
   mount_at m "$(big)/ckpt"
@@ -44,7 +44,7 @@ test_a_list_is_compared() {
   ckptfs sum --check=list "$(zoo)" >out
   is "$(grep -vc '^#' list) equal, 0 differ, 0 missing, 0 not in the list" "$(cat out)"
   ckptfs diff "$(zoo)" list | cmp - out
-  # A hash, a shape, a line that is gone, and one that is new.
+  # Change a hash and a shape, remove a line and add one.
   sed -e '2s/^./0/' -e '3s/\[/[1,/' -e 4d list >other
   [[ $(sed -n 2p list) != 0* ]] || fail "the hash is the same"
   printf '%064d  float32 [1]  new\n' 0 >>other
@@ -57,7 +57,7 @@ test_a_list_is_compared() {
   refused 'leave out --values' ckptfs diff --values "$(zoo)" list
 }
 
-# Names of which one is empty, and others differ only in how their bytes are shown.
+# One name is empty, and others ("\1" and "%01") could be confused in the list.
 test_lists_of_odd_names_are_compared() {
   python3 -c 'import json, struct, sys
 names = ["\1", "%01", "%2501", "", "a  b"]
@@ -70,7 +70,7 @@ sys.stdout.buffer.write(struct.pack("<Q", len(header)) + header + b"abcde")' >x.
   is "5 equal, 0 differ, 0 missing, 0 not in the list" "$(cat out)"
   grep -q '  %01$' list
   grep -q '  %2501$' list
-  # Globs are those of the names, not of how they are shown.
+  # Globs match the names, not the text in which they are shown.
   status_of 1 ckptfs sum --check=list "$(zoo)" '%01'
   is "missing    %2501" "$(grep '^missing' out)"
 }

@@ -1,12 +1,12 @@
 #!/bin/bash
-# What system calls answer: the table of syscalls.h, asked of mounts, and of a filesystem of the
-# kernel's own that holds a copy of one.
+# The results of system calls, from the table of syscalls.h, on mounts and on a copy of one in a file system of the
+# kernel's own.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
 USER_ID=65534
 
-# The checkpoint c, with what syscalls wants elsewhere.
+# Makes the checkpoint c, and other files that the program syscalls needs.
 prepare() {
   make_dcp c t 601x701 2x3
   mkdir elsewhere
@@ -16,7 +16,7 @@ prepare() {
   chmod 777 elsewhere
 }
 
-# syscalls ROOT [ours]; also as a user who owns nothing, if we are root.
+# syscalls ROOT [ours]: checks the table; as root, also as a user who owns nothing.
 syscalls() {
   local program=$T/elsewhere/program
   cp "$(dirname "$CKPTFS")/tests/syscalls" "$program"
@@ -32,7 +32,7 @@ test_system_calls_are_answered_as_on_a_read_only_disk() {
   syscalls m ours
 }
 
-# Where names and attributes are asked for again after a second. The table's root is one of a mount.
+# In a run the kernel asks for names and attributes again after a second. A checkpoint's directory is the table's root.
 test_system_calls_in_a_run() {
   [[ $EUID == 0 ]] || skip "not root"
   prepare
@@ -44,7 +44,7 @@ test_system_calls_in_a_run() {
   syscalls r ours
 }
 
-# Else the table would only say what this filesystem happens to do.
+# Otherwise the table would only say what our file system happens to do.
 cases_the_table_is_right_for() { printf '%s\n' tmpfs ext4; }
 test_the_table_is_right_for() {
   [[ $EUID == 0 ]] || skip "not root"
@@ -64,7 +64,7 @@ test_the_table_is_right_for() {
   syscalls disk
 }
 
-# Modes are checked, and only the mounting user has access unless others were allowed.
+# Modes are checked, and only the user who has mounted has access unless others are allowed.
 test_nobody_else_may_look() {
   [[ $EUID == 0 ]] || skip "not root"
   prepare

@@ -189,7 +189,7 @@ assert sorted(os.listxattr(path)) == sorted(
     "user.ckptfs." + n for n in ("fqn", "dtype", "shape", "chunks", "files"))
 END
   [[ -z $(getfattr -d m) ]]
-  # Labels and ACLs: `ls -l` must not have to ask for each file.
+  # Labels and ACLs: `ls -l` must not cause a request for each file.
   LC_ALL=C getfattr -n security.selinux $f 2>err || true
   grep -q 'Operation not supported' err
 }
@@ -202,7 +202,7 @@ test_statfs() {
   [[ $(df --output=used -B1 m | tail -1) -ge $bytes ]]
 }
 
-# Every call that writes, with the errno that it must give.
+# Every call that would write fails with the right errno.
 test_nothing_can_be_written() {
   need_fixture plain
   mount_at m "$(fixture plain)/ckpt"

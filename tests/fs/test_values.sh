@@ -1,9 +1,9 @@
 #!/bin/bash
-# Gates on values: check --values.
+# check --values: whether training can continue with these values.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
-# pack FORMAT VALUES: a file of them, as struct.pack has it; values are a Python expression.
+# pack FORMAT VALUES: the bytes that struct.pack makes of values, a Python expression.
 pack() { python3 -c "import struct, sys
 nan, inf = float('nan'), float('inf')
 v = list($2)
@@ -34,7 +34,7 @@ FAULTY: 10 tensors, 0 objects, 14 items, values of 10 tensors examined, 6 faults
 END
   status_of 1 ckptfs check --values -v ck
   grep -qx 'fault: a.nan2: NaN in 2 of 8 elements, first at \[2\]' out
-  # Without it nobody looks.
+  # Without --values the values are not examined.
   status_of 0 ckptfs check ck
   pack f '[1, 2, 3, -4]' >fine
   make_dcp good w 2x2 1x1:fine
@@ -66,7 +66,7 @@ assert rules == {("a.inf", "inf"), ("a.large", "max_abs"), ("a.nan", "nan"), ("a
 assert r["fault_count"] == 6 and r["values_tensors"] == 10 and r["values_bytes"] == 324, r'
 }
 
-# What is known to be unreadable is said once.
+# A tensor that is known to be unreadable is reported only once.
 test_what_cannot_be_read() {
   local file
   big_copy ck

@@ -1,9 +1,9 @@
 #!/bin/bash
-# What is said of hf/, gguf/, pt/ and safetensors/: whether they serve those who load them.
+# The verdicts on hf/, gguf/, pt/ and safetensors/: whether the programs for which they are meant can load them.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
-# A tiny model in ./dcp, and its configuration in ./hf: model KIND
+# model KIND: a tiny model in ./dcp, and its configuration in ./hf
 model() {
   local args
   mkdir -p hf
@@ -14,7 +14,7 @@ model() {
 
 config() { python3 "$HERE/gguf.py" set hf/config.json "$@"; }
 
-# The verdict on a face, out of `info`: of FACE [options]
+# of FACE [options]: the verdict on a directory, from `info`
 of() { ckptfs info dcp "${@:2}" | sed -n "s|^\(serves\)\{0,1\} *$1/: ||p"; }
 
 # ---- complete ----
@@ -41,9 +41,9 @@ PYTHON
   is "complete for $class (config.json from checkpoint)" "$(of hf)"
 }
 
-# ---- not ----
+# ---- not loadable ----
 
-# Newcomer's friction 1: names of another framework beside a config.json of transformers.
+# As in test_newcomer.sh, 1: names of another framework beside a config.json of transformers.
 test_names_of_another_framework_are_told() {
   model llama
   cat >rules <<'RULES'
@@ -57,7 +57,7 @@ RULES
   [[ $(of gguf -o assets=hf,rename=rules) == "absent: the model has no 'model.embed_tokens.weight'" ]]
 }
 
-# The recipe makes the model out of these names and shapes, and so it is named.
+# A recipe that makes the model from these names and shapes is suggested.
 test_torchtitan_s_names_are_known() {
   model llama
   cat >rules <<'RULES'
@@ -94,7 +94,7 @@ RULES
     fail "$(of hf -o assets=hf,rename=rules)"
 }
 
-# Newcomer's friction 2: a reason that is known.
+# As in test_newcomer.sh, 2: the reason is known and must be shown.
 test_no_config_is_told() {
   model llama
   is "not loadable: no config.json beside the checkpoint or in assets=" "$(of hf)"
@@ -136,7 +136,7 @@ test_what_is_not_known_is_not_called_complete() {
   [[ $(of hf -o assets=hf) == "not loadable: config.json, line "* ]] || fail "$(of hf -o assets=hf)"
 }
 
-# Of a model that sees, the text model is known.
+# Of a vision model, only the text model is checked.
 cases_of_a_model_that_sees_the_text_is_checked() { printf '%s\n' "mistral3 model.language_model." "mistral3_old language_model.model."; }
 test_of_a_model_that_sees_the_text_is_checked() {
   local class=Mistral3ForConditionalGeneration
@@ -153,7 +153,7 @@ test_of_a_model_that_sees_the_text_is_checked() {
   [[ $(of gguf -o assets=hf) == "complete for llama.cpp (mistral3, f32)" ]] || fail "$(of gguf -o assets=hf)"
 }
 
-# A recipe is named when what it makes is the model, and not before.
+# A recipe is suggested only if it makes the whole model.
 test_a_recipe_that_makes_the_model_is_named() {
   local c=$DATA/mcore_gpt_dense/ckpt
   mkdir hf
@@ -164,14 +164,14 @@ test_a_recipe_that_makes_the_model_is_named() {
 JSON
   ckptfs info "$c" | grep -F "; its names look like those of Megatron-core: with assets=DIR, where its config.json is, try recipe=megatron" >/dev/null
   ckptfs info "$c" -o assets=hf | grep -F "; its names look like those of Megatron-core, but with recipe=megatron-llama 12 tensors are missing, unexpected or of the wrong shape" >/dev/null
-  # It has biases, but for the fourth projection.
+  # The biases of q, k and v, which this model does not have, are left out.
   ckptfs info "$c" -o assets=hf,exclude='*linear_qkv.bias' >out
   grep -qF "its names look like those of Megatron-core: try recipe=megatron-llama" out
   ckptfs info "$c" -o assets=hf,exclude='*linear_qkv.bias',recipe=megatron-llama,strict |
     grep -qF "hf/: complete for Qwen3ForCausalLM (config.json from assets)"
 }
 
-# What a model of this kind needs is not known, but there is a recipe that fits.
+# What this kind of model needs is not known, but a recipe fits.
 test_a_recipe_is_named_for_a_model_that_is_not_known() {
   local name norm rows columns args=(embedding.word_embeddings.weight 8x4 1x1 embedding.position_embeddings.weight 6x4 1x1)
   for name in weight bias; do
@@ -264,7 +264,7 @@ test_export_tells_of_what_it_copies() {
 
 # ---- codes ----
 
-# A safetensors file of NAME:DTYPE..., each of four elements: tensors_of NAME:DTYPE...
+# tensors_of NAME:DTYPE...: a safetensors file of these tensors, each of four elements
 tensors_of() {
   mkdir -p q
   python3 - "$@" >q/model.safetensors <<'PYTHON'

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The page in a mount, .ckptfs/view: its files byte for byte, and Chromium on it. Pictures stay in shots/ beside the program.
+# The page in a mount, .ckptfs/view: its files byte for byte, and in Chromium. Pictures go to shots/ beside the program.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 browser=yes
@@ -48,7 +48,7 @@ test_every_tile_is_what_the_elements_are() {
   done
 }
 
-# One engine: without a mount the files are the same.
+# Without a mount, `cat` gives the same files.
 test_cat_prints_the_same() {
   local dir f
   dir=$(seen)
@@ -71,7 +71,7 @@ test_a_page() {
   view page m "$dir/run/step-1" model.layers.0.q.weight
 }
 
-# Commands on the page have to read what the mount shows.
+# The commands on the page must have the mount's options, to read what it shows.
 test_the_mounts_options() {
   local dir
   dir=$(seen)
@@ -113,7 +113,7 @@ test_through_a_server() {
   view served m model.layers.0.q.weight
 }
 
-# What cannot be read is an error, never a picture.
+# Data that cannot be read gives an error, never a picture.
 test_no_picture_without_data() {
   local file
   cp -r "$(seen)/run/step-1" ck

@@ -5,7 +5,7 @@
 
 python() { PYTHONPATH=$HERE "$PYTHON" -B -S - "$@"; }
 
-# Read all files of a mount that are named; print how many requests that took: read_all MOUNT FILE...
+# read_all MOUNT FILE...: reads these files of a mount and prints how many requests that took
 read_all() {
   python "$@" <<'END'
 import sys
@@ -22,8 +22,8 @@ print(got.get("requests.read", 0))
 END
 }
 
-# The kernel may take clean pages back at any time, and does where memory is short. So there are ten rounds, each with
-# a mount of its own, in one of which nothing of it was taken: needs_no_daemon ROUND, which gets the mount's name.
+# needs_no_daemon FUNCTION: whether FUNCTION MOUNT, which warms and reads, prints 0 requests. The kernel may reclaim
+# clean pages at any time, so this is tried in up to ten rounds, each with a mount of its own.
 needs_no_daemon() {
   local i
   for i in {0..9}; do
@@ -52,7 +52,7 @@ warm_directories() {
 }
 test_all_of_a_directory() { needs_no_daemon warm_directories; }
 
-# bytes_of WHAT [options]: of source files that are brought in.
+# sources MOUNT [options]: warms it; prints the bytes and the number of source files that were read
 sources() { ckptfs warm "$@" | sed -nE 's/^warm: (.*) of ([0-9]+) source files?[,:].*/\1 \2/p'; }
 
 test_sources_are_those_that_are_needed() {
@@ -69,7 +69,7 @@ test_sources_are_those_that_are_needed() {
 test_a_rank_needs_its_part() {
   printf 'mesh dp=2\nw dp:0\n* dp:0\n' >layout
   is "16.0 MiB 1" "$(sources "$(big)/ckpt/ranks/00001/tensors/w" -o layout=layout)"
-  # The mount knows where the layout is; the warming process may be in another directory.
+  # The mount knows where the layout is, even if `warm` runs in another directory.
   mount_at m "$(big)/ckpt" -o layout=layout
   mkdir elsewhere
   cd elsewhere
@@ -97,10 +97,10 @@ test_runs() {
   is "32.0 MiB 2" "$(sources m/step-1/tensors/w)"
   is "35.0 MiB 5" "$(sources m/step-1)"
   is "35.0 MiB 5" "$(sources run/step-1)"
-  is "35.1 MiB" "$(sources m | sed 's/ [0-9]*$//')" # of both
+  is "35.1 MiB" "$(sources m | sed 's/ [0-9]*$//')" # both checkpoints
 }
 
-# Users of the mount need not be able to read the checkpoint.
+# Warming must work for users of the mount who may not read the checkpoint.
 warm_without_the_checkpoint() {
   big_copy c
   mount_at "$1" c

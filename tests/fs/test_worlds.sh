@@ -1,17 +1,18 @@
 #!/bin/bash
-# Older kernels and small worlds: what a kernel may lack, each call of it answered with ENOSYS (without.c); a user namespace without
-# root outside; the first process of a pid namespace. Everything is served, and what is missing is said.
+# Older kernels and containers: calls that a kernel may lack get ENOSYS (without.c); a user namespace without root
+# outside; the first process of a pid namespace. Everything is served, and messages say what is missing.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 
 without() { "${CKPTFS%/*}/tests/without" "$@"; }
-# A sanitizer needs calls of its own, and such a build has no sandbox.
+# A build with a sanitizer needs some of these calls, and has no sandbox.
 need_release() {
   case ${VARIANT:-release} in asan | tsan) exit 0 ;; esac
 }
 has_landlock() { python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < 1)'; }
 
-# What is called, and what of the sandbox is missing then. NUMBER+ is a kernel: 424+ Linux 5.0, 436+ 5.4, 441+ 5.10, 451+ 6.1.
+# The calls that are missing, and the part of the sandbox that is then missing. NUMBER+ means all calls from that number
+# on, as in a kernel: 424+ Linux 5.0, 436+ 5.4, 441+ 5.10, 451+ 6.1.
 cases_what_a_kernel_lacks() {
   printf '%s\n' '424+ Landlock' '436+ Landlock' '441+ Landlock' '451+ none' 'landlock_create_ruleset Landlock' \
     'openat2 none' 'seccomp seccomp' 'statx none' 'memfd_create none' 'renameat2 none' 'copy_file_range none' \
@@ -28,13 +29,13 @@ test_what_a_kernel_lacks() {
   cmp m/step-1/tensors/w "$(big)/w.bin"
   cmp m/step-1/tensors/v "$(big)/v.bin"
   is "$ZOO" "$(entries m/step-2/tensors | tr ' ' '\n' | sed -n 's/^model\.//p' | sorted)"
-  # A data file that is exchanged is an error, here too. Before Linux 6.6 tensors/w may be in the kernel's cache, until somebody
-  # sees the change.
+  # A changed data file is an error here, too. Before Linux 6.6 tensors/w may be in the kernel's cache until the daemon
+  # notices the change.
   truncate -s 100 run/step-1/*.distcp
   try_eio cat m/step-1/npy/w.npy
   try_eio cat m/step-1/tensors/w
   ckptfs umount m
-  # Where the kernel has no Landlock, that is missing as well, and named first.
+  # If the real kernel has no Landlock, that is missing as well, and is named first.
   if ! has_landlock; then
     first=Landlock
     if [[ $missing == none ]]; then missing=Landlock; fi
@@ -47,7 +48,7 @@ test_what_a_kernel_lacks() {
     grep "a part of the sandbox is missing: .*$missing" log
     refused "sandbox: .*$first" without "$calls" "$CKPTFS" mount -q "$(zoo)" n -o sandbox=on
   fi
-  # Commands, which write.
+  # Commands, some of which write.
   without "$calls" "$CKPTFS" cat "$(big)/ckpt" tensors/v | cmp - "$(big)/v.bin"
   without "$calls" "$CKPTFS" check -q "$(big)/ckpt"
   without "$calls" "$CKPTFS" export -q "$(big)/ckpt" tensors files
@@ -57,7 +58,7 @@ test_what_a_kernel_lacks() {
   ckptfs cat two tensors/w | cmp - "$(big)/w.bin"
 }
 
-# Links inside the checkpoint are followed only where the kernel keeps them inside.
+# Links inside the checkpoint are followed only if the kernel can make sure that they stay inside.
 test_links_without_openat2() {
   local file
   need_release
@@ -71,7 +72,7 @@ test_links_without_openat2() {
   refused 'not a regular file of the checkpoint' without openat2 "$CKPTFS" cat --index=:memory: c tensors/w
 }
 
-# Root inside is nobody outside: mount(2) and not fusermount3 mounts.
+# Root inside the namespace has no privileges outside; it mounts by mount(2), not by fusermount3.
 test_root_of_a_user_namespace() {
   unshare -rm true 2>/dev/null || skip "no user namespaces"
   as_user_and_root "$(big)" <<'END'
@@ -85,7 +86,7 @@ test_root_of_a_user_namespace() {
 END
 }
 
-# As the program of a container: nobody else buries its children, and only signals that it handles reach it.
+# Like a container's main program, it must reap all children itself, and gets only signals that it handles.
 test_first_process_of_a_pid_namespace() {
   local pid rc=0
   unshare -pfm --mount-proc true 2>/dev/null || skip "no pid namespaces"
