@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Write a checkpoint one of whose JSON files would take many times its size:
+"""Write a checkpoint with a JSON file that could take many times its size in memory:
 
     bombs.py CONSUMER BOMB BYTES DIR    - the file has about that many bytes
-    bombs.py list                       - consumers and bombs
-    bombs.py peak MIB COMMAND...        - run it; fail if its memory was ever more than that; its status
+    bombs.py list                       - list consumers and bombs
+    bombs.py peak MIB COMMAND...        - run it; fail if it ever used more memory, else return its status
 
 CONSUMER says which file it is, BOMB what fills it.
 """
@@ -25,7 +25,7 @@ def many_keys(n):
     return b"{" + b",".join(b'"%x":0' % i for i in range(n // 11)) + b"}"
 
 
-# Each a JSON value of about n bytes.
+# Each makes a JSON value of about n bytes.
 BOMBS = {
     "numbers": lambda n: b"[" + repeat(b"0", n) + b"]",
     "objects": lambda n: b"[" + repeat(b"{}", n) + b"]",
@@ -90,14 +90,14 @@ def weight_map(d, _, n):
 
 
 def names(d, _, n):
-    "as many tensors as can be"
+    "as many tensors as possible"
     safetensors(d + "/model.safetensors", b"{" + b",".join(
         b'"%x":{"dtype":"U8","shape":[],"data_offsets":[%d,%d]}' % (i, i, i + 1) for i in range(n // 66)) + b"}",
         bytes(n // 66))
 
 
 def dimensions(d, _, n):
-    "as many numbers as can be"
+    "as many dimensions as possible"
     ones = b",".join([b"1"] * 64)
     safetensors(d + "/model.safetensors", b"{" + b",".join(
         b'"%x":{"dtype":"U8","shape":[%s],"data_offsets":[%d,%d]}' % (i, ones, i, i + 1)
@@ -105,7 +105,7 @@ def dimensions(d, _, n):
 
 
 def notes(d, _, n):
-    "__metadata__ as safetensors allows it"
+    "many entries in __metadata__, which safetensors allows"
     safetensors(d + "/model.safetensors", b'{"__metadata__":{' +
                 b",".join(b'"%x":""' % i for i in range(n // 12)) + b"}," + TENSOR + b"}")
 
@@ -115,7 +115,7 @@ def megatron(d, bomb, _):
 
 
 def model(d, vocab):
-    """A llama of one layer, all zeros, and what describes it."""
+    """A llama of one layer, all zeros, and its configuration."""
     shapes = {"model.embed_tokens": [vocab, 4], "model.norm": [4]}
     for part in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
                  "mlp.up_proj", "mlp.down_proj"):
@@ -141,7 +141,7 @@ def model(d, vocab):
 
 
 def asset(name):
-    """One of the files that a GGUF is made from."""
+    """Puts the bomb into one of the files from which a GGUF is made."""
     def write(d, bomb, _):
         text = json.dumps(model(d, 8).get(name, {})).encode()[:-1]
         put(d + "/" + name, text + (b"," if len(text) > 1 else b"") + b'"x":' + bomb + b"}")
@@ -149,7 +149,7 @@ def asset(name):
 
 
 def vocabulary(d, _, n):
-    "as many tokens as can be, and merges, of which each is there once"
+    "as many tokens and merges as possible, each only once"
     model(d, 1 << 20)
     text = b'{"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},"model":{"type":"BPE","vocab":{'
     text += b",".join(b'"%x":%d' % (i, i) for i in range(1 << 20)) + b'},"merges":['
@@ -158,7 +158,7 @@ def vocabulary(d, _, n):
 
 
 def merges(d, _, n):
-    "as many as can be"
+    "as many merges as possible"
     asset("tokenizer.json")(d, b"0", 0)
     with open(d + "/tokenizer.json", "rb") as f:
         text = f.read()

@@ -1,4 +1,4 @@
-"""Drive Chromium, which nothing on a page can tell from somebody at a keyboard.
+"""Drive Chromium so that a page cannot tell it from somebody at a keyboard.
 
     with Browser(shots) as b:    # a directory, or "" for no pictures
         page = b.open("file:///.../report.html", dark=True)
@@ -9,7 +9,8 @@
         page.shot("search")
     b.complaints    # what the pages said on their console, and what they tried to load
 
-It speaks the DevTools protocol over a pipe: no port, no package. No name is resolved; only this machine can be reached.
+It speaks the DevTools protocol over a pipe, without a port or a package. Chromium resolves no names and can reach only
+this machine.
 """
 
 import base64
@@ -21,13 +22,13 @@ import select
 import sys
 import time
 
-LIMIT = 120  # seconds that anything may take, on a busy machine
+LIMIT = 120  # seconds that anything may take; the machine may be busy
 
 
 def start(home):
-    """Become a Chromium that is talked to through the pipes home/to and home/from, in a directory that is made."""
+    """Make the directory home and become a Chromium that is driven through the pipes home/to and home/from."""
     os.mkdir(home)
-    for fd, name in ((3, "to"), (4, "from")):  # what it reads and writes; open for both, it never sees their end
+    for fd, name in ((3, "to"), (4, "from")):  # opened for reading and writing, so that it never sees their end
         path = os.path.join(home, name)
         os.mkfifo(path)
         pipe = os.open(path, os.O_RDWR)
@@ -46,14 +47,14 @@ def start(home):
 
 
 class Browser:
-    """A profile of its own in $BROWSER, the Chromium of all suites (check.sh) or of one (start_browser in lib.sh)."""
+    """A separate profile in $BROWSER, the Chromium of all suites (check.sh) or of one (start_browser in lib.sh)."""
 
     def __init__(self, shots):
         self.shots = shots
         self.complaints = []
         self.requests = []
         self.sessions = set()
-        self.number = os.getpid() % 100000 * 10000  # not that of a test that was killed
+        self.number = os.getpid() % 100000 * 10000  # differs from those of an earlier test that was killed
         self.left = b""
         end = time.monotonic() + LIMIT
         while not os.path.exists(os.environ["BROWSER"] + "/from"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a checkpoint of float8 weights, and its twin of the bfloat16 weights that they stand for:
+"""Write a checkpoint of float8 weights, and its twin with the bfloat16 weights that they stand for:
 
     dequant.py SEED QUANTISED TWIN NAME SHAPE...
     dequant.py same CODES SCALES WEIGHTS BLOCK
@@ -18,13 +18,13 @@ BLOCK = 16, 32
 
 
 def value(code):
-    """float8_e4m3fn."""
+    """The number that a code of float8_e4m3fn stands for."""
     e, m = code >> 3 & 15, code & 7
     return (-1 if code & 0x80 else 1) * (m / 512 if not e else (1 + m / 8) * 2.0 ** (e - 7))
 
 
 def bf16(x):
-    """Of a number that is one."""
+    """The bits of a number that bfloat16 can represent exactly."""
     return struct.pack("<f", x)[2:]
 
 
@@ -83,7 +83,7 @@ def main(seed, quantised, twin, *args):
 
 
 def rounded(x):
-    """The nearest bfloat16, ties to even, of a float32."""
+    """The bfloat16 nearest to a float32, ties to even."""
     bits, = struct.unpack("<I", struct.pack("<f", x))
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16
 

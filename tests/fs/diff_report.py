@@ -1,4 +1,4 @@
-"""What a page of `ckptfs diff --report` must be: diff_report.py CKPTFS SHOTS FUNCTION ARGUMENT..."""
+"""Checks of the page of `ckptfs diff --report`: diff_report.py CKPTFS SHOTS FUNCTION ARGUMENT..."""
 
 import ast
 import json
@@ -33,7 +33,7 @@ def floats(*values):
 
 
 def compare(*words, status=1):
-    """Make page.html; what was printed."""
+    """Make page.html; returns what was printed."""
     done = subprocess.run([CKPTFS, "diff", "--quiet", "--report=page.html", *words], stdout=subprocess.PIPE, check=False)
     assert done.returncode == status, done
     return done.stdout.decode()
@@ -49,7 +49,7 @@ HEATS = "[...diff.heats.values()].map(h => ({ ...h, name: diff.table.names[h.row
 # ---- numbers ----
 
 def parts(n):
-    """Where the parts of an axis begin: as few of one size as there can be, the longer ones first."""
+    """Where the parts of an axis begin: as few parts as possible, of about equal size, the longer ones first."""
     size = -(-n // SIDE)
     count = -(-n // size)
     starts, at = [], 0
@@ -60,7 +60,7 @@ def parts(n):
 
 
 def picture(np, a, b):
-    """The cells of a picture, in a matrix; NaN where what is not finite changed."""
+    """The cells of a picture, as a matrix; NaN where a value that is not finite has changed."""
     a, b = (x.reshape(-1, x.shape[-1] if x.ndim else 1).astype("longdouble") for x in (a, b))
     moved, both = b - a, np.isfinite(a) & np.isfinite(b)
     lost = ~both & (a != b) & ~(np.isnan(a) & np.isnan(b))
@@ -192,10 +192,10 @@ def numbers(seed):
         assert len(shown) == len(order) and all(x[0] == y[0] and near(x[1], y[1], 1e-5) for x, y in zip(shown, order)), (shown, order)
 
 
-# ---- what it does ----
+# ---- using the page ----
 
 def layers():
-    """Two steps of a small model, its optimizer beside it; something is amiss in B."""
+    """Two steps of a small model and its optimizer; B has several defects."""
     random.seed(1)
     sides = ({}, {})
     for i in range(6):
@@ -234,7 +234,7 @@ def layers():
         assert charts == ["relative change of model.layers.*", "relative change of optim.exp_avg.model.layers.*"], charts
         page.shot("diff", whole=True)
         drive(page)
-        # In the foreground: pages behind another one are not told that the theme has changed.
+        # In the foreground, because pages behind another one are not told that the theme has changed.
         pixel = "document.querySelector('.tile .heat').toDataURL()"
         before = page.value(pixel)
         page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
@@ -277,7 +277,7 @@ def drive(page):
     search(page, "layers.2.norm model")
     about = detail(page)
     assert (about["result"], about["in A"], about["in B"]) == ("the shapes differ", "float32  64", "float32  8 \N{MULTIPLICATION SIGN} 8"), about
-    # A picture leads to its tensor, out of a search, with its neighbours beside it.
+    # A click on a picture leads to its tensor and leaves the search, so that the neighbours are shown, too.
     page.click(".tile:nth-child(2)")
     about = detail(page)
     assert about["name"].startswith("model.layers.3.") and about["result"] == "differs", about
@@ -313,7 +313,7 @@ def drive(page):
 
 
 def extremes():
-    """Norms beyond the floats of the page."""
+    """Norms that are too large or too small for the page's floats."""
     sizes = {"tiny": 1e-50, "least": 1e-300, "huge": 1e300, "one": 1.0}
     for k, side in enumerate("ab"):
         save(f"{side}/model.safetensors", {name: ("F64", [4], struct.pack("<4d", *[x * (1 + 0.25 * k)] * 4)) for name, x in sizes.items()})

@@ -3,12 +3,12 @@
 
     expect.py fixtures FORMAT...          names of the fixtures of these formats
     expect.py tree FIXTURE MOUNT          every file of tensors/, npy/, objects/, logical/, byte for byte
-    expect.py every-way FIXTURE CKPTFS MOUNT   what this program mounts, cats, lists and checks; the mount stays
-    expect.py holes FORMAT...             names of those of which tensors cannot be opened
+    expect.py every-way FIXTURE CKPTFS MOUNT   what CKPTFS mounts, cats, lists and checks; the mount stays
+    expect.py holes FORMAT...             names of fixtures with tensors that cannot be opened
     expect.py incomplete FIXTURE          names of the tensors that cannot be opened
     expect.py complete FIXTURE            "NAME SHA256" of those that can
 
-Names are encoded here again, from the rules in the manual, so that two minds have to agree.
+Names are encoded here independently, from the rules in the manual, so that both implementations have to agree.
 """
 
 import ast
@@ -24,7 +24,7 @@ NAME_MAX = 255
 
 
 class Thing:
-    """A tensor or, without a dtype, an object: `length` bytes with that hash."""
+    """A tensor or, without a dtype, an object: its length in bytes and its hash."""
 
     def __init__(self, fqn, length, sha256, dtype=None, shape=None, complete=True):
         self.fqn, self.length, self.sha256 = fqn, length, sha256
@@ -56,7 +56,7 @@ def encode(fqn, suffix=""):
         return b"%" + suffix.encode()
     if raw in (b".", b".."):
         return b"%2E" * len(raw) + suffix.encode()
-    units = []  # what may not be cut in the middle
+    units = []  # characters and escapes, which may not be cut
     for match in re.finditer(rb"[\x00-\x7f]|[\xc0-\xff][\x80-\xbf]*", raw):
         c = match.group()
         escaped = len(c) == 1 and (c in b"/%\x7f" or c < b" ")
@@ -95,7 +95,7 @@ def box_rows(shape, off, size):
 
 
 def union(parts, shape):
-    """One tensor out of what each rank says about it: [(bytes, chunks)]."""
+    """A tensor put together from each rank's (bytes, chunks)."""
     out = bytearray(parts[0][0])
     count = 1
     for n in shape:
@@ -151,14 +151,14 @@ def load(name):
 
 
 def logical_of(name):
-    """Tensors that are stored flattened, in their own shapes."""
+    """Tensors that are stored flattened, in their original shapes."""
     return [
         Thing(fqn, t["nbytes"], t["sha256"], t["dtype"], t["shape"])
         for fqn, t in fixture(name)[1].get("logical", {}).items()
     ]
 
 
-# NumPy's name, or the number of bytes of a type it has no name for.
+# NumPy's name for each type; or, if it has none, the type's size in bytes.
 DESCR = {
     "float16": "<f2", "float32": "<f4", "float64": "<f8", "complex64": "<c8", "complex128": "<c16",
     "bool": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16": "<u2", "int32": "<i4",
@@ -238,7 +238,7 @@ def tree(name, mount):
 
 
 def stream(things, data):
-    """The content of all of them, one after the other."""
+    """The contents of all things, one after the other."""
     faults, at = [], 0
     for x in things:
         if not x.is_content(data[at : at + x.length]):
@@ -275,7 +275,7 @@ def ls(name, listed):
 
 
 def every_way(name, ckptfs, mount):
-    """Faults of a mount, which stays; of cat by path and by FQN; of ls; of check."""
+    """Differences in a mount (which stays), in cat by path and by FQN, in ls and in check."""
     ckpt = os.path.join(DATA, name, "ckpt")
     tensors, objects = load(name)
     things = [t for t in tensors if t.complete] + objects

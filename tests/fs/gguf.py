@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Tiny models for gguf/, and what has to be in it.
+"""Tiny models for gguf/, and checks of the GGUF files made from them.
 
-    gguf.py model KIND DIR          - DIR/config.json, DIR/tokenizer.json, and in data/ the elements of
-                                      a KIND of llama, experts, fused, granitemoe, gpt2, LINEAR, WHOLES or FAMILIES; prints arguments for
-                                      make_dcp.py
-    gguf.py check KIND FILE...      - FILEs are a GGUF of what is in data/
-    gguf.py names FILE              - of its tensors
-    gguf.py types FILE              - of its tensors, as ggml's numbers, sorted
-    gguf.py key FILE NAME           - value of a key
-    gguf.py further FILE ARCH         - the last layer predicts further tokens
-    gguf.py vector FILE NAME          - a tensor with one row has one dimension, as llama-quantize writes it
-    gguf.py set FILE KEY JSON       - another value in a JSON file; "-": without the key
+    gguf.py model KIND DIR          - write DIR/config.json, DIR/tokenizer.json and the elements, in data/; print
+                                      arguments for make_dcp.py. KIND: llama, experts, fused, granitemoe, gpt2, or one
+                                      of LINEAR, WHOLES or FAMILIES
+    gguf.py check KIND FILE...      - check that FILEs are a GGUF of the model in data/
+    gguf.py names FILE              - print the names of its tensors
+    gguf.py types FILE              - print their types, as ggml's numbers, sorted
+    gguf.py key FILE NAME           - print the value of a key
+    gguf.py further FILE ARCH       - make the last layer one that predicts further tokens
+    gguf.py vector FILE NAME        - give a tensor of one row one dimension, as llama-quantize does
+    gguf.py set FILE KEY JSON       - set a value in a JSON file; "-": remove the key
 
-Tensors are float32; elements are compared one by one with where they came from.
+Tensors are float32; each element is compared with the one from which it was made.
 """
 import json
 import math
@@ -23,7 +23,7 @@ import sys
 
 VOCAB, HIDDEN, HEADS, KV, FFN, LAYERS, EXPERTS = 8, 64, 4, 2, 96, 2, 3
 HEAD = HIDDEN // HEADS
-# Elements and bytes of the blocks of ggml's types.
+# Elements and bytes of a block, for each of ggml's types.
 BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 8: (32, 34), 12: (256, 144), 14: (256, 210), 30: (1, 2)}
 CONFIG = {"model_type": "llama", "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": FFN,
           "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV,
@@ -33,7 +33,7 @@ TOKENIZER = {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
 
 
 def rotated(w, rows, heads):
-    """Rows of halves of heads, taking turns."""
+    """Rows of each head, with those of its two halves alternating."""
     size = rows // heads
     order = [h * size + t * size // 2 + j
              for h in range(heads) for j in range(size // 2) for t in range(2)]
@@ -45,25 +45,25 @@ def turned(w, rows):
     return [x for c in range(len(w) // rows) for x in w[c::len(w) // rows]]
 
 
-# Linear attention in the first layer: heads of keys and of values, elements of each, taps of the convolution.
+# Linear attention in the first layer: key heads, value heads, elements of each, taps of the convolution.
 KEYS, VALUES, SIZE, TAPS = 2, 6, 5, 3
 LINEAR = {name: {
     "head_dim": HEAD, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": KEYS,
     "linear_num_value_heads": VALUES, "linear_key_head_dim": SIZE, "linear_value_head_dim": SIZE,
     "linear_conv_kernel_dim": TAPS, "num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": FFN,
     "shared_expert_intermediate_size": 32} for name in ("qwen3_next", "qwen3_5_text")}
-# -torch.exp(x) for some x.
+# -torch.exp(x) for the values of A_log.
 MINUS_EXP = {0.0: -1.0, 1.0: -2.7182817459106445, 2.7725887298583984: -16.0, -1.0: -0.3678794503211975,
              -1.6937198638916016: -0.18383440375328064}
 
 
 def linear(kind):
-    """The same as tensors(), of models in LINEAR."""
+    """tensors() for the models in LINEAR."""
     stored, made = {}, {}
     keys, values, share = KEYS * SIZE, VALUES * SIZE, VALUES // KEYS
 
     def one(name, shape, to, rows=None, matrix=None, how=lambda w: w, dims=None):
-        """rows: what becomes of them."""
+        """rows: the stored rows, in the order in which they are written."""
         stored[name] = shape
         dims = dims or (shape if rows is None else (len(rows), *shape[1:]))
         n = math.prod(shape[1:])
@@ -74,7 +74,7 @@ def linear(kind):
         return [x + 1 for x in w]
 
     def tiled(size, before=0):
-        """Rows of heads of values, of which `share` belong to each of keys."""
+        """The rows of value heads, of which `share` belong to each key head, in llama.cpp's order."""
         return [*range(before), *(before + (k * share + v) * size + r for v in range(share) for k in range(KEYS)
                                   for r in range(size))]
 
@@ -126,7 +126,7 @@ def linear(kind):
     return stored, made
 
 
-# A llama in a model that also sees: what its names begin with, that of the head, those of the others.
+# A llama inside a vision model: the prefixes of its names, of the head's name, and of the other tensors' names.
 WHOLES = {"mistral3": ("model.language_model.", "", "model."),
           "mistral3_old": ("language_model.model.", "language_model.", "")}
 
@@ -148,7 +148,7 @@ def whole(kind):
 
 
 def tensors(kind):
-    """Stored: name -> shape. Made: name -> (shape, is a matrix, function of what is stored)."""
+    """Stored tensors: name -> shape. Tensors of the GGUF: name -> (shape, is a matrix, function of the stored ones)."""
     if kind in LINEAR:
         return linear(kind)
     if kind in WHOLES:
@@ -242,7 +242,7 @@ LATENT = {"self_attn.q_a_proj.weight": (20, 64), "self_attn.q_a_layernorm.weight
           "self_attn.q_b_proj.weight": (48, 20), "self_attn.kv_a_proj_with_mqa.weight": (28, 64),
           "self_attn.kv_a_layernorm.weight": (24,), "self_attn.kv_b_proj.weight": (60, 24),
           "self_attn.o_proj.weight": (64, 28)}
-# What config.json says, and the weights of the first layer and of the second.
+# Entries of config.json, and the weights of the first layer and of the second.
 FAMILIES = {
     "phi3": ({}, *2 * [{**TWO, "self_attn.qkv_proj.weight": (128, 64), "self_attn.o_proj.weight": (64, 64),
                         "mlp.gate_up_proj.weight": (192, 64), "mlp.down_proj.weight": (64, 96)}]),
@@ -353,7 +353,7 @@ class Reader:
 
 
 def further(path, arch):
-    """Another layer, of which there is no tensor, and the key that says what it is."""
+    """Add a layer without tensors, and the key that says that it predicts further tokens."""
     key, layers = (f"{arch}.{name}".encode() for name in ("nextn_predict_layers", "block_count"))
     key = struct.pack("<Q", len(key)) + key + struct.pack("<II", 4, 1)
     with open(path, "rb") as f:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """GGUF files of blocks, made without libraries.
 
-    gguf_source.py make FILE [NO COUNT]   - "w": 3 x 96 elements in blocks of Q8_0 (34 bytes, 32 elements), "v": 5
-                                            float32; of a part, their names have its number, from 0
-    gguf_source.py edges MOUNTED          - every range of a mounted "w" as float32 that begins or ends near the edge
-                                            of a block has the values
+    gguf_source.py make FILE [NO COUNT]   - write "w", 3 x 96 elements in blocks of Q8_0 (34 bytes, 32 elements), and
+                                            "v", 5 float32; in a part, the names end with its number, from 0
+    gguf_source.py edges MOUNTED          - check the values in all ranges of a mounted "w", as float32, that begin or
+                                            end near the edge of a block
 """
 import os
 import struct
@@ -19,7 +19,7 @@ def text(s):
 
 
 def raw(seed):
-    """Of every row three blocks: a float16 scale that is a power of two, and 32 signed bytes."""
+    """Three blocks for every row: a float16 scale that is a power of two, and 32 signed bytes."""
     state = seed
     for i in range(ROWS * BLOCKS):
         yield struct.pack("<e", 2.0 ** (i - 4))

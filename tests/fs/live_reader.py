@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Read a file of a mount while things happen to what is behind it.
+"""Read a file of a mount while things happen to the files behind it.
 
     live_reader.py FILE WANTED UNTIL [FROM TO]
 
@@ -25,7 +25,7 @@ def main(path, wanted, until, first=0, last=None):
     found = collections.Counter()
     fd = os.open(path, os.O_RDONLY)
     while not os.path.exists(until):
-        time.sleep(0.001)  # which leaves the rest of the machine to others
+        time.sleep(0.001)  # leaves CPU time to others
         n = rnd.choice((4096, 100000, 1 << 20))
         off = rnd.randrange(first, last)
         n = min(n, last - off)

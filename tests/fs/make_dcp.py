@@ -74,7 +74,7 @@ class Global:
         return self.name
 
 
-# Bytes of an element, torch's storage class.
+# Bytes of an element, and torch's storage class.
 DTYPES = {
     "float64": (8, "DoubleStorage"), "float32": (4, "FloatStorage"), "float16": (2, "HalfStorage"),
     "bfloat16": (2, "BFloat16Storage"), "int64": (8, "LongStorage"), "int32": (4, "IntStorage"),
@@ -92,8 +92,8 @@ def new(cls, **attributes):
 
 
 def data_pickle(dtype, shape, strides=None):
-    """As torch.save writes a tensor, contiguous if not said otherwise: protocol 2, storage by
-    persistent id."""
+    """The pickle of a tensor as torch.save writes it: protocol 2, the storage by persistent id; contiguous by
+    default."""
     p = io.BytesIO()
     text = lambda s: b"X" + len(s).to_bytes(4, "little") + s.encode()
     number = lambda v: b"J" + v.to_bytes(4, "little", signed=True)
@@ -108,8 +108,8 @@ def data_pickle(dtype, shape, strides=None):
 
 
 def item(dtype, shape, content, strides=None):
-    """The archive that torch.save writes: stored members behind streamed headers, data on 64-byte
-    boundaries by an extra field FB, CRC and sizes after the data, zip64 end records always."""
+    """An archive as torch.save writes it: stored members with streamed headers, data on 64-byte
+    boundaries by an extra field FB, CRC and sizes after the data, and always zip64 end records."""
     out, directory, count = bytearray(), bytearray(), 0
     for name, data in (
         ("archive/data.pkl", data_pickle(dtype, shape, strides)),
@@ -139,7 +139,7 @@ def item(dtype, shape, content, strides=None):
 
 
 def awkward_float(source, dtype):
-    """Bits of a float: any at all, or near 1, or half way between two of a narrower type."""
+    """The bits of a random float, of one near 1, or of one half way between two numbers of a narrower type."""
     bits, mantissa, bias = {
         "float64": (64, 52, 1023), "float32": (32, 23, 127), "float16": (16, 10, 15),
         "bfloat16": (16, 7, 127),
@@ -153,12 +153,12 @@ def awkward_float(source, dtype):
     near = any_bits >> (bits - 1) << (bits - 1) | exponent << mantissa | any_bits & low
     if kind == 1 or mantissa < 23:
         return near
-    keep = source.choice((10, 7))  # of float16, of bfloat16
+    keep = source.choice((10, 7))  # bits of the mantissa of float16 or bfloat16
     half = 1 << (mantissa - keep - 1)
     return near & ~(2 * half - 1) | half + source.choice((-1, 0, 0, 1))
 
 
-AWKWARD = 2048  # elements at most; they take 2 us each
+AWKWARD = 2048  # at most so many awkward elements, because each takes 2 us
 
 
 def random_content(name, dtype, shape):
@@ -176,7 +176,7 @@ def cuts(n, parts):
 
 
 def cut_out(content, size, shape, off, lens):
-    """Bytes of a box of a tensor whose elements have that size."""
+    """The bytes of a box of a tensor; size: bytes of an element."""
     if not shape:
         return content
     row = math.prod(shape[1:]) * size

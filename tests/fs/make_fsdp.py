@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Write the files of four ranks as torch of another version pickles DTensors, without torch:
+"""Write the files of four ranks, with DTensors as a given version of torch pickles them, without torch:
 
     make_fsdp.py VERSION DIR
     make_fsdp.py --copies N DIR
 
-DIR/c has the files, DIR/NAME the bytes of each tensor as a whole. The classes have the modules and the
-attributes that torch's public source gives them in VERSION; nothing of ckptfs is used.
+DIR/c has the files, DIR/NAME the bytes of each whole tensor. The classes have the modules and attributes that they
+have in torch's public source in VERSION; nothing of ckptfs is used.
 --copies: N tensors that all ranks have.
 """
 
@@ -21,7 +21,7 @@ import types
 import zipfile
 
 WORLD = 4
-ERAS = {  # the first version of each
+ERAS = {  # the first version, and what is new in it
     "2.1": "a mesh in _tensor, with the groups as tags and ranks",
     "2.2": "a mesh in device_mesh",
     "2.3": "its parent",
@@ -64,7 +64,7 @@ def function(where, name):
 
 
 class Global:
-    """What pickles as the global NAME of torch, without being called."""
+    """Pickles as a global of torch, without a call."""
 
     def __init__(self, name):
         self.name = self.__qualname__ = name
@@ -87,7 +87,7 @@ def reduced(f, *args):
     return type("Call", (), {"__reduce_ex__": lambda self, protocol: (f, args)})()
 
 
-# ---- what all versions share ----
+# ---- the same in all versions ----
 
 float32, float_storage, int_storage = Global("float32"), Global("FloatStorage"), Global("IntStorage")
 rebuild = function("torch._utils", "_rebuild_tensor_v2")
@@ -115,7 +115,7 @@ def ints(shape, values):
 
 
 def save(path, state):
-    """As torch.save: one pickle, and a member for each storage."""
+    """Like torch.save: one pickle, and a member for each storage."""
     stored = []
 
     class Pickler(pickle.Pickler):
@@ -137,7 +137,7 @@ def save(path, state):
         z.writestr("archive/version", "3\n")
 
 
-# ---- what changes ----
+# ---- different from version to version ----
 
 
 def classes():
@@ -163,7 +163,7 @@ def classes():
 
 
 class Mesh:
-    """Axes of a root mesh of all ranks, some of which are the mesh's own."""
+    """A mesh: some of the axes of a root mesh of all ranks."""
 
     def __init__(self, sizes, axes=None):
         self.sizes, self.axes = sizes, tuple(range(len(sizes))) if axes is None else axes
@@ -177,7 +177,7 @@ class Mesh:
         return tuple(self.sizes[a] for a in self.axes)
 
     def ranks(self, rank):
-        """Those of the mesh of which `rank` is one, as they lie in it."""
+        """The ranks of the mesh that contains `rank`, in their order."""
         step = strides(self.sizes)
         base = rank - sum(c * step[a] for a, c in zip(self.axes, self.coordinates(rank)))
         return [base + sum(i * step[a] for i, a in zip(at, self.axes))
@@ -239,7 +239,7 @@ def place(letter, dim, split=1):
 
 
 def dtensor(name, shape, mesh, words, rank):
-    """words: for each axis "R", "S0" or, of the axis that splits last, "L0"."""
+    """words: for each axis "R" or "S0"; "L0" for an axis that splits a dimension last."""
     numel = math.prod(shape)
     values = [sum(map(ord, name)) * 100 + i for i in range(numel)]
     kept = [list(range(n)) for n in shape]
@@ -265,7 +265,7 @@ def dtensor(name, shape, mesh, words, rank):
              "_spec": new(C.Spec, **spec)}
     about = (C.DTensor, float32, shape, strides(shape), 0, reduced(get_layout, "torch.strided"),
              reduced(device, "cuda:0"), False)
-    # __dict__ and slots; since Python 3.11 None if __dict__ is empty.
+    # __dict__ and slots; an empty __dict__ is None since Python 3.11.
     state = (None if at_least("2.5") else {}, slots)
     return struct.pack(f"<{numel}f", *values), reduced(rebuild_type, rebuild_subclass, C.DTensor, about, state)
 

@@ -2,8 +2,9 @@
 """Write a random HyperParallel checkpoint: make_hp.py DIR EXPECTED SEED GENERATION HOW [OBJECT].
 
 GENERATION is A, B or C; HOW is collective (replicas are written once), nodedup (every rank writes
-its own) or ranklocal (and its own metadata). EXPECTED gets tensors/FQN and objects/FQN, the bytes
-that are to be seen. OBJECT is a file whose bytes become the object "given". Written by the rules of the format, without HyperParallel, torch or numpy.
+its own) or ranklocal (and its own metadata). EXPECTED gets tensors/FQN and objects/FQN with the expected
+bytes. OBJECT is a file whose bytes become the object "given". Written by the rules of the format, without
+HyperParallel, torch or numpy.
 """
 
 import io
@@ -33,7 +34,7 @@ DTYPES = {
 
 
 def module(name):
-    """A module of that name, for classes to be pickled; those it is in as well."""
+    """Makes a module of that name, and its parents, for classes that are pickled."""
     for n in itertools.accumulate(name.split("."), "{}.{}".format):
         m = sys.modules.setdefault(n, types.ModuleType(n))
     return m
@@ -61,7 +62,7 @@ utils._rebuild_tensor_v2 = _rebuild_tensor_v2
 
 
 class Tensor:
-    """A view of a storage (dtype, key, elements), to be pickled as torch pickles one."""
+    """A view of a storage (dtype, key, elements), which is pickled as torch pickles one."""
 
     def __init__(self, storage, offset, size, stride):
         self.args = storage, offset, tuple(size), tuple(stride), False, {}
@@ -106,7 +107,7 @@ def cut(whole, shape, element, box):
 
 
 def even(n, k, ceil):
-    """[0, n) in k parts: (start, length), some may be empty."""
+    """[0, n) in k parts, some of which may be empty: (start, length)."""
     if ceil:
         c = -(-n // k)
         return [(min(i * c, n), min((i + 1) * c, n) - min(i * c, n)) for i in range(k)]
@@ -157,7 +158,7 @@ def safetensors(rng, tensors):
 
 
 def laid_out(rng, dtype, size, data, key):
-    """A tensor and its storage's bytes: transposed, behind something else, or as it is."""
+    """A tensor and its storage's bytes: contiguous or transposed, perhaps with other elements around it."""
     element = DTYPES[dtype][0]
     stride = strides_of(size)
     if len(size) > 1 and rng.random() < 0.4:
@@ -176,7 +177,7 @@ def laid_out(rng, dtype, size, data, key):
 
 
 def archive(rng, name, tensors):
-    """What torch.save writes of a dict of tensors."""
+    """The file that torch.save writes for a dict of tensors."""
     pickled, records, big = {}, {}, rng.random() < 0.2
     for n, (key, (dtype, size, data)) in enumerate(tensors.items()):
         pickled[key], content = laid_out(rng, dtype, size, data, str(n))
@@ -201,7 +202,7 @@ def archive(rng, name, tensors):
 
 
 def layout(rng, shape, ranks, generation):
-    """For every rank the boxes it holds."""
+    """The boxes that each rank holds."""
     zero = (0,) * len(shape)
     how = rng.choice(["whole", "one", "split", "split", "split2", "ragged"])
     if how == "ragged" and generation != "A" and shape and math.prod(shape):
@@ -220,7 +221,7 @@ def layout(rng, shape, ranks, generation):
             for p in parts
         ]
     if how == "split2" and len(shape) > 1 and ranks % 2 == 0:
-        # Two mesh axes, one of them for axis 0; what the other splits, or that it replicates.
+        # Two mesh axes: the first splits dimension 0, the other splits dimension 1 or replicates.
         rows, cols = even(shape[0], ranks // 2, True), even(shape[1], 2, False)
         if rng.random() < 0.5:
             cols = [(0, shape[1])] * 2
@@ -257,7 +258,7 @@ class Writer:
             )
         )
         self.Index = define(meta, "MetadataIndex")
-        # Late, index is no part of the key.
+        # In the last generation, index is not part of the key.
         part = (lambda x: (x.fqn, x.offset)) if generation == "C" else (
             lambda x: (x.fqn, x.offset, x.index)
         )
@@ -265,7 +266,7 @@ class Writer:
         self.Index.__eq__ = lambda x, y: part(x) == part(y)
         self.StorageInfo = define(storage, "StorageInfo")
         self.mindspore = generation != "A" and rng.random() < 0.5
-        self.files = {}  # of tensors: rank: {key: (dtype, size, bytes)}
+        self.files = {}  # files of tensors: rank: {key: (dtype, size, bytes)}
         self.bytes = {}  # file name: bytes
         self.reset()
 
@@ -300,7 +301,7 @@ class Writer:
                 new(self.Chunk, offsets=self.sizes(box[0]), sizes=self.sizes(box[1]))
             )
             if self.generation == "C" and index in self.storage and not math.prod(box[1]):
-                continue  # an empty one must not hide its neighbour
+                continue  # an empty chunk must not replace its neighbour
             self.storage[index] = self.info(f"_rank{rank}_.safetensors", 0, -1, key)
 
     def object(self, rank, fqn, content):
@@ -342,7 +343,7 @@ class Writer:
 
 
 def dedup(rng, held, ranks):
-    """Of every box that several ranks hold only one writes it."""
+    """If several ranks hold a box, only one of them writes it."""
     owner = {}
     for r in range(ranks):
         for box in held[r]:

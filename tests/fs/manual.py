@@ -4,9 +4,9 @@
     manual.py PAGE WORLD
 
 PAGE is a manual page (mdoc) or Markdown. A command is a line "$ COMMAND" of a literal block, with the lines that the
-shell needs to complete it; the lines behind it, up to the next command, are its output. "..." in an output stands
-for anything, and a line that ends in a backslash goes on in the next one. If no output is shown, any will do. A command
-must exit with 0, or with 1 and an output that is shown.
+shell needs to complete it; the lines after it, up to the next command, are its output. "..." in an output stands for
+anything, and a line that ends in a backslash continues on the next one. If no output is shown, any output will do. A
+command must exit with 0, or with 1 if its output is shown.
 
 Each block runs in a copy of the directory WORLD, in one shell: later commands see what earlier ones did.
 """
@@ -19,7 +19,7 @@ import sys
 
 
 def mdoc_blocks(text):
-    """The literal blocks of a page, as they are printed."""
+    """The literal blocks of a page, as readers see them."""
     for block in re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed$|^\.Dl (\$ [^\n]*)$", text, re.S | re.M):
         lines = "".join(block).splitlines()
         yield [re.sub(r"\\(&|e|\(dq)", lambda m: {"&": "", "e": "\\", "(dq": '"'}[m[1]], s) for s in lines]
@@ -37,7 +37,7 @@ def is_complete(command):
 
 
 def commands(lines):
-    """Pairs of a command and the lines of its output; none of a block that shows no commands."""
+    """Pairs of a command and the lines of its output; none for a block without commands."""
     found = []
     open_command = False
     for line in lines:
@@ -65,7 +65,7 @@ def same(shown, printed):
 
 
 def run(block, where):
-    """How a block of commands ended: a list of (status, output)."""
+    """Runs a block of commands; returns (status, output) of each."""
     script = "".join(f'{{ {command}\n}} >"$OUT.{i}" 2>&1 </dev/null; echo $? >"$OUT.{i}.status"\n'
                      for i, (command, _) in enumerate(block))
     out = where + ".out"

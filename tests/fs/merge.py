@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Checkpoints of one safetensors file each, of which others are made element by element:
+"""Checkpoints of one safetensors file each, and others that are made from them element by element:
 
     merge.py step DIR SEED		random tensors
     merge.py average DIR BASE OTHER...	their mean: float32 and bfloat16 by the definition
-    merge.py adapter DIR SEED		a LoRA adapter as PEFT saves it, and another embedding
-    merge.py norm DIR			another, which only replaces a norm
-    merge.py merged DIR BASE ADAPTER SCALE	what it makes of a checkpoint
+    merge.py adapter DIR SEED		a LoRA adapter as PEFT saves it, with a replaced embedding
+    merge.py norm DIR			an adapter that only replaces a norm
+    merge.py merged DIR BASE ADAPTER SCALE	a checkpoint with an adapter merged into it
     merge.py patch DIR FROM TO		the elements in which two differ, as TRL and prime-rl publish them
 
-Means are of powers of two, and matrices of small whole numbers, so that every sum is exact and rounding once is all there
-is.
+Means are of powers of two, and matrices of small whole numbers, so that every sum is exact and is rounded only once.
 """
 
 import json
@@ -38,7 +37,7 @@ def read(path, name="/model.safetensors"):
 
 
 def to_bf16(x):
-    """To nearest, ties to even."""
+    """Rounds to the nearest bfloat16, ties to even."""
     bits = struct.unpack("<I", struct.pack("<f", x))[0]
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
@@ -73,13 +72,13 @@ def step(path, seed):
 
 
 def average(path, *sources):
-    """The base comes first; all have the same weight."""
+    """The base is the first source; all have the same weight."""
     read_all = [read(s) for s in sources]
     merged = dict(read_all[0])
     for name, (dtype, shape, _) in merged.items():
         if dtype != "I64":
             rows = zip(*(unpack(dtype, t[name][2]) for t in read_all))
-            # float64 holds the sums exactly enough: it has more than twice the digits
+            # float64 is exact enough for the sums: it has more than twice the digits
             merged[name] = (dtype, shape, pack(dtype, [struct.unpack("<f", struct.pack("<f", sum(x) / len(x)))[0] for x in rows]))
     write(path, merged)
 
@@ -107,7 +106,7 @@ def adapter(path, seed):
 
 
 def norm(path):
-    """An adapter for nothing but the last norm of a model of 64 columns."""
+    """An adapter that only replaces the last norm of a model of 64 columns."""
     os.makedirs(path)
     write(path, {"base_model.model.model.norm.weight": ("F32", [64], pack("F32", [1.0] * 64))})
     os.rename(path + "/model.safetensors", path + "/adapter_model.safetensors")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Do the values of objects say what Python finds in their bytes?
+"""Check that the values of objects are what Python finds in their bytes.
 
     objects.py DIRECTORY
 
-DIRECTORY is objects/ of a mount. Every NAME.json is strict JSON, as long as stat says before it is
-read, and what the pickle in NAME is, written as ckptfs-formats(5) describes it. Classes are made up
-here, so nothing of a checkpoint runs.
+DIRECTORY is objects/ of a mount. Every NAME.json must be strict JSON, as long as stat says before it is read, and have
+the value of the pickle in NAME, in the form that ckptfs-formats(5) describes. Classes are replaced by dummies, so no
+code of a checkpoint runs.
 """
 
 import io
@@ -23,7 +23,7 @@ RESERVED = {"__class__", "__global__", "__cycle__", "__args__", "__items__", "__
 
 
 class Made:
-    """An instance of a class that is not here, or a call."""
+    """An instance of a replaced class, or a call."""
     state = None
 
     def __new__(cls, *args):
@@ -131,7 +131,7 @@ def check(directory):
             data, text = f.read(), j.read()
         assert size == len(text) and text.endswith(b"\n"), (name, size, len(text))
         got = json.loads(text, parse_constant=refuse)
-        if data == text:  # an object of a torch.save file
+        if data == text:  # an object of a torch.save file, which is stored as JSON
             continue
         want = plain(stored_value(data))
         assert unordered(got) == want, (name, got, want)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turn a good chunk index into one that means harm, in place:
+"""Turn a good chunk index into a malicious one, in place:
 
     planted.py KIND [WHICH] INDEX
 
@@ -15,7 +15,7 @@ import struct
 import sys
 
 TREES = "checkpoint metadata_file directory chunkmap sqlite_autoindex_metadata_file_1 schema".split()
-MANY = 2700  # cells of a page
+MANY = 2700  # cells in a page
 
 
 class File:
@@ -35,7 +35,7 @@ class File:
         return self.bytes[(n - 1) * self.size : n * self.size]
 
     def put(self, n, page):
-        """Replace a page, or add one behind the last."""
+        """Replace a page, or append one."""
         assert len(page) == self.size
         self.bytes[(n - 1) * self.size : n * self.size] = page
 
@@ -43,7 +43,7 @@ class File:
         return len(self.bytes) // self.size
 
     def save(self):
-        """With a hole behind the last page, where there are to be more of them."""
+        """Write the file, with a hole for pages that are claimed but were not put."""
         n = max(self.count(), self.least)
         self.bytes[28:32] = struct.pack(">I", n)
         with open(self.path, "wb") as f:
@@ -52,7 +52,7 @@ class File:
 
 
 def varint(p):
-    """The number at the beginning of p, and its bytes."""
+    """The number at the beginning of p, and how many bytes it takes."""
     v = 0
     for i in range(8):
         v = v << 7 | p[i] & 0x7F
@@ -76,7 +76,7 @@ def split(page, head):
 
 
 def inner(f, page, kind, child, cell):
-    """An inner page all of whose cells lead to one child; of the first page the header of the file stays."""
+    """An inner page whose cells all lead to the same child. Page 1 keeps the file's header."""
     head = 100 if page == 1 else 0
     out = bytearray(f.size)
     out[:head] = f.page(page)[:head]
@@ -90,7 +90,7 @@ def inner(f, page, kind, child, cell):
 
 
 def first_cell(f, root):
-    """What an inner page says of the first cell of a leaf: its number, or all of an index's."""
+    """What an inner page repeats of the first cell of a leaf: the row's number; for an index, the whole cell."""
     page = f.page(root)
     kind, cells = split(page, 100 if root == 1 else 0)
     _, a = varint(page[cells[0] :])
@@ -106,7 +106,7 @@ def bomb(f, which):
     root, n = f.roots[which], f.count()
     kind, cell = first_cell(f, root)
     leaf = f.page(root)
-    if root == 1:  # without the file's header; the cells stay where they are
+    if root == 1:  # without the file's header, but with the cells in their places
         end = 108 + 2 * len(split(leaf, 100)[1])
         leaf = leaf[100:end] + bytes(100) + leaf[end:]
     f.put(root, inner(f, root, kind, n + 1, cell))
@@ -123,8 +123,8 @@ def itself(f, which):
 
 
 def chain(f, which):
-    """The first row says that it has 900 MB, on an overflow page that is followed by itself; the file has as many, of
-    which most are a hole."""
+    """The first row claims 900 MB, on an overflow page that is its own successor. The file is as large, but most of it
+    is a hole."""
     root, n = f.roots[which], f.count()
     head = 100 if root == 1 else 0
     page = f.page(root)
@@ -139,7 +139,7 @@ def chain(f, which):
     _, a = varint(page[cells[0] :])
     _, b = varint(page[cells[0] + a :])
     number = page[cells[0] + a : cells[0] + a + b]
-    # A record of NULL and a value of all the rest.
+    # A record of NULL and one value that takes all the rest.
     for width in (4, 5):
         value = put_varint((length - width - 2) * 2 + 12)
         if 2 + len(value) == width + 2:
@@ -172,7 +172,7 @@ def statements(*sql):
 
 
 def sequence(table, columns):
-    """A view with rows for ever in place of a table."""
+    """Replace a table by a view with endless rows."""
     return statements(
         f"DROP TABLE {table}",
         f"CREATE VIEW {table} AS WITH RECURSIVE r(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM r)"
@@ -181,7 +181,7 @@ def sequence(table, columns):
 
 
 def replaced(table, sql):
-    """As the schema says, which is all that is compared; but it leads elsewhere."""
+    """The schema's text, which is compared, stays the same; but the table's entry leads elsewhere."""
     return statements(f"UPDATE sqlite_master SET {sql} WHERE name = '{table}'")
 
 
@@ -195,7 +195,7 @@ def many_tables(path):
 
 
 def log_beside(path):
-    """In WAL mode, with all that matters in a log beside it."""
+    """An index in WAL mode, with its changes in a log beside it."""
     other = path + ".other"
     shutil.copy(path, other)
     db = sqlite3.connect(other)
@@ -210,7 +210,7 @@ def log_beside(path):
 
 
 def journal_beside(path):
-    """A journal of a transaction that was never finished: SQLite would undo it in the file."""
+    """A journal of an unfinished transaction, which SQLite would roll back in the file."""
     other = path + ".other"
     shutil.copy(path, other)
     db = sqlite3.connect(other, isolation_level=None)
@@ -226,13 +226,13 @@ def journal_beside(path):
 
 
 def hole(path):
-    """100 GB, of which nothing is there but the first page."""
+    """A file of 100 GB that is a hole except for the first page."""
     os.truncate(path, 16384)
     os.truncate(path, 100 << 30)
 
 
 def shuffled(f, seed):
-    """Each page but the first may be any other."""
+    """Each page except the first is replaced by a random one."""
     pages = [bytes(f.page(i)) for i in range(1, f.count() + 1)]
     rng = random.Random(int(seed))
     for i in range(2, f.count() + 1):
@@ -240,14 +240,14 @@ def shuffled(f, seed):
 
 
 def schema_text(path):
-    """One table's text of 100 MB, which is the right one and a comment."""
+    """The right text for a table, followed by a comment of 100 MB."""
     statements(
         "UPDATE sqlite_master SET sql = sql || ' -- ' || hex(zeroblob(50000000)) WHERE name = 'directory'"
     )(path)
 
 
 def schema_columns(path):
-    """Statements as long as one page lets them be."""
+    """Statements as long as a page allows."""
     many = ",".join("c%x" % i for i in range(700))
     statements(*(
         f"UPDATE sqlite_master SET sql = 'CREATE TABLE {name}({many})' WHERE name = '{name}'"

@@ -43,7 +43,7 @@ def fails(error, words, function, *args, **named):
 
 
 def random_index(r, shape):
-    """An index of NumPy's, with some dimensions left to it or to an ellipsis."""
+    """A NumPy index that omits some dimensions or has an ellipsis."""
     items = []
     for size in shape:
         kind = r.randrange(4)
@@ -63,7 +63,7 @@ def random_index(r, shape):
 
 
 def check_tensor(r, t, data):
-    """data: its bytes."""
+    """data: the tensor's bytes."""
     if t.itemsize > 8:
         whole = np.frombuffer(data, f"<u{t.itemsize // 2}").reshape(t.shape + (2,))
     else:
@@ -71,7 +71,7 @@ def check_tensor(r, t, data):
     assert len(data) == t.nbytes and t.ndim == len(t.shape)
     for _ in range(6):
         index = random_index(r, t.shape)
-        # Of pairs the last dimension is not the tensor's.
+        # Pairs have an additional last dimension.
         full = index if isinstance(index, tuple) else (index,)
         of = full + (slice(None),) if t.itemsize > 8 and ... in full else full
         got, want = t.bits(index), whole[of]
@@ -82,17 +82,17 @@ def check_tensor(r, t, data):
         fails(TypeError, ".bits()", lambda: t[...])
         return
     assert t[...].dtype == dtype and t[...].tobytes() == data
-    # Memory with gaps, in another order, and backwards.
+    # Into memory with gaps, transposed and backwards.
     room = np.zeros([2 * n + 1 for n in reversed(t.shape)], dtype)
     view = room[(..., *[slice(1, None, 2)] * t.ndim)].T[(..., *[slice(None, None, -1)] * t.ndim)]
     t.read_into(view)
     assert view.tobytes() == data
     view[...] = np.zeros((), dtype)
-    assert not any(room.tobytes())  # what is beside it has not been touched
+    assert not any(room.tobytes())  # the gaps have not been touched
 
 
 def open_fixture(path, shown):
-    """None: it is damaged, and the command has said the same. With holes they have to be allowed."""
+    """The opened fixture; with allow_missing=True if it has holes; None if it is damaged, as the command has said."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the commands print them
@@ -121,7 +121,7 @@ def check_objects(ck, path):
 
 
 def check_values(ck, path):
-    """As the commands have it, but for those of NaN, which JSON has as null."""
+    """Compared with the commands' output, in which NaN is null."""
     shown = json.loads(run("stat", path, "--json", "--hist=8").stdout)
     found = ck.stat(bins=8)
     assert list(found) == [t["fqn"] for t in shown["tensors"]]
@@ -152,7 +152,7 @@ def check_values(ck, path):
 
 
 def test_series(path, *globs):
-    """As `stat` has it, of the tensors and of the model's."""
+    """Compared with `stat`, for the stored tensors and for the model's."""
     for model in False, True:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -179,7 +179,7 @@ def test_series(path, *globs):
 
 
 def test_exceptions(path, run_path):
-    """What is raised in a callback comes out of the call, whatever had been found before."""
+    """An exception in a callback comes out of the call, whatever has been found by then."""
     class Own(BaseException):
         pass
 
@@ -199,7 +199,7 @@ def test_exceptions(path, run_path):
         warnings.simplefilter("ignore")
         assert ck.check_values() and ck.stat() and ck.verdicts() and ckptfs.series(run_path)
         handler = signal.default_int_handler
-        signal.signal(signal.SIGINT, handler)  # which a shell may have left out of the background
+        signal.signal(signal.SIGINT, handler)  # a background job of a shell may ignore it
         of_values = ckptfs._checkpoint._values
         for module, what, function in ((of_values, "Finding", ck.check_values), (of_values, "values_of", ck.stat),
                                        (ckptfs._checkpoint, "Verdict", ck.verdicts),
@@ -211,7 +211,7 @@ def test_exceptions(path, run_path):
             fails(KeyboardInterrupt, "", function)
             setattr(module, what, kind)
             assert function() and signal.getsignal(signal.SIGINT) is handler
-            # Not in a callback, but while the library works.
+            # While the library works, outside of a callback.
             timer = threading.Thread(target=lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
             try:
                 timer.start()
@@ -267,7 +267,7 @@ def test_fixtures(*paths):
 
 
 def test_listing(path):
-    """What ls says of each."""
+    """Compared with what ls says of each tensor and object."""
     listed = [x for x in json.loads(out("ls", "--json", path)) if "dtype" in x]
     with ckptfs.open(path) as ck:
         have = [(t.name, t.dtype, list(t.shape), t.nbytes) for t in map(ck.tensor, ck)]
@@ -317,7 +317,7 @@ def test_options(path):
 def test_errors(path):
     e = fails(ckptfs.Error, "open '/no/where'", ckptfs.open, "/no/where")
     assert e.errno == 2 and e.filename == "/no/where" and isinstance(e, FileNotFoundError)
-    again = pickle.loads(pickle.dumps(e))  # it may cross from one process to another
+    again = pickle.loads(pickle.dumps(e))  # it may be passed to another process
     assert type(again) is type(e) and str(again) == str(e) and again.filename == e.filename
     assert str(ckptfs.Error("text")) == "text"
     for code, builtin in ((errno.EACCES, PermissionError), (errno.EPERM, PermissionError),
@@ -328,7 +328,7 @@ def test_errors(path):
     ck = ckptfs.open(path)
     fails(KeyError, "no tensor 'x'", lambda: ck["x"])
     fails(KeyError, "no object 'x'", lambda: ck.objects["x"])
-    for name in ck.model:  # its names lead to what is stored, too
+    for name in ck.model:  # the model's names find stored tensors, too
         assert name in ck and ck.tensor(name).shape == ck.model.tensor(name).shape, name
     for error, code, words, function, name in (
             (FileNotFoundError, 2, "tensors/x", ck.read, "tensors/x"),
@@ -366,7 +366,7 @@ def test_errors(path):
 
 
 def test_values(path):
-    """What objects stand for, without running a pickle; path is not used."""
+    """The values of objects, without unpickling; path is not used."""
     del path
     with ckptfs.open(os.path.join(os.environ["DATA"], "plain/ckpt")) as ck:
         o = ck.objects["betas"]
@@ -389,7 +389,7 @@ def o_of(text):
 
 
 def test_ml_dtypes(path):
-    """Where it is installed its types are used; this one stands for it."""
+    """If ml_dtypes is installed, its types are used; here a fake module stands for it."""
     fake = types.ModuleType("ml_dtypes")
     fake.bfloat16 = np.dtype("V2")
     sys.modules["ml_dtypes"] = fake
@@ -406,17 +406,17 @@ def test_files(path):
         assert f.seek(-5, os.SEEK_END) == len(want) - 5 and f.read(100) == want[-5:]
         assert f.read(1) == b"" and f.seek(1000, os.SEEK_END) and f.read() == b""
         assert f.seek(3) == 3 and io.BufferedReader(f).read() == want[3:]
-        fails(ValueError, "closed", f.pread_into, bytearray(1), 0)  # by the reader
+        fails(ValueError, "closed", f.pread_into, bytearray(1), 0)  # the BufferedReader has closed it
         whole = ck.read("npy/model.n.npy")
         assert (np.load(io.BytesIO(whole)) == ck["model.n"]).all()
         assert {"tensors", "npy", "objects", "safetensors"} <= set(ck.listdir())
         g = ck.open_file("tensors/model.n")
-    assert g.read() == out("cat", path, "tensors/model.n")  # it keeps the checkpoint
+    assert g.read() == out("cat", path, "tensors/model.n")  # an open file keeps the checkpoint open
     g.close()
 
 
 def header_of(data):
-    """Of a safetensors file: names, types, shapes and bytes."""
+    """The names, types, shapes and bytes in a safetensors file."""
     size = int.from_bytes(data[:8], "little")
     about = json.loads(data[8:8 + size])
     metadata = about.pop("__metadata__", None)
@@ -472,14 +472,14 @@ def test_loading(*paths):
                 warnings.simplefilter("ignore")
                 n += check_loading(path)
         except ckptfs.Error as e:
-            assert e.errno, (path, e)  # it is damaged; the fixtures' test compares the sentence
+            assert e.errno, (path, e)  # it is damaged; test_fixtures compares the message
         except BaseException as e:
             raise AssertionError(path) from e
-    assert n > len(paths), n  # a sample of damaged ones has few
+    assert n > len(paths), n  # not all may be damaged
 
 
 def test_mapped(path):
-    """What lies whole in a file is mapped, and what is done to one side is not seen on the other."""
+    """A tensor that lies whole in a file is mapped; writing to either side does not change the other."""
     import ctypes
 
     def mapped(array):
@@ -493,7 +493,7 @@ def test_mapped(path):
         assert not any(mapped(a) for a in ck.model.state_dict(framework="np").values())
         got = ck.model.state_dict(framework="np", mmap=True)
     assert not any(mapped(a) for a in ckptfs.load_file(path, framework="np", mmap=False).values())
-    for have in got, ckptfs.load_file(path, framework="np"):  # closed, and still there
+    for have in got, ckptfs.load_file(path, framework="np"):  # mappings survive the checkpoint's close()
         assert all(mapped(have[n]) for n in numbers if have[n].size), numbers
         assert all(np.array_equal(have[n], whole[n], equal_nan=whole[n].dtype.kind in "fc") for n in numbers)
     with ckptfs.safe_open(path, framework="np") as f:
@@ -505,10 +505,10 @@ def test_mapped(path):
         got[n].view(np.uint8)[...] = 0xa5
     assert all(again[n].tobytes() == whole[n].tobytes() == ckptfs.load_file(path, framework="np")[n].tobytes()
                for n in numbers)
-    # Converted on the way, or of a rank: read.
+    # Converted tensors and parts of ranks are read.
     assert not any(mapped(a) for a in ckptfs.load_file(path, framework="np", dtype="fp16").values()
                    if a.dtype == np.float16)
-    # What changes in between is an error, not other bytes.
+    # A file that has changed since it was opened is an error, not wrong bytes.
     with ckptfs.open(path) as ck:
         for name in os.listdir(path):
             if name.endswith(".safetensors"):
@@ -519,7 +519,7 @@ def test_mapped(path):
 
 
 def test_many_mapped(path, n):
-    """Tensors in more files than may be open, or than are mapped; a mapping ends with its last tensor."""
+    """Tensors in more files than may be open, or than are mapped; a file is unmapped with its last tensor."""
     n = int(n)
 
     def maps():
@@ -563,7 +563,7 @@ def test_state_dict(path):
 
 
 def test_pickled(path):
-    """As what the workers of a DataLoader are given: opened again, with the same options."""
+    """Pickled, as for the workers of a DataLoader, a checkpoint is opened again with the same options."""
     with ckptfs.open(path, include="w", index=":memory:") as ck:
         want = ck.tensor("w").bits()
         for again in pickle.loads(pickle.dumps(ck)), pickle.loads(pickle.dumps(ck.model)):
@@ -578,7 +578,7 @@ def test_pickled(path):
 
 
 def test_threads(path):
-    """Reads from many threads, and closing it beside them."""
+    """Many threads read while the checkpoint is closed."""
     with ckptfs.open(path) as ck:
         whole = ck.tensor("w").bits()
     for closing in (False, True):
@@ -607,7 +607,7 @@ def test_threads(path):
 
 
 def test_structures():
-    """Sizes and places of members, as a C program has printed them."""
+    """Sizes and offsets of members, compared with those that a C program has printed."""
     from ckptfs import _storage
 
     have, lib = {}, ckptfs._libckpt

@@ -39,18 +39,18 @@ import zlib
 
 HEAD = struct.Struct("=3I")
 MOST_FILES = 65
-FREE = 256  # descriptors above this are nobody's
+FREE = 256  # descriptors from here on are not in use
 
-# What is imported for scripts only.
+# These are imported only for the scripts; mentioning them here satisfies pyflakes.
 assert all((ast, base64, collections, contextlib, ctypes, errno, hashlib, itertools, json, math, mmap, pickle, random, re, shutil,
             stat, subprocess, time, zipfile, zlib))
 
 encoding, errors = sys.stdout.encoding, sys.stdout.errors
-codes = {}  # of files: identity and code
+codes = {}  # file: (identity, code)
 
 
 def code_of(path, name):
-    """A script is compiled once, not each time."""
+    """The code of a script, which is compiled only once."""
     try:
         st = os.stat(path)
         known = st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns
@@ -59,11 +59,11 @@ def code_of(path, name):
                 codes[path] = known, compile(f.read(), name, "exec")
         return codes[path][1]
     except (OSError, SyntaxError, ValueError):
-        return None  # the fork says why
+        return None  # the fork will report the error
 
 
 def become(fds, numbers, words, environment, code):
-    """In the fork: what a new process would be."""
+    """Make the fork look like a new process."""
     fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FREE) for fd in fds]
     os.closerange(0, FREE)
     os.fchdir(fds[-1])
@@ -105,7 +105,7 @@ def become(fds, numbers, words, environment, code):
 
 
 def status_of(run):
-    """Exit status of a Python that does this, with what comes after its last line."""
+    """The exit status that Python would have for this, after its usual end: exit handlers, flushing, errors."""
     status = 0
     try:
         run()
@@ -125,7 +125,7 @@ def status_of(run):
     try:
         threading._shutdown()
         atexit._run_exitfuncs()
-        sys.modules["__main__"].__dict__.clear()  # files that nobody has closed
+        sys.modules["__main__"].__dict__.clear()  # closes forgotten files
         gc.collect()
         sys.stdout and sys.stdout.flush()
     except BaseException as e:
@@ -142,7 +142,7 @@ class Server:
         self.wanted = selectors.DefaultSelector()
         self.wanted.register(self.listener, selectors.EVENT_READ, self.accept)
         gc.collect()
-        gc.freeze()  # or each fork copies all pages with objects
+        gc.freeze()  # otherwise each fork would copy all pages with objects
 
     def run(self):
         while True:
@@ -184,7 +184,7 @@ class Server:
         connection.close()
 
     def hung_up(self, pid, connection):
-        """Who asked has been killed."""
+        """The client has been killed."""
         self.wanted.unregister(connection)
         for kill in os.killpg, os.kill:
             with contextlib.suppress(ProcessLookupError):

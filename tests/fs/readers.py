@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Other people's readers of what a mount makes of a model, written from the formats' descriptions.
+"""Independent readers of the files that a mount makes of a model, written from the formats' descriptions.
 
-    readers.py safetensors FILE TENSORS [PREFIX]    names in FILE, whose bytes are TENSORS/PREFIXname's
-    readers.py digest FILE                          "SHA256  NAME" of the tensors in FILE
-    readers.py index DIR LIMIT                      the shards of DIR and their index are right
+    readers.py safetensors FILE TENSORS [PREFIX]    check that tensors of FILE have the bytes of TENSORS/PREFIXname,
+                                                    and print their names
+    readers.py digest FILE                          print "SHA256  NAME" of the tensors in FILE
+    readers.py index DIR LIMIT                      check the shards of DIR and their index
     readers.py pt FILE TENSORS [PREFIX]             like safetensors, without running the pickle
-    readers.py cast TENSORS CAST TYPE               files of CAST are those of TENSORS cast to TYPE
-    readers.py map FILE...                          "SHA256  FILE" by mmap, as sha256sum prints it
-    readers.py layout SEED TENSORS PREFIX           a layout that suits those tensors, at random
+    readers.py cast TENSORS CAST TYPE               check that files of CAST are those of TENSORS cast to TYPE
+    readers.py map FILE...                          print "SHA256  FILE", read by mmap, as sha256sum prints it
+    readers.py layout SEED TENSORS PREFIX           print a random layout that suits those tensors
     readers.py layout-json SEED TENSORS PREFIX      the same in HyperParallel's form
-    readers.py ranks MOUNT LAYOUT PREFIX            ranks/ holds what LAYOUT says of tensors/
+    readers.py ranks MOUNT LAYOUT PREFIX            check that ranks/ has the parts of tensors/ that LAYOUT describes
 
-All directories are of a mount: dtypes and shapes are asked of extended attributes.
+All directories are in a mount: dtypes and shapes come from extended attributes.
 """
 
 import fnmatch
@@ -30,7 +31,7 @@ import zlib
 
 from expect import Thing, check_npy, encode
 
-# safetensors' name, bytes of an element, torch's storage class.
+# safetensors' name, bytes of an element, and torch's storage class.
 DTYPES = {
     "float64": ("F64", 8, "DoubleStorage"), "float32": ("F32", 4, "FloatStorage"),
     "float16": ("F16", 2, "HalfStorage"), "bfloat16": ("BF16", 2, "BFloat16Storage"),
@@ -59,7 +60,7 @@ class Tensor:
 
 
 def tensors_of(directory, prefix=""):
-    """Those of a directory whose names begin so, under their names without it."""
+    """The tensors of a directory whose names begin with the prefix, under their names without it."""
     names = [n for n in os.listdir(directory) if n.startswith(prefix)]
     return {n[len(prefix) :]: Tensor(directory, n) for n in names}
 
@@ -139,7 +140,7 @@ def index(directory, limit):
 
 
 def parse_zip(data):
-    """{name: (offset, bytes)} of an archive of stored members without gaps."""
+    """{name: (offset, bytes)} for an archive of stored members without gaps."""
     end = data[-22:]
     sig, _, _, _, n, size, at, comment = struct.unpack("<4sHHHHIIH", end)
     assert sig == b"PK\5\6" and not comment
@@ -181,7 +182,7 @@ class Persistent:
 
 
 def parse_pickle(data):
-    """What a pickle builds, its calls written down and not made."""
+    """What a pickle builds; calls are recorded, not made."""
     stack, marks = [], []
 
     def to_mark():
@@ -254,7 +255,7 @@ def values(tensor):
 
 
 def pack(code, x):
-    """Rounded to nearest even; what struct takes for an error is infinity."""
+    """Rounded to nearest even; numbers that struct refuses as too large become infinity."""
     try:
         return struct.pack(code, x)
     except OverflowError:
@@ -262,7 +263,7 @@ def pack(code, x):
 
 
 def cast_one(x, to):
-    """A value in another type; float64 goes through float32, as with torch."""
+    """A value in another type; float64 goes through float32, as in torch."""
     single = pack("<f", x)
     if to == "float32":
         return single
@@ -306,20 +307,20 @@ def cast(directory, cast_directory, to):
 
 
 def ceil_part(n, parts, part):
-    """What torch.chunk gives."""
+    """The part that torch.chunk makes."""
     each = -(-n // parts)
     start = min(part * each, n)
     return start, min(each, n - start)
 
 
 def balanced_part(n, parts, part):
-    """What numpy.array_split gives."""
+    """The part that numpy.array_split makes."""
     lengths = [n // parts + (i < n % parts) for i in range(parts)]
     return sum(lengths[:part]), lengths[part]
 
 
 def box_of(shape, splits):
-    """Boxes, [(offset, length)], after splits [(dimension, parts, part, how)] one in the other."""
+    """The box, [(offset, length)], after nested splits [(dimension, parts, part, how)]."""
     box = [(0, n) for n in shape]
     for d, parts, part, how in splits:
         start, length = how(box[d][1], parts, part)
@@ -328,7 +329,7 @@ def box_of(shape, splits):
 
 
 def slice_of(tensor, box):
-    """Bytes and shape of a box."""
+    """The bytes and the shape of a box."""
     strides = [math.prod(tensor.shape[d + 1 :]) for d in range(len(box))]
     ranges = [range(o, o + n) for o, n in box]
     at = (sum(i * s for i, s in zip(p, strides)) * tensor.size for p in itertools.product(*ranges))
@@ -336,7 +337,7 @@ def slice_of(tensor, box):
 
 
 def place_in(mesh, rank):
-    """Coordinates in row-major order."""
+    """The rank's coordinates, in row-major order."""
     return list(itertools.product(*map(range, mesh)))[rank]
 
 

@@ -1,4 +1,4 @@
-"""What a page of `ckptfs report` must be: report.py CKPTFS SHOTS FUNCTION ARGUMENT..."""
+"""Checks of the page of `ckptfs report`: report.py CKPTFS SHOTS FUNCTION ARGUMENT..."""
 
 import ast
 import json
@@ -21,12 +21,12 @@ def ckptfs(*words):
 
 
 def rows(page):
-    """What the list shows, of the rows that exist."""
+    """The names in the rows of the list that exist at the moment."""
     return page.value("[...document.querySelectorAll('.row')].map(r => r.querySelector('bdi').textContent)")
 
 
 def detail(page):
-    """Names and texts of what is shown about the selected tensor."""
+    """The names and texts that are shown for the selected tensor."""
     return page.value("""(() => { const all = {};
         for (const dt of document.querySelectorAll('#detail dt'))
             all[dt.textContent] = dt.nextElementSibling.textContent;
@@ -42,7 +42,7 @@ def search(page, text):
 
 
 class Quiet(Browser):
-    """In which pages must neither complain nor ask for anything but themselves."""
+    """A browser whose pages must neither complain nor request anything but themselves."""
 
     def __exit__(self, *what):
         super().__exit__(*what)
@@ -89,7 +89,7 @@ def checkpoint(file, path):
         assert rows(page) == [] and "0 matches" in page.value("document.getElementById('status').textContent")
         search(page, "role:optim")
         assert sorted(rows(page)) == ["optim.state.exp_avg", "optim.step"], rows(page)
-        # Keys: all of it is within reach of them.
+        # Everything can be done with keys.
         page.key("Escape")
         page.click("#fold")
         assert rows(page) == ["lr_scheduler.x", "model", "optim"], rows(page)
@@ -117,7 +117,7 @@ def checkpoint(file, path):
         x, y = page.value("(() => { const b = document.getElementById('map').getBoundingClientRect(); return [b.x + 40, b.y + 150]; })()")
         page.click_at(x, y)
         assert detail(page)["name"] == "model.lm_head.weight", detail(page)
-        # More than two dimensions: one slice of them.
+        # A tensor of more than two dimensions is shown slice by slice.
         search(page, "wide")
         assert page.value("document.querySelectorAll('.slice input').length") == 1
         page.shot("slices", whole=True)
@@ -141,7 +141,7 @@ def opens(file):
 
 
 def chunks(file, path):
-    """Through the page's own objects: a page shows one tensor after another."""
+    """Compares chunks through the page's own objects, because the page shows only one tensor at a time."""
     with Quiet(SHOTS) as b:
         page = b.open(URL + file)
         table = page.value("""(() => { const t = chunks.table; return t.names.slice(0, t.stored).map((name, i) => ({ name,
@@ -232,7 +232,7 @@ def hostile():
         names = page.value("chunks.table.names")
         assert sorted(names) == sorted(HOSTILE), set(HOSTILE) ^ set(names)
         page.shot("hostile")
-        # Whatever can be opened is, and shown.
+        # Open everything that can be opened.
         for _ in range(40):
             if not page.value("(() => { const c = document.querySelector('[aria-expanded=false]'); c?.querySelector('.twist').click(); return c; })()"):
                 break
@@ -324,7 +324,7 @@ def many(file):
     with Quiet(SHOTS) as b:
         page = b.open(URL + file)
         assert cards(page)["tensors"] == "100,000"
-        assert len(rows(page)) < 200  # not all of them exist
+        assert len(rows(page)) < 200  # only visible rows exist
         page.shot("many")
         search(page, "model.layers.77")
         n = page.value("document.getElementById('status').textContent")

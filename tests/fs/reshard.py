@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""What test_reshard.sh needs Python for.
+"""The parts of test_reshard.sh that need Python.
 
     reshard.py same DIFF LISTED all|tensors|megatron|megatron-tensors
-                                              DIFF, `ckptfs diff --json A B`, says that B has all that is in
-                                              LISTED, `ckptfs ls --json A`, and can be read; or of the
-                                              tensors all that safetensors files can hold; or all tensors,
-                                              beside which B may have other objects; or both
-    reshard.py excludes < LISTED              options that leave out what those cannot hold
-    reshard.py kill CKPTFS SRC                kills of a save over a checkpoint: see there
-    reshard.py memory MIB COMMAND...          it needs less than that
+                                              check by DIFF, from `ckptfs diff --json A B`, that B has
+                                              everything readable in LISTED, from `ckptfs ls --json A`
+                                              (all); the tensors that safetensors files can hold
+                                              (tensors); all tensors, while objects may differ
+                                              (megatron); or both of the latter
+    reshard.py excludes < LISTED              print options that leave out what safetensors cannot hold
+    reshard.py kill CKPTFS SRC                kill saves over a checkpoint: see kill()
+    reshard.py memory MIB COMMAND...          check that it needs less memory than that
 """
 import ctypes
 import hashlib
@@ -47,12 +48,12 @@ def same(diff, listed, what):
 def excludes():
     for x in json.load(sys.stdin):
         if x["type"] == "tensor" and not fits_safetensors(x):
-            # A glob of bytes; some of them cannot be said in an argument.
+            # A glob, because some bytes cannot be part of an argument.
             print("--exclude=" + re.sub(rb"[^A-Za-z0-9._-]", b"?", x["fqn"].encode()).decode())
 
 
 def state(directory):
-    """Names and contents of its files."""
+    """The names and contents of a directory's files."""
     found = []
     for name in sorted(os.listdir(directory)):
         with open(f"{directory}/{name}", "rb") as f:
@@ -71,10 +72,10 @@ def can_exchange():
 
 
 def kill(ckptfs, src):
-    """Two ways to write SRC, of which a and b are the results, take turns at x. After every kill x is
-    one of them, and one in ten saves is not killed and leaves nothing but its result. Kills that come
-    when the new one has its place do not count: it goes on until enough have left the old one.
-    Without an exchange of directories the old one may be beside x, and the next save puts it back."""
+    """Two commands that write SRC, with results a and b, take turns at x. After every kill, x is one of the two; one in
+    ten saves is not killed, and leaves nothing but its result. Kills after the new checkpoint has taken its place do
+    not count: this goes on until enough kills have left the old one. If directories cannot be exchanged, the old one
+    may be beside x, and the next save puts it back."""
     exchange = can_exchange()
     args = {"a": ["--ranks=4"], "b": ["--ranks=3", "--threads=2", "--include=model.*"]}
     seed = random.SystemRandom().randrange(1 << 32)

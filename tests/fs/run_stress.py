@@ -3,10 +3,10 @@
 
     run_stress.py RUN MNT SECONDS TEMPLATE...
 
-For SECONDS, or longer, until there were 20 saves and 50 readers of a whole checkpoint.
-A TEMPLATE is a checkpoint that make_dcp.py wrote: TEMPLATE.NAME.bin holds what tensors/NAME must
-be. Readers open a checkpoint's directory once and compare all tensors of it with one template:
-every byte is right, or the read fails. Directories that are named partial-N are never finished.
+It runs for SECONDS, or longer, until there have been 20 saves and 50 readers of a whole checkpoint. A TEMPLATE is a
+checkpoint of make_dcp.py; TEMPLATE.NAME.bin has the bytes of tensors/NAME. Readers open a checkpoint's directory once
+and compare all its tensors with one template: every byte must be right, or the read must fail. Directories named
+partial-N are never finished.
 """
 
 import errno
@@ -36,7 +36,7 @@ def template_digests(t):
 
 WANTED = {template_digests(t): t for t in TEMPLATES}
 stop = threading.Event()
-wrong, saved = [], {}  # saved: name -> template, of what is complete
+wrong, saved = [], {}  # saved: name -> template, for complete checkpoints
 count = {"saves": 0, "changes": 0, "right": 0, "failed": 0, "torn": 0}
 
 
@@ -64,7 +64,7 @@ def change(rng):
         partial = f"{RUN}/partial-{rng.randrange(3)}"
         shutil.rmtree(partial, ignore_errors=True)
         copy(template, partial, False)
-    elif what == 3:  # over the old one, as a saver may that takes .metadata away first
+    elif what == 3:  # save over the old one, after removing its .metadata
         if os.path.exists(f"{RUN}/{name}/.metadata"):
             os.unlink(f"{RUN}/{name}/.metadata")
         copy(template, f"{RUN}/{name}", True)
@@ -81,7 +81,7 @@ def change(rng):
 def write(rng):
     while not stop.is_set():
         change(rng)
-        time.sleep(0.02)  # file times have the resolution of the kernel's tick
+        time.sleep(0.02)  # more than a tick of the kernel, which is the resolution of file times
 
 
 def read_file(name, dirfd):
@@ -91,7 +91,7 @@ def read_file(name, dirfd):
 
 
 def read_checkpoint(path):
-    """The template that a checkpoint is, None if it cannot be read; all that was read is whole."""
+    """The template of a checkpoint; None, with an entry in `wrong`, if its bytes are not those of a single one."""
     dirfd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         got = tuple(read_file(n, dirfd) for n in NAMES)
@@ -129,7 +129,7 @@ def guarded(f, rng):
 
 
 def in_the_end():
-    """What is not yet as it must be when nothing changes any more: exactly what is complete is shown, and is right."""
+    """What is still wrong when nothing changes any more: the mount must show exactly the complete checkpoints."""
     names = set(os.listdir(MNT)) - {".ckptfs", "latest"}
     if names != set(saved):
         return f"shown in the end: {sorted(names)}, there: {sorted(saved)}"
@@ -143,7 +143,7 @@ def in_the_end():
 
 
 def settle():
-    """The mount looks for changes once a second, and a busy machine takes its time."""
+    """Waits, because the mount looks for changes only once a second and the machine may be busy."""
     for _ in range(120):
         try:
             found = in_the_end()

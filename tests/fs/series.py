@@ -1,4 +1,4 @@
-"""What `ckptfs stat RUN` says next to what NumPy says: series.py CKPTFS DIR SEED"""
+"""Compare what `ckptfs stat RUN` says with what NumPy says: series.py CKPTFS DIR SEED"""
 import json
 import os
 import random
@@ -18,7 +18,7 @@ STEPS = random.choice([1, 2, 5, 16, 17, 33])
 
 
 def stored(a, dtype):
-    """Bytes of that dtype, and what they are to NumPy."""
+    """The bytes of an array in that dtype, and their values as a NumPy array."""
     if dtype == "bfloat16":
         raw = (a.astype("float32").view("uint32") >> 16).astype("uint16")
         return raw.tobytes(), (raw.astype("uint32") << 16).view("float32")

@@ -1,4 +1,4 @@
-"""What `ckptfs stat --hist` says next to what NumPy says: stat.py CKPTFS DIR SEED"""
+"""Compare what `ckptfs stat --hist` says with what NumPy says: stat_numbers.py CKPTFS DIR SEED"""
 import json
 import os
 import random
@@ -19,7 +19,7 @@ NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16
 
 
 def values(dtype, n):
-    """Bytes, and the same as an array of NumPy's."""
+    """Bytes, and their values as a NumPy array."""
     how = random.randrange(7)
     if dtype == "bool":
         a = rng.integers(0, 2, n).astype(bool)
@@ -65,7 +65,7 @@ def check_histogram(h, v, most, linear):
         width = edges[1] - edges[0]
         assert np.all(np.diff(edges) == width) and np.all(edges % width == 0) and np.frexp(width)[0] == 0.5, h
         assert counts[0] and counts[-1], h
-        # No narrower one would do.
+        # A narrower width would need too many bins.
         needed = np.floor(float(v.max()) / (width / 2)) - np.floor(float(v.min()) / (width / 2)) + 1
         assert needed > most or width <= abs(v).max() / 32 or not v.any() or width < 2.0 ** -130, (h, needed)
     else:

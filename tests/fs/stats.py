@@ -1,4 +1,4 @@
-"""What test_stats.sh and test_warm.sh ask of a mount's numbers."""
+"""Functions with which test_stats.sh and test_warm.sh look at a mount's statistics."""
 import json
 import mmap
 import os
@@ -11,7 +11,7 @@ def stats(mnt):
 
 
 def numbers(value, path=""):
-    """Every number by its path: {"requests.read": 5, ...}; latencies as their sum."""
+    """Every number by its path: {"requests.read": 5, ...}; for latencies, the number of reads."""
     if isinstance(value, dict):
         return {k: v for key, x in value.items() for k, v in numbers(x, f"{path}.{key}" if path else key).items()}
     if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -25,8 +25,8 @@ LIVE = ("uptime_seconds", "memory.", "threads.")
 
 
 def change(mnt, act, **late):
-    """What act() adds to the numbers, as far as it does. Some come a little later: a read is timed after its answer, and
-    the kernel does not wait for a file to be closed. How many such requests are to be waited for: release=5."""
+    """The numbers that act() changes, and by how much. Some change a little later: a read is timed after its answer,
+    and the kernel does not wait for a file to be closed. late: requests to wait for, as in release=5."""
     before = numbers(stats(mnt))
     act()
 
@@ -49,7 +49,7 @@ def direct(path):
 
 
 def pread(fd, n, off):
-    """One read that the kernel does not answer by itself: n and off are multiples of 4096."""
+    """A single read that reaches the daemon; n and off are multiples of 4096."""
     m = mmap.mmap(-1, n)
     got = os.preadv(fd, [m], off)
     return m[:got]

@@ -1,4 +1,4 @@
-"""The page in a mount, .ckptfs/view, in Chromium and byte for byte: view.py CKPTFS SHOTS FUNCTION ARGUMENT..."""
+"""Checks of the page in a mount, .ckptfs/view, byte for byte and in Chromium: view.py CKPTFS SHOTS FUNCTION ARG..."""
 
 import base64
 import http.server
@@ -24,17 +24,17 @@ def f32(values):
 
 
 def write(file, values):
-    """Elements for make_dcp."""
+    """Writes a file of elements for make_dcp.py."""
     with open(file, "wb") as f:
         f.write(f32(values))
 
 
 def picture(rows, cols, step):
-    """A matrix in which there is something to see: waves, and edges where they should be."""
+    """A matrix that shows something: waves, and lines in known places."""
     down, along = [math.sin(r / 40 + step) for r in range(rows)], [0.05 * math.cos(c / 60) for c in range(cols)]
     sin, cos = ([f(i * i / 9000) for i in range(max(rows, cols))] for f in (math.sin, math.cos))
     values = []
-    for r in range(rows):  # sin(a + b) of the squares' sum
+    for r in range(rows):  # sin of a sum of squares, by sin(a + b)
         d, s, t = down[r], 0.02 * sin[r], 0.02 * cos[r]
         values += [d * a + s * y + t * x for a, x, y in zip(along, sin, cos)]
         values[-cols::300] = [0.2] * -(-cols // 300)
@@ -44,13 +44,13 @@ def picture(rows, cols, step):
 
 
 def make(step):
-    """Files of elements for a step: view.py ... make N"""
+    """Writes the files of elements for a step: view.py ... make N"""
     write("w.f32", picture(700, 900, int(step)))
     small(int(step))
 
 
 def tiled():
-    """The same of which every tile is compared; the matrix is smaller."""
+    """The same, with a smaller matrix, because every tile will be compared."""
     write("k.f32", picture(300, 530, 1))
     small(1)
 
@@ -96,7 +96,7 @@ def script(data, name):
 
 
 def expected(m, level, row, col):
-    """What a tile of a matrix shows: of each block the largest of its samples."""
+    """What a tile of a matrix shows: the largest sample of each block."""
     side = 2 ** level
     step = side // min(side, SAMPLES)
     rows, cols = len(m), len(m[0])
@@ -113,7 +113,7 @@ def colour(v, exponent):
     if math.isnan(v):
         return 255
     x = v / 2.0 ** exponent
-    return round(127 + 127 * max(-1.0, min(1.0, x)))  # like lrint, to even
+    return round(127 + 127 * max(-1.0, min(1.0, x)))  # ties to even, like lrint
 
 
 def same(a, b):
@@ -121,7 +121,7 @@ def same(a, b):
 
 
 def tiles(mount, tensor, rows, cols, file, slice_="0"):
-    """Every tile of a matrix at every level against the elements in FILE."""
+    """Compares every tile of a matrix, at every level, with the elements in FILE."""
     rows, cols, s = int(rows), int(cols), int(slice_)
     with open(file, "rb") as f:
         f.seek(s * rows * cols * 4)
@@ -169,7 +169,7 @@ def tiles(mount, tensor, rows, cols, file, slice_="0"):
 
 
 class Mounted(Browser):
-    """In which a page must not complain, and asks for nothing outside the mount."""
+    """A browser in which a page must neither complain nor request anything outside the mount."""
 
     def __init__(self, mount):
         super().__init__(SHOTS)
@@ -208,7 +208,7 @@ def loaded(browser, ending):
 
 
 def options(mount, *words):
-    """The options in data.js are these."""
+    """data.js must have these options."""
     with open(f"{mount}/.ckptfs/view/data.js", encoding="ascii") as f:
         text = f.read()
     packed = text[text.index('head:"') + 6:]
@@ -227,7 +227,7 @@ def page(mount, ckpt, name):
             assert loaded(b, ".png"), b.requests
             p.value("document.getElementById('heat').scrollIntoView()")
             p.shot("view-dark" if dark else "view-light")
-            # Down to one element, whose value is shown.
+            # Zoom in to one element, whose value is then shown.
             for _ in range(12):
                 p.click("#heat button[title='zoom in']")
             settled(p)
@@ -241,7 +241,7 @@ def page(mount, ckpt, name):
 
 
 def served(mount, name):
-    """The same through a server that knows nothing but files."""
+    """The same through a plain file server."""
     class Handler(http.server.SimpleHTTPRequestHandler):
         def __init__(self, *args):
             super().__init__(*args, directory=mount)
@@ -264,7 +264,7 @@ def served(mount, name):
 
 
 def kinds(mount, *names):
-    """Every rank and dtype has a picture; slices can be chosen; what has no values, has no button."""
+    """Tensors of every rank and dtype have a picture, and slices can be chosen; without values there is no button."""
     url = "file://" + os.path.realpath(mount) + "/.ckptfs/view/index.html"
     with Mounted(mount) as b:
         p = b.open(url)
@@ -283,7 +283,7 @@ def kinds(mount, *names):
 
 
 def slices(mount, ckpt, name):
-    """A matrix of a tensor with more dimensions, with a NaN in it; keys alone."""
+    """A slice of a tensor with more dimensions, which contains a NaN; with keys alone."""
     url = "file://" + os.path.realpath(mount) + "/.ckptfs/view/index.html"
     with Mounted(mount) as b:
         p = b.open(url)
@@ -304,7 +304,7 @@ def slices(mount, ckpt, name):
 
 
 def races(mount, name, other):
-    """What comes late is not drawn over what was chosen meanwhile."""
+    """Data that arrives late must not be drawn over what has been chosen meanwhile."""
     url = "file://" + os.path.realpath(mount) + "/.ckptfs/view/index.html"
     with Mounted(mount) as b:
         p = b.open(url)
@@ -318,7 +318,7 @@ def races(mount, name, other):
             };
             globalThis.close = () => { gate = new Promise((resolve) => { globalThis.open = resolve; }); }; }""")
         show(p, name)
-        # A slice, and another one that comes first.
+        # Choose a slice, then another whose data arrives first.
         assert p.value("""(async () => {
             slow = '.s1.', close(), heat.slice = 1;
             const late = heat.overview();
@@ -326,7 +326,7 @@ def races(mount, name, other):
             const now = await heat.overview(), before = heat.graph.innerHTML;
             open();
             return [now, await late, heat.graph.innerHTML === before]; })()""") == [True, False, True]
-        # A slice, before the first one has come: that is the one which is shown.
+        # Choose a slice before the first one has arrived: the chosen one must be shown.
         choose(p, other)
         choose(p, name)
         p.value("slow = '.s0.', close()")
@@ -335,7 +335,7 @@ def races(mount, name, other):
         p.wait("document.querySelector('#heat .heatbox') !== null")
         settled(p)
         assert p.value("[...document.querySelectorAll('.heatbox img')].every(i => i.src.includes('.s3.'))")
-        # Another tensor.
+        # The same with another tensor.
         choose(p, other)
         choose(p, name)
         p.value("slow = '.s0.', close()")
@@ -343,10 +343,10 @@ def races(mount, name, other):
         choose(p, other)
         p.value("(async () => { open(); await new Promise((resolve) => setTimeout(resolve, 100)); })()")
         assert p.value("document.querySelector('#heatshow') !== null && !document.querySelector('.heatbox') && !heat.panes.length")
-        # A script that does not bring what it should, after one that did.
+        # A script that does not bring its data, after one that did.
         assert p.value("sections !== null && loadSections('t0.s0.l0.r0.c0.js').then(() => 'came', (e) => e.message)") == "brings no data"
         assert p.value("['a', 'a\ufffd', 'a\ud800'].map((name) => nameInRun({ name, complete: true }).tagName)") == ["A", "BDI", "BDI"]
-        # A type that no tensor here has.
+        # An unknown type.
         p.value("heat.tree.table.dtypeName = () => 'bcomplex32'")
         show(p, name)
         p.value("document.querySelector('.heatbox').focus()")
@@ -386,7 +386,7 @@ def beside(mount, first, second, name):
         p.shot("view-beside")
         urls = {os.path.dirname(r) for r in loaded(b, ".png")}
         assert len(urls) == 2, urls
-        # Once more, and once more before that is there.
+        # Choose it again, twice, before the data has arrived.
         p.value("""(() => { const s = document.getElementById('heatstep'), second = s.value;
             for (const value of ['', second, '', second]) { s.value = value; s.dispatchEvent(new Event('change')); } })()""")
         p.wait("document.querySelectorAll('.heatbox').length === 2")
