@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Directories of this machine as object stores: core/remote/store.h for tests of what is above it.
+ * Directories of this machine as object stores: core/remote/store.h for tests of the layers above.
  * s3://BUCKET/KEY is the file BUCKET/KEY below $DIR_STORE; https://BUCKET/KEY is the same, but cannot
  * be listed. An object's identity is its file's size and mtime.
  *
  *	DIR_STORE_LOG=FILE	a line for each request: get PATH OFF LEN, look PATH, list PATH
- *	DIR_STORE_DELAY=MS	before the first byte of each answer
+ *	DIR_STORE_DELAY=MS	delay before the first byte of each answer
  *	DIR_STORE_FAIL=N	request N fails after some of its bytes, and each Nth after it
- *	DIR_STORE_MAD=SEED	messages are sent in between that say anything
+ *	DIR_STORE_MAD=SEED	random messages are sent in between
  *	DIR_STORE_DIE=1		each get kills this process
- *	DIR_STORE_FREE=FILE	store_free waits until there is that file
+ *	DIR_STORE_FREE=FILE	store_free waits until that file exists
  *	DIR_STORE_FULL=WHERE	nothing can be written to files on "disk", or neither there nor in
  *				"memory"
- *	DIR_STORE_FAULT=N	call N of the program and of what it starts fails: an allocation, a
+ *	DIR_STORE_FAULT=N	call N of the program and its children fails: an allocation, a
  *				system call, a thread; the log says "fault NAME"
  *
- * The first line of the log is "pid PID". s3:// can be written to: an object's ETag is known as long
- * as the process lives that wrote it.
+ * The first line of the log is "pid PID". s3:// can be written to; only the process that wrote an
+ * object knows its ETag.
  */
 #include "remote/store.h"
 
@@ -43,9 +43,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- calls that fail: by the linker's --wrap ---- */
+/* ---- calls that fail, by the linker's --wrap ---- */
 
-static _Atomic uint64_t *calls; /* of all processes */
+static _Atomic uint64_t *calls; /* shared by all processes */
 static uint64_t fault;		/* 0: none */
 
 static void read_fault(void)
@@ -64,7 +64,7 @@ static void read_fault(void)
 int __real_main(int argc, char **argv);
 int __wrap_main(int argc, char **argv);
 
-/* What comes before is not the program's: counters of coverage, for example. */
+/* Calls before main() are not the program's, but for example those of coverage counters. */
 int __wrap_main(int argc, char **argv)
 {
 	read_fault();
@@ -215,7 +215,7 @@ static unsigned number(const char *name)
 	return s ? (unsigned)strtoul(s, NULL, 10) : 0;
 }
 
-/* Another side that has lost its mind. */
+/* A fetcher that has gone mad: sends random messages. */
 static void *rave(void *arg)
 {
 	uint64_t x = *(unsigned *)arg;
@@ -278,7 +278,7 @@ void net_pace(struct net *n, struct net_pace *ret)
 				  .bytes = n->bytes };
 }
 
-/* Does this one fail? */
+/* Logs a request; returns whether it must fail. */
 static bool request(struct net *n, const char *what, const char *path, uint64_t off, uint64_t len)
 {
 	uint64_t i = ++n->requests;
@@ -387,7 +387,7 @@ int store_list(struct store *s, const char *dir, store_entry_fn *each, void *arg
 		return err_sys(e, ENAMETOOLONG, "list");
 	DIR *d CLEANUP(io_close_dir) = io_open_dir(AT_FDCWD, whole, 0);
 
-	/* As in a store: no key has this prefix. */
+	/* As in a store in which no key has this prefix. */
 	if (!d)
 		return 0;
 	while ((rc = io_next_entry(d, &x, e)) > 0) {
@@ -498,7 +498,7 @@ static struct {
 	unsigned ids;
 } made = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Under the lock. */
+/* To be called under the lock. */
 static struct made *find_made(const char *path, unsigned id)
 {
 	for (size_t i = 0; i < MADE_MAX; i++)
@@ -532,7 +532,7 @@ static int no_request(const char *what, struct ckpt_err *e)
 	return err_set(e, EIO, "%s fails", what);
 }
 
-/* Makes the file of the parts; its directories too. */
+/* Makes the file from the parts, and its directories. */
 static int make_file(const struct store *s, const char *path, const struct part *parts, size_t n,
 		     struct ckpt_err *e)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mpi_comm WHAT [N] - what ranks do with each other, the same as processes and as threads:
+ * mpi_comm WHAT [N] - communication of ranks, which must work the same with processes and threads:
  *
  *	mpirun -n 4 mpi_comm all      under mpirun: its processes
  *	mpi_comm all 4                else: 4 threads
  *
- *	all       all that a rank gets, as one line for each; the lines are the same either way
+ *	all       prints all that a rank gets, a line for each rank; the same lines either way
  *	big       3 GiB from rank 0 to each rank, and to and fro between 0 and 1 (12 GiB for 2)
  *	fail R    rank R fails while the others gather
  *	leave R   rank R returns early, without a failure
  *
- * Rank 0 prints the lines, or a sentence and exits with 1.
+ * Rank 0 prints the lines; or an error message, and exits with 1.
  */
 #include "base/buf.h"
 #include "base/err.h"
@@ -27,7 +27,7 @@ struct work {
 	size_t who;
 };
 
-/* Rank 0 prints what each rank has got: its lines go there by gather. */
+/* Rank 0 gathers the lines of all ranks and prints them. */
 static int print_all(struct ckpt_comm *c, int rc, struct buf *lines, struct ckpt_err *e)
 {
 	struct ckpt_comm_all all = { 0 };
@@ -61,7 +61,7 @@ static void fill(struct buf *b, size_t len, uint64_t seed)
 	b->len += p ? len : 0;
 }
 
-/* Each rank's bytes, one after the other, and as many as its number from their start. */
+/* All ranks' bytes, one after the other; for rank N without the last N bytes. */
 static int join(void *arg, const struct ckpt_comm_all *all, struct buf *ret, struct ckpt_err *e)
 {
 	(void)arg;
@@ -174,7 +174,7 @@ int main(int argc, char **argv)
 		rc = ckpt_comm_run_threads(strcmp(w.what, "all") ? 4 : number, run, &w, &e);
 	else if (!rc)
 		rc = ckpt_comm_mpi_end(&c, run(&w, &c, &e), &e);
-	if (rc && rank == 0) /* all have the same */
+	if (rc && rank == 0) /* all ranks have the same error */
 		(void)fprintf(stderr, "mpi_comm: %s\n", e.msg);
 	return rc && rank == 0; /* mpirun kills the others as soon as one fails */
 }

@@ -1,7 +1,7 @@
 #!/bin/bash
-# ceph.sh DIR MONITOR GATEWAY - a Ceph of one monitor, one OSD in memory and a gateway with S3 and Swift, on these ports of
-# 127.0.0.1, in the foreground; DIR/ready appears when it has its user. Runs in the chroot of scripts/chroot.sh.
-# The user, its keys and its bucket's interface of Swift are those that servers.sh has for Swift itself.
+# ceph.sh DIR MONITOR GATEWAY - run a Ceph of one monitor, one OSD in memory and a gateway with S3 and Swift, on these
+# ports of 127.0.0.1, in the foreground; DIR/ready appears when it has its user. Runs in the chroot of
+# scripts/chroot.sh. The user, the keys and the Swift interface are those that servers.sh has for Swift itself.
 set -euo pipefail
 dir=$1 conf=$1/ceph.conf
 cd "$dir"
@@ -38,7 +38,7 @@ X
 monmaptool --create --addv a "[v1:127.0.0.1:$2]" --fsid 11111111-1111-1111-1111-111111111111 monmap
 ceph-mon --mkfs -i a -c "$conf" --monmap monmap
 ceph-mon -i a -c "$conf" -f &
-# What asks the monitor for something before it has got its map is refused, "wrong fsid", and ends. So all begin again.
+# A program that asks the monitor before that has its map is refused ("wrong fsid") and ends, so all are restarted.
 keep() { while sleep 0.2; do "$@" || true; done; }
 try() { until timeout 20 "$@"; do sleep 0.2; done; }
 uuid=22222222-2222-2222-2222-222222222222

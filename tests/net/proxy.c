@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * proxy - an HTTP/1.1 proxy in front of one server on this machine, which has the latency, the
- * bandwidth and the faults that a test asks for.
+ * proxy - an HTTP/1.1 proxy in front of one server on this machine, with the latency, the
+ * bandwidth and the faults for which a test asks.
  *
  *	proxy UPSTREAM_PORT [LOG]     prints its own port, and serves until it is killed
  *
- * A request for /.proxy?KEY=VALUE&... is answered by the proxy itself: it changes what the keys
- * name, sets the counters to 0, and prints them as they were. Without a query it prints them.
+ * A request for /.proxy?KEY=VALUE&... is answered by the proxy itself: it changes the settings,
+ * sets the counters to 0, and answers with their old values. Without a query it just answers.
  *
- *	latency_ms=N    a request is held for so long, the first of a connection for twice as long
+ *	latency_ms=N    each request is delayed, the first of a connection for twice as long
  *	each_bps=N      bits per second of one connection; 0: no limit
  *	all_bps=N       bits per second of all connections together
  *	fault=KIND      what happens to requests [from, from + times)
  *	from=N times=N  numbers of requests since the counters were set to 0, from 1
- *	after=N         bytes of the body that go through before a fault
+ *	after=N         bytes of the body that pass before a fault
  *
- * Faults: reset (RST after so many bytes), stall (no further byte), short (the connection ends in
- * the middle), 503, 500, 429, 403, 404, 412, 416 (that answer instead), 307 (to the same address),
- * etag (another one in the answer), range (Content-Range says another place), whole (200 instead of
- * 206), gzip (a Content-Encoding that is not true), junk (no HTTP at all), close (no answer).
+ * Faults: reset (RST after so many bytes), stall (no further byte), short (the connection ends
+ * early), 503, 500, 429, 403, 404, 412, 416 (that answer instead), 307 (to the same address),
+ * etag (a wrong one in the answer), range (a wrong Content-Range), whole (200 instead of 206),
+ * gzip (a wrong Content-Encoding), junk (no HTTP at all), close (no answer).
  *
  * Each request gets a connection of its own to the server. Requests have no body.
  */
@@ -50,7 +50,7 @@ static struct {
 	pthread_mutex_t lock;
 	struct settings now;
 	uint64_t connections, requests, bytes, faults;
-	uint64_t all_free_ns; /* when the link of all is free again */
+	uint64_t all_free_ns; /* when the link shared by all is free again */
 } state = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static unsigned upstream;
@@ -65,7 +65,7 @@ struct client {
 struct head {
 	char text[MAX_HEAD + 1];
 	size_t len;  /* up to and including the blank line */
-	size_t have; /* of which the rest is the beginning of what follows */
+	size_t have; /* bytes read; those after len belong to the body or the next request */
 };
 
 static uint64_t now_ns(void)
@@ -100,7 +100,7 @@ static bool send_all(int fd, const char *p, size_t n)
 	return true;
 }
 
-/* When n more bytes have passed a link of so many bits per second. */
+/* The time when n more bytes will have passed a link of so many bits per second. */
 static uint64_t pass(uint64_t *free_ns, uint64_t bps, size_t n, uint64_t now)
 {
 	if (!bps)
@@ -158,7 +158,7 @@ static bool read_head(int fd, struct head *h)
 	}
 }
 
-/* The value of a field, within the head; NULL: there is none. */
+/* The value of a field, in place; NULL if there is none. */
 static char *field(struct head *h, const char *name, size_t *ret_len)
 {
 	size_t n = strlen(name);
@@ -210,7 +210,7 @@ static void add_field(struct head *h, const char *line)
 	replace(h, h->text + h->len - 2, 0, line);
 }
 
-/* ---- what the test asks ---- */
+/* ---- requests of the test ---- */
 
 static void set(struct settings *s, const char *key, const char *value)
 {
@@ -236,7 +236,7 @@ static void set(struct settings *s, const char *key, const char *value)
 		(void)snprintf(s->fault, sizeof(s->fault), "%s", value);
 }
 
-/* path: of the request line, "/.proxy?..." */
+/* path: that of the request line, "/.proxy?..." */
 static bool control(struct client *c, char *path)
 {
 	char body[256], answer[512], *save = NULL, *query = strchr(path, '?');
@@ -324,7 +324,7 @@ static bool answer(struct client *c, const char *code, const char *path, const c
 	return false;
 }
 
-/* The answer's head, damaged. */
+/* Damages the head of an answer. */
 static void damage(struct head *h, const char *fault)
 {
 	size_t len;
@@ -342,7 +342,7 @@ static void damage(struct head *h, const char *fault)
 		add_field(h, "Content-Encoding: gzip\r\n");
 }
 
-/* What is left of the answer, up to the place of a fault. */
+/* Passes the rest of the answer on, up to the place of a fault. */
 static bool pass_body(struct client *c, int server, struct head *h, const char *fault,
 		      uint64_t after)
 {
@@ -374,13 +374,13 @@ static bool pass_body(struct client *c, int server, struct head *h, const char *
 	}
 	if (!strcmp(fault, "stall"))
 		while (recv(c->fd, piece, sizeof(piece), 0) > 0)
-			; /* until the client goes */
+			; /* until the client leaves */
 	if (!strcmp(fault, "reset"))
 		reset(c->fd);
 	return false;
 }
 
-/* The body of a request, to the server (-1: to nobody). False: the connection is over. */
+/* Passes the body of a request on to the server (-1: to nobody). False: the connection is over. */
 static bool pass_request(struct client *c, int server, struct head *rq, const char *fault,
 			 uint64_t after)
 {

@@ -1,13 +1,13 @@
-"""publish.py - puts files where the servers of servers.sh have them.
+"""publish.py - puts files onto the servers of servers.sh.
 
-  publish.py s3 URL BUCKET[/PREFIX] [DIR|FILE...]   uploads what is in DIR, or FILE, by Swift's own interface
-  publish.py objects URL BUCKET[/PREFIX]            lists the keys that begin so, and the objects' sizes
-  publish.py get URL BUCKET/PREFIX DIR              the objects below it, as files
+  publish.py s3 URL BUCKET[/PREFIX] [DIR|FILE...]   uploads the contents of DIR, or FILE, by Swift's own interface
+  publish.py objects URL BUCKET[/PREFIX]            lists the keys with that prefix, and the objects' sizes
+  publish.py get URL BUCKET/PREFIX DIR              writes the objects below it to files
   publish.py remove URL BUCKET/PREFIX               removes them
-  publish.py uploads URL BUCKET[/PREFIX]            lists what is left of multipart uploads: of aborted ones, nothing
-  publish.py hub DIR ORG/NAME CKPT [COMMIT]         a repository "main" of the files in CKPT; for nginx
+  publish.py uploads URL BUCKET[/PREFIX]            lists unfinished multipart uploads, or what is left of them
+  publish.py hub DIR ORG/NAME CKPT [COMMIT]         makes a repository "main" of the files in CKPT, for nginx
 
-The uploads know nothing about S3: what ckptfs reads has been written by another protocol, which Ceph's gateway has, too.
+Uploads do not use S3: what ckptfs reads has been written by another protocol, which Ceph's gateway has, too.
 """
 import base64
 import email.utils
@@ -34,7 +34,7 @@ def files_in(top):
 
 
 def swift(url):
-    """A function that asks Swift, and the path of the account."""
+    """A function that sends a request to Swift, and the path of the account."""
     c = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
 
     def ask(method, path, body=None, headers={}):
@@ -80,7 +80,7 @@ def remove(url, where):
             ask("DELETE", f"/{quote(bucket)}/{quote(x['name'])}{how}")
 
 
-# By S3 as it was at first, which is enough to list.
+# By S3 with its first kind of signatures, which is enough for a listing.
 def open_uploads(url, bucket, prefix):
     date, path = email.utils.formatdate(usegmt=True), f"/{quote(bucket)}?uploads"
     signed = hmac.digest(b"testing", f"GET\n\n\n{date}\n{path}".encode(), "sha1")
@@ -93,8 +93,8 @@ def open_uploads(url, bucket, prefix):
     return [e.text for e in ElementTree.fromstring(r.read()).iter() if e.tag.endswith("}Key")]
 
 
-# Swift keeps the parts of uploads in a bucket of its own, KEY/UPLOAD/NUMBER, with an entry KEY/UPLOAD while one is open.
-# Those of completed ones are the bytes of the object.
+# Swift keeps the parts of uploads in a separate bucket, as KEY/UPLOAD/NUMBER, with an entry KEY/UPLOAD while the upload
+# is open. Parts of completed uploads stay there, because they hold the object's bytes.
 def uploads(url, where):
     bucket, _, prefix = where.partition("/")
     if os.environ["S3_SERVER"] != "swift":
@@ -114,7 +114,7 @@ def s3(url, where, *tops):
     ask = swift(url)
     ask("PUT", f"/{quote(bucket)}", None, {"Content-Length": "0"})
     for top in tops:
-        # Metadata last, as savers write it.
+        # Metadata last, as frameworks write them.
         for name, path in sorted(files_in(top), key=lambda x: (os.path.basename(x[0])[0] == ".", x)):
             key = f"{prefix}/{name}" if prefix else name
             with open(path, "rb") as f:

@@ -5,19 +5,19 @@
 #   s3    Swift with its S3 interface, which verifies signatures (root, because of its xattrs); with S3_SERVER=ceph, Ceph's
 #         gateway, in the chroot of scripts/chroot.sh
 #
-# Each is behind a proxy.c, which a test asks for latency and faults. They listen on ports of 127.0.0.1 that were free, keep
+# Each is behind a proxy.c, by which a test adds latency and faults. They listen on free ports of 127.0.0.1, keep
 # everything in a directory, are started once for a suite, and end with its shell, however that ends.
 #
 # Environment of the tests:
 #   WEBDIR             a directory that web serves
-#   WEBS, WEB          https://..., http://..., of that directory
-#   WEB_PROXY          http://... of it, through a proxy
-#   HUB, HUB_PROXY     what HF_ENDPOINT is to be; `hub` of the suite names its repositories: ORG/NAME=FIXTURE; the token is hf_test
-#   S3, S3_PROXY       what AWS_ENDPOINT_URL is to be; the keys are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
+#   WEBS, WEB          its addresses, https://... and http://...
+#   WEB_PROXY          its address through a proxy, http://...
+#   HUB, HUB_PROXY     for HF_ENDPOINT; `hub` of the suite names repositories, ORG/NAME=FIXTURE; the token is hf_test
+#   S3, S3_PROXY       for AWS_ENDPOINT_URL; the keys are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
 
 NET=$HERE/../net
 
-# free_ports N: ports that nobody has now
+# free_ports N: ports that are free at the moment
 free_ports() {
   python3 -c 'import socket, sys
 all = [socket.socket() for _ in range(int(sys.argv[1]))]
@@ -25,7 +25,7 @@ for s in all: s.bind(("127.0.0.1", 0))
 print(*(s.getsockname()[1] for s in all))' "$1"
 }
 
-# in_back LOG COMMAND...: a program that ends when this shell does.
+# in_back LOG COMMAND...: runs a program in the background, which ends with this shell.
 in_back() {
   local log=$1
   shift
@@ -35,13 +35,13 @@ in_back() {
 
 is_answered() { curl -s -o /dev/null --max-time 5 "$1"; }
 
-# start_proxy PORT NAME: its port is in $proxy_port
+# start_proxy PORT NAME: starts a proxy for PORT; its own port is then in $proxy_port
 start_proxy() {
   local i
   : >"$servers_dir/$2.port"
   in_back "$servers_dir/$2.port" "${CKPTFS%/*}/tests/proxy" "$1" "$servers_dir/$2.log"
   for ((i = 0; i < 200; i++)); do
-    proxy_port=$(grep -xm1 '[0-9][0-9]*' "$servers_dir/$2.port") && return # a sanitizer may say something before
+    proxy_port=$(grep -xm1 '[0-9][0-9]*' "$servers_dir/$2.port") && return # not always line 1: a sanitizer may print first
     sleep 0.02
   done
   return 1
@@ -58,8 +58,8 @@ make_ca() {
   ) >"$servers_dir/openssl.log" 2>&1
 }
 
-# Like the Hub: an address of a file answers with the identity of its contents and leads to another host, which refuses
-# a token that is not meant for it.
+# Like the Hub, it answers a file's address with the identity of the contents and a redirect to another host, which
+# refuses a token that is not meant for it.
 nginx_conf() {
   cat <<X
 daemon off;
@@ -90,7 +90,7 @@ http {
     ssl_certificate_key $servers_dir/server.key;
     root $WEBDIR;
     location /whole/ { alias $WEBDIR/; max_ranges 0; }
-    location ~ /sparse_update_manifest.json\$ { return 403; } # as a store that does not list answers
+    location ~ /sparse_update_manifest.json\$ { return 403; } # like a store that does not tell which files exist
     location /locked/ { alias $WEBDIR/; auth_basic locked; auth_basic_user_file $servers_dir/users; }
   }
   server {
@@ -209,10 +209,10 @@ start_ceph() {
   local monitor
   read -r monitor front < <(free_ports 2)
   mkdir "$servers_dir/ceph"
-  # All of it ends with its first process.
+  # In a pid namespace, so that all of it ends with its first process.
   in_back "$servers_dir/ceph.log" unshare --pid --fork --kill-child "$HERE/../../scripts/chroot.sh" run \
     --bind "$servers_dir/ceph:/mnt/ceph" --bind "$NET:/mnt/net" -- /mnt/net/ceph.sh /mnt/ceph "$monitor" "$front"
-  for _ in {1..4}; do # 20 s, if nothing else runs
+  for _ in {1..4}; do # it takes 20 s on an idle machine
     wait_until test -e "$servers_dir/ceph/ready" && return
   done
   return 1
@@ -227,7 +227,7 @@ start_swift() {
     $'[storage-policy:0]\nname = gold\ndefault = yes' >"$swift_etc/swift.conf"
   printf '[memcache]\nmemcache_servers = 127.0.0.1:%s\n' "$cache" >"$swift_etc/memcache.conf"
   export SWIFT_DIR=$swift_etc
-  # The three rings and their configurations, in one start of Python instead of nine.
+  # Make the three rings and their configurations with one start of Python instead of nine.
   SWIFT_DIR=$swift_etc /usr/bin/python3 -B - "$swift_etc" "$account" "$container" "$object" <<'X' || return
 import sys
 from swift.common.ring import RingBuilder
@@ -265,7 +265,7 @@ calm() { ask "$1" latency_ms=0 each_bps=0 all_bps=0 fault= from=0 times=0 after=
 # counted PROXY NAME: one of its counters
 counted() { ask "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
 
-# What the addresses need: reach [proxy]
+# reach [proxy]: sets the environment that the addresses need
 # shellcheck disable=SC2034 # web is for suites
 reach() {
   export AWS_ENDPOINT_URL=${S3:-} HF_ENDPOINT=${HUB:-} HF_TOKEN=hf_test
