@@ -1,8 +1,8 @@
 #!/bin/bash
 # tests/torch/arch.sh [SEED]
 #
-# The verdict on hf/ (ckptfs-info(1)) for models of every family that is known, whole and with a tensor
-# missing, renamed, reshaped or added: what transformers itself says when it loads them. SEED (random when
+# Tests the verdict on hf/ (ckptfs-info(1)) for models of every known family, whole and with a tensor missing,
+# renamed, reshaped or added: it must say what transformers itself says when it loads them. SEED (random when
 # not given, always printed) decides which tensor. Must be root, for the chroot that transformers
 # lives in (scripts/chroot.sh).
 #

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""arch_models.py SEED OUTDIR - a tiny model of every family whose weights ckptfs knows.
+"""arch_models.py SEED OUTDIR - write a tiny model of every family whose weights ckptfs knows.
 
-OUTDIR/NAME-WHAT/ has config.json and model.safetensors: saved (by save_pretrained), memory (the state
-dict as it is), bare (of the model without its head's prefix), and with a tensor missing, renamed or
-reshaped. OUTDIR/expected has a line for each: the directory, and a glob of what is to be said of hf/.
-transformers has loaded each and says the same of what is missing, unexpected or of another shape.
+OUTDIR/NAME-WHAT/ has config.json and model.safetensors. WHAT: saved (by save_pretrained), memory (the state
+dict as it is), bare (names without "model."), or with a tensor missing, renamed or reshaped. OUTDIR/expected
+has a line for each: the directory, and a glob for the verdict on hf/. transformers has loaded each, and agrees
+about what is missing, unexpected or of another shape.
 """
 import logging
 import os
@@ -52,7 +52,7 @@ FAMILIES = [
                    "layer_types": [f"{t}_attention" for t in ("full", "linear", "full", "linear")]}),
     ("Qwen3_5Text", LINEAR), ("Qwen3_5MoeText", {**LINEAR, **SHARED}),
 ]
-# Models that also see, by what is in them, and their vision towers.
+# Vision models, by the text models in them, and their vision towers.
 SIGLIP = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
           "image_size": 28, "patch_size": 14}
 SEES = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 4, "out_hidden_size": 32,
@@ -83,7 +83,7 @@ def wholes():
 
 
 def loaded(where, auto):
-    """What transformers says: how many keys are missing, unexpected, of another shape."""
+    """How many keys transformers finds missing, unexpected, and of another shape."""
     _, info = auto.from_pretrained(
         where, output_loading_info=True, ignore_mismatched_sizes=True)
     return [len(info[k]) for k in ("missing_keys", "unexpected_keys", "mismatched_keys")]
@@ -114,7 +114,7 @@ def main(seed, out):
         prefix = model.base_model_prefix + "."
         case(name, "bare", {k.removeprefix(prefix): v for k, v in saved.items()}, complete,
              [False, False, False])
-        # A tensor that is not an expert's: those transformers counts otherwise.
+        # Not an expert's tensor, because transformers counts those differently.
         k = r.choice([k for k in saved if "experts." not in k and saved[k].dim()])
         case(name, "missing", {n: v for n, v in saved.items() if n != k},
              bad + f"1 tensor missing ({k})*", [True, False, False])
@@ -139,7 +139,7 @@ def main(seed, out):
         assert text and len(text) < len(saved)
         whole_case(name, "saved", None, complete, sound)
         whole_case(name, "memory", memory, complete, sound)
-        # Without the model's prefix, and with the head of today beside the names of yesterday.
+        # Without the model's prefix, and with the current name of the head beside older names.
         whole_case(name, "bare", {k.removeprefix("model."): v for k, v in memory.items()}, complete, sound)
         whole_case(name, "mixed", {k.replace("language_model.lm_head", "lm_head"): v for k, v in saved.items()},
                    complete, sound)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The golden numbers of tests/core/codec/test_blocks.c: blocks.py prints type and CRC-32C of ggml's bytes, and then of
-the values of blocks."""
+"""Prints the golden numbers of tests/core/codec/test_blocks.c: type and CRC-32C of ggml's bytes, and then of the values
+of blocks."""
 import ctypes
 import math
 import struct

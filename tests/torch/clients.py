@@ -4,10 +4,10 @@
 A line of the file JOBS is one mount: MOUNTPOINT MODEL DTYPE PREFIX LIMIT
 
   MODEL   a directory that make_models.py has made; the mount must show that model's weights
-  DTYPE   fp32 or bf16: as this
-  PREFIX  of the weights' names in tensors/ and npy/; "-" for none, "skip" with weights= and rename=,
-          "recipe" with recipe=: then the files have what save_pretrained writes
-  LIMIT   bytes of tensors per file in hf/, 0 when one file must hold them all
+  DTYPE   fp32 or bf16: the weights' type in the mount
+  PREFIX  of the weights' names in tensors/ and npy/; "-": none; "skip": for mounts with weights= and
+          rename=; "recipe": for those with recipe=, whose files have what save_pretrained writes
+  LIMIT   bytes of tensors per file in hf/; 0: one file must hold all
 
 One line per difference, then "N passed, M failed"; exit status 1 when there is a difference.
 """
@@ -48,7 +48,7 @@ def same(a, b):
 
 
 def from_numpy(a, dtype):
-    """A numpy array of whatever type as a tensor of this one."""
+    """The bytes of a numpy array of any type, as a tensor of this dtype."""
     raw = np.array(a, order="C").reshape(-1).view(np.uint8)  # copies
     return torch.from_numpy(raw).view(dtype).reshape(a.shape)
 
@@ -62,7 +62,7 @@ class Job:
         self.want = {k: v.to(self.dtype) for k, v in
                      safetensors.torch.load_file(f"{model}/state.safetensors").items()}
         self.state = self.want
-        # What hf/ has: experts split, as save_pretrained does; tied weights twice.
+        # In hf/, experts are split, as by save_pretrained; tied weights are there twice.
         self.hf = {k: v.to(self.dtype) for k, v in
                    safetensors.torch.load_file(f"{model}/hf/model.safetensors").items()}
         if "lm_head.weight" in self.want:
@@ -95,7 +95,7 @@ class Job:
             self.guard("hf", self.transformers, options)
         self.guard("hf", self.tokenizer)
         self.guard("hf", self.safetensors, shards, False)
-        # All tensors, or with weights= the model: that is where PREFIX is "skip".
+        # All tensors; or, with weights= (PREFIX is "skip"), the model.
         self.guard("safetensors", self.safetensors, ["safetensors/model.safetensors"],
                    self.prefix is not None)
         for mmap in (True, False):
@@ -109,7 +109,7 @@ class Job:
                            self.one_tensor, name)
 
     def directory(self, where, shards):
-        """Names and index, as save_pretrained makes them."""
+        """File names and index must be those that save_pretrained makes."""
         have = set(os.listdir(f"{self.top}/hf"))
         assets = {n for n in os.listdir(f"{self.model}/hf") if ".safetensors" not in n}
         index = set()
@@ -171,7 +171,7 @@ class Job:
                 self.check(file, "metadata", f.metadata() == {"format": "pt"}, f.metadata())
                 have["safe_open"] |= {k: f.get_tensor(k) for k in f.keys()}
                 self.slices(file, f, want, self.prefix if is_tree else "")
-            if self.dtype != torch.bfloat16:  # numpy has none
+            if self.dtype != torch.bfloat16:  # numpy has no such type
                 with safe_open(path, "np") as f:
                     have["numpy"] |= {k: torch.from_numpy(f.get_tensor(k)) for k in f.keys()}
         for what, tensors in have.items():
@@ -181,7 +181,7 @@ class Job:
                                    want)
 
     def model_of(self, where, what, have):
-        """have is what tensors/ has, and its weights are the model's."""
+        """`have` must be the tensors of tensors/, with the model's weights."""
         names = os.listdir(os.fsencode(f"{self.top}/tensors"))
         self.check(where, f"{what}: not the names of tensors/",
                    {encode_name(k) for k in have} == set(names))
@@ -213,10 +213,10 @@ class Job:
         self.check_tensors(where, f"torch.load(mmap={mmap})", dict(have))
 
     def array(self, where):
-        """npy/ and tensors/ show the same; for all tensors, weights or not."""
+        """npy/ and tensors/ must show the same for every tensor, weight or not."""
         array = np.load(f"{self.top}/{where}", mmap_mode="r")
         plain = f"{self.top}/tensors/{os.path.basename(where).removesuffix('.npy')}"
-        if os.fsencode(where).find(b"%~") < 0:  # a cut name is another one
+        if os.fsencode(where).find(b"%~") < 0:  # names that are cut differ
             self.check(where, "not tensors/", os.path.getsize(plain) == array.nbytes and
                        (not array.nbytes or np.array_equal(
                            np.memmap(plain, mode="r").reshape(-1),
@@ -232,13 +232,13 @@ class Job:
         for mode in ("r", "c", None):
             array = np.load(npy, mmap_mode=mode)
             self.check(where, f"npy, mmap_mode={mode}", same(from_numpy(array, want.dtype), want))
-        with open(npy, "rb") as f:  # from memory, as a server would get it
+        with open(npy, "rb") as f:  # loaded from memory, as by a server
             array = np.load(io.BytesIO(f.read()))
         self.check(where, "npy from memory", same(from_numpy(array, want.dtype), want))
 
 
 def in_child(job):
-    """A failed page fault is a SIGBUS, and a hang must end: (passed, failed) of a process."""
+    """(passed, failed) from a child process, because a failed page fault is a SIGBUS, and a hang must end."""
     with tempfile.TemporaryFile("w+") as counts:
         pid = os.fork()
         if pid == 0:

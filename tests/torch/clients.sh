@@ -1,9 +1,9 @@
 #!/bin/bash
 # tests/torch/clients.sh [SEED] [MODEL...]
 #
-# Real programs on live mounts. Tiny models (see make_models.py; all five by default) are saved as
-# sharded checkpoints by PyTorch, mounted, and then opened as transformers, safetensors, torch and
-# numpy open any model; shards of other meshes are compared with DTensor's, casts with torch's.
+# Real programs on live mounts. PyTorch saves tiny models (see make_models.py; all five by default) as
+# sharded checkpoints; these are mounted and opened by transformers, safetensors, torch and numpy like
+# any other model; shards of other meshes are compared with DTensor's, casts with torch's.
 # cp, rsync, tar and sha256sum then read the same mounts, and `ckptfs cat`, `export` and `diff` have
 # to agree with them. SEED (random when not given, always printed) decides everything about the
 # checkpoints. Must be root, for the chroot that PyTorch lives in (scripts/chroot.sh).
@@ -18,9 +18,9 @@ seed=${1:-$RANDOM}
 shift || true
 models=("$@")
 ((${#models[@]})) || models=(llama qwen2 qwen3 mixtral gpt2)
-declare -A ckpts options # of the mounts in $tmp/mnt: the checkpoint, and WORD=VALUE...
+declare -A ckpts options # for each mount in $tmp/mnt: its checkpoint, and WORD=VALUE...
 
-# generate SCRIPT ARG...: it runs in the chroot and is silent about nothing that matters.
+# generate SCRIPT ARG...: runs it in the chroot; if it fails, the end of its output is shown.
 generate() {
   if ! in_chroot python3 "/mnt/tests/$1" "${@:2}" >"$tmp/generated" 2>&1; then
     fail "$*"
@@ -40,14 +40,14 @@ show() {
   options[$1]=${*:3}
 }
 
-# job NAME MODEL DTYPE PREFIX LIMIT CKPT [WORD=VALUE...]: a mount, and a line for clients.py.
+# job NAME MODEL DTYPE PREFIX LIMIT CKPT [WORD=VALUE...]: mounts CKPT, and adds a line for clients.py.
 job() {
   if show "$1" "$tmp/models/$6" "${@:7}"; then
     echo "/mnt/out/mnt/$1 /mnt/out/models/$2 $3 $4 $5" >>"$tmp/jobs"
   fi
 }
 
-# Every model in its own type and cast to the other one, one of them in many files.
+# Mounts every model in its own type and cast to the other one; one of the two is in many files.
 mount_models() {
   local name dtype other prefix m limits=(0 60000)
   for name in "${models[@]}"; do
@@ -60,7 +60,7 @@ mount_models() {
       show_model "$m-as-$other" "$m" "$other" "$prefix" "${limits[1]}" \
         "assets=$tmp/models/$name-$other/hf" "dtype=$other"
       limits=("${limits[1]}" "${limits[0]}")
-      if [ "$name" = llama ]; then # these have their configuration with them
+      if [ "$name" = llama ]; then # these checkpoints have their configuration beside them
         job "$m-tp" "$m" "$dtype" - 0 "$m/tp"
         printf '%s\n' '# the way back' 's/trunk\.block-([0-9]+)/model.layers.\1/' \
           >"$tmp/models/$m/rename"
@@ -80,14 +80,14 @@ show_model() {
   fi
 }
 
-# copied WHAT FROM TO COMMAND...: COMMAND makes TO a copy of FROM: names, links and bytes.
+# copied WHAT FROM TO COMMAND...: COMMAND must make TO a copy of FROM, with the same names, links and bytes.
 copied() {
   if try "$1" "${@:4}"; then
     try "$1: the copy" diff -r --no-dereference "$2" "$3" || true
   fi
 }
 
-# copies NAME DIR: the tree below a mount's DIR, copied by several programs.
+# copies NAME DIR: several programs copy the tree below a mount's DIR.
 copies() {
   local what=$1/$2 from=$tmp/mnt/$1/$2 to=$tmp/copy tar
   # shellcheck disable=SC2016 # expanded by the inner shell
@@ -99,7 +99,7 @@ copies() {
   copied "$what: tar -S" "$from" "$to/sparse" bash -c "$tar" tar "$from" "$to/sparse" -S
 }
 
-# no_mount NAME DIR: what export and cat write is what the mount shows.
+# no_mount NAME DIR: export and cat must write what the mount shows.
 no_mount() {
   local name=$1 dir=$2 words=() o sum path
   for o in ${options[$name]}; do words+=("--$o"); done
@@ -116,7 +116,7 @@ no_mount() {
   done <"$tmp/sums"
 }
 
-# differ STATUS A B [OPTION...]: ckptfs diff --model of two checkpoints.
+# differ STATUS A B [OPTION...]: `ckptfs diff --model` of two checkpoints must exit with STATUS.
 differ() {
   local status=0
   timeout 300 "$ckptfs" diff --model "${@:4}" "$tmp/models/$2" "$tmp/models/$3" \
@@ -169,7 +169,7 @@ tests_of_values() {
   counted "values" in_chroot python3 /mnt/tests/values.py check /mnt/out/values
 }
 
-# odd_reads WHAT FILE WANT: direct, so that a read reaches the daemon as it is and not as pages.
+# odd_reads WHAT FILE WANT: reads odd ranges directly, so that they reach the daemon as such and not as pages.
 odd_reads() {
   local bs skip
   for bs in 4099 65537; do
@@ -183,7 +183,7 @@ odd_reads() {
   done
 }
 
-# The same models out of Megatron-core's layout.
+# Mounts the same models from Megatron-core's layout.
 mount_recipes() {
   local name m dirs=()
   for name in "${models[@]}"; do

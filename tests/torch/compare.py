@@ -2,9 +2,9 @@
 """compare.py MOUNTPOINT EXPECTED.json - compare a live mount with what torch loads.
 compare.py --paths EXPECTED.json      - print "SHA256 PATH" of every file of the tree, for scripts.
 
-Every tensor is looked at as tensors/NAME and npy/NAME.npy, every object as objects/NAME: names,
-sizes, contents, reads at odd places, attributes. One line per difference, then
-"N passed, N failed"; exit status 1 when there is a difference. Needs nothing but Python.
+Every tensor is compared as tensors/NAME and npy/NAME.npy, every object as objects/NAME: names,
+sizes, contents, reads at odd places, attributes. Prints one line per difference, then
+"N passed, M failed"; exit status 1 if there is a difference. Needs only Python.
 """
 import ast
 import hashlib
@@ -23,7 +23,7 @@ NUMPY = {"bool": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16":
 
 
 def encode_name(fqn, suffix=""):
-    """The file name of an FQN, as bytes. Written from the specification, not from the program."""
+    """The file name of an FQN, as bytes. Written from the specification, independently of the program."""
     raw = fqn.encode("utf-8", "surrogatepass")
     if fqn == "":
         parts = [b"%"]
@@ -84,7 +84,7 @@ def check_ranges(report, path, fd, data):
 
 
 def check_file(report, path, want, size):
-    """Compares st_size, the whole content and random ranges; returns the content, or None."""
+    """Compares st_size, the whole contents and random ranges; returns the contents, or None."""
     where = os.fsdecode(path)
     try:
         fd = os.open(path, os.O_RDONLY)
@@ -143,7 +143,7 @@ def check_npy(report, path, tensor):
         elements *= n
     if tensor["dtype"] in NUMPY:
         report.check(where, "descr", descr == NUMPY[tensor["dtype"]], descr)
-    elif elements:  # NumPy has no name for it: any type without meaning of the same size
+    elif elements:  # NumPy has no such type: an opaque type of the same size will do
         size = re.fullmatch(r"[|<][Vu](\d+)", descr)
         report.check(where, "descr", bool(size) and
                      int(size[1]) * elements == tensor["nbytes"], descr)

@@ -1,5 +1,5 @@
-"""dcp_reader.py check DATA OUT - ckptfs.dcp.StorageReader on four gloo ranks, against torch's own reader.
-dcp_reader.py time OUT MIB - time and memory of both.
+"""dcp_reader.py check DATA OUT - compare ckptfs.dcp.StorageReader with torch's own reader, on four gloo ranks.
+dcp_reader.py time OUT MIB - measure time and memory of both.
 
 DATA is tests/data, OUT a directory to write in. `check` prints a line for each difference, then
 "N passed, M failed".
@@ -51,7 +51,7 @@ def plain(value):
 
 
 def same(a, b):
-    """Of two state dicts: what differs."""
+    """The differences of two state dicts."""
     a, b = dict(flat(a)), dict(flat(b))
     odd = set(a) ^ set(b)
     return odd or [key for key in a if (bits(a[key]) != bits(b[key]) if isinstance(a[key], torch.Tensor)
@@ -59,7 +59,7 @@ def same(a, b):
 
 
 def training(seed, mesh, plan=None):
-    """A model and its AdamW, after a step."""
+    """A model and its optimizer, AdamW, after a step."""
     torch.manual_seed(seed)
     model = Net()
     if plan:
@@ -79,7 +79,7 @@ def meshes():
 
 
 def check_fsdp2(_, out):
-    """Saved from each mesh and loaded into each."""
+    """Checkpoints that are saved from each mesh are loaded into each."""
     for i, (mesh, plan) in enumerate(meshes()):
         path = out / f"fsdp2-{i}"
         dcp.save(training(1, mesh, plan), checkpoint_id=path)
@@ -92,7 +92,7 @@ def check_fsdp2(_, out):
 
 
 def whole_of(path, reader):
-    """Into plain tensors, by the reader."""
+    """Load a checkpoint into plain tensors, by this reader."""
     with ckptfs.open(path) as ck:
         state = {name: torch.empty(ck.tensor(name).shape, dtype=ck.tensor(name).torch_dtype()) for name in ck}
     dcp.load(state, storage_reader=reader)
@@ -100,7 +100,7 @@ def whole_of(path, reader):
 
 
 def check_formats(data, _):
-    """Every format, into DTensors of two meshes: what the fixture's own framework has loaded."""
+    """Every format is loaded into DTensors of two meshes, with the bytes that the fixture's own framework loads."""
     line, grid = init_device_mesh("cpu", (WORLD,)), init_device_mesh("cpu", (2, 2))
     for case in ("fsw_safetensors", "hp_c_collective", "ds_z3_bf16_w12", "mp4_mesh2d", "torchsave_zip", "dtypes", "zstd",
                  "orbax/v2_two_processes"):
@@ -111,7 +111,7 @@ def check_formats(data, _):
         for name, want in expected.items():
             assert hashlib.sha256(bits(whole[name])).hexdigest() == want["sha256"], (case, name)
         for mesh, by_dim in (line, {1: [Shard(0)], 2: [Shard(1)]}), (grid, {1: [Replicate(), Shard(0)], 2: [Shard(1), Shard(0)]}):
-            # What torch itself cannot make an empty one of is left out.
+            # Types of which torch cannot make an empty DTensor are left out.
             parts = {name: dtensor.empty(*t.shape, dtype=t.dtype, device_mesh=mesh,
                                          placements=by_dim.get(t.ndim, [Replicate()] * mesh.ndim))
                      for name, t in whole.items() if t.ndim and t.numel()}
@@ -124,7 +124,7 @@ def check_formats(data, _):
 
 
 def check_model(data, out):
-    """The model that a recipe makes of Megatron-core's checkpoint, and a cast on the way."""
+    """The model that a recipe makes of a Megatron-core checkpoint, with a cast."""
     path = data / "mcore_gpt_dense/ckpt"
     about = json.loads((data / "mcore_gpt_dense/expected_hf.json").read_text())
     assets, expected = out / f"assets-{dist.get_rank()}", about["tensors"]
@@ -151,7 +151,7 @@ def raised(function, *args, **named):
 
 
 class Odd:
-    """A class of the one who saved it."""
+    """A class that only the writer of the checkpoint has."""
 
     def __eq__(self, other):
         return isinstance(other, Odd)
@@ -174,7 +174,7 @@ def check_objects_and_errors(data, out):
     assert "open '/no/where'" in raised(dcp.load, {"w": torch.zeros(6)}, storage_reader=StorageReader("/no/where"))
     assert StorageReader.validate_checkpoint_id(path) and not StorageReader.validate_checkpoint_id("/no/where")
     assert "there is no path" in raised(dcp.load, {"w": torch.zeros(6)}, storage_reader=StorageReader())
-    # What is not a file of torch.save's: JSON, and the pickles of HyperParallel.
+    # Objects that are not torch.save files: JSON, and the pickles of HyperParallel.
     single = out / f"values-{dist.get_rank()}.pt"
     torch.save({"w": torch.arange(6.0), "step": 7, "when": {"epoch": 2.5}}, single)
     with ckptfs.open(single, index=":memory:") as ck:
@@ -187,7 +187,7 @@ def check_objects_and_errors(data, out):
         mine = {"epoch": None}
         dcp.load(mine, storage_reader=StorageReader(data / "hp_a_collective/ckpt", weights_only=weights_only))
         assert mine["epoch"] is not None
-    # A nested state dict without a template, as dcp_to_torch_save has it.
+    # A nested state dict without a template, as dcp_to_torch_save loads it.
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
     nested = _load_state_dict_from_keys(storage_reader=StorageReader(
         data / "mp4_fsdp2_adamw/ckpt", weights_only=False))
@@ -196,7 +196,7 @@ def check_objects_and_errors(data, out):
 
 
 class Wrapper(torch.Tensor):
-    """Of another tensor; its own elements are not in memory."""
+    """Wraps another tensor; has no elements in memory itself."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -211,7 +211,7 @@ class Wrapper(torch.Tensor):
 
 
 def check_lazy_views(_, out):
-    """Tensors whose values are not what memory holds."""
+    """Tensors whose values are not those in memory."""
     path = out / "lazy"
     state = {"c": torch.tensor([1 + 2j, 3 - 4j]), "n": torch.tensor([1., -2.]), "w": torch.arange(3.)}
     dcp.save(state, checkpoint_id=path)
@@ -223,7 +223,7 @@ def check_lazy_views(_, out):
 
 
 def check_types_are_no_values(_, out):
-    """What is a class, a function or a constant is not made a dict of its name."""
+    """A class, function or constant must not become a dict with its name."""
     path = out / "globals"
     values = {"dtype": torch.bfloat16, "class": int, "function": len, "dots": ..., "in": {Odd, 1}}
     named = {"__global__": 1, "__class__": {"__cycle__": "x"}}
@@ -232,7 +232,7 @@ def check_types_are_no_values(_, out):
         mine = {name: None}
         said = raised(dcp.load, mine, storage_reader=StorageReader(path))
         assert "pass weights_only=False" in said or mine[name] == value, (name, said, mine)
-    # A dict with such keys is one.
+    # A real dict with such keys stays a dict.
     single = out / f"named-{dist.get_rank()}.pt"
     torch.save({"w": torch.arange(6.0), "named": [named]}, single)
     with ckptfs.open(single, index=":memory:") as ck:
@@ -248,7 +248,7 @@ def peak():
 
 
 def timed(rank, out, mib):
-    """Each rank has a quarter of bfloat16 matrices; both readers, alternating, the page cache warm."""
+    """Each rank has a quarter of bfloat16 matrices. Both readers take turns, with a warm page cache."""
     mesh = init_device_mesh("cpu", (WORLD,))
     n = max(mib // 64, 1)
 
@@ -278,13 +278,13 @@ def timed(rank, out, mib):
 
 
 def checked(checks, *args):
-    """All ranks' failures; one check has passed if it has on all of them."""
+    """All ranks' failures. A check has passed if it has passed on all ranks."""
     counts = [0, 0]
     for check in checks:
         said = io.StringIO()
         try:
             check(*args)
-        except BaseException:  # as that of dcp is
+        except BaseException:  # dcp's CheckpointException is one
             traceback.print_exc(file=said)
         all_said = [None] * WORLD
         dist.all_gather_object(all_said, said.getvalue())

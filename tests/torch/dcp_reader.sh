@@ -1,10 +1,10 @@
 #!/bin/bash
 # tests/torch/dcp_reader.sh [MIB]
 #
-# torch.distributed.checkpoint with the reader and the writer of the Python package, on four gloo ranks: what FSDP2 has
-# saved from three meshes into the same three, as torch's own reader loads it; other formats into DTensors; what the
-# writer saves, as torch's own reader loads it. With MIB, the time and memory of both and of torch's own for a checkpoint
-# of that size instead. Must be root, for the chroot (scripts/chroot.sh).
+# torch.distributed.checkpoint with the reader and the writer of the Python package, on four gloo ranks. What FSDP2
+# saves from three meshes is loaded into each of them, with the same results as by torch's own reader; other formats are
+# loaded into DTensors; what the writer saves is loaded by torch's own reader. With MIB, instead, the time and memory of
+# both and of torch's own are measured for a checkpoint of that size. Must be root, for the chroot (scripts/chroot.sh).
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 
 if [ -n "${1:-}" ]; then
   for script in dcp_reader.py dcp_writer.py; do
-    with_package "$script" time /mnt/out "$1" >/dev/null # it prints no count
+    with_package "$script" time /mnt/out "$1" >/dev/null # with "time" it prints no count of tests
     echo "${script%.py}:"
     grep '^turn ' "$tmp/counted" || true
     if [ "$(grep -c '^turn ' "$tmp/counted")" != 6 ]; then # three turns of two readers or writers

@@ -1,5 +1,5 @@
-"""dcp_writer.py check OUT - ckptfs.dcp.StorageWriter on four gloo ranks, against torch's own reader and writer.
-dcp_writer.py time OUT MIB - time and memory of both.
+"""dcp_writer.py check OUT - compare ckptfs.dcp.StorageWriter with torch's own reader and writer, on four gloo ranks.
+dcp_writer.py time OUT MIB - measure time and memory of both.
 
 OUT is a directory to write in. `check` prints a line for each difference, then "N passed, M failed".
 """
@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 
 def check_fsdp2(out):
-    """Saved from each mesh by this writer, loaded into each by torch's reader and by ours; all forms of files."""
+    """This writer saves from each mesh, in all forms of files; torch's reader and ours load into each mesh."""
     options = {}, {"threads": 3, "zstd": 3}, {"file_per_item": True}
     for i, ((mesh, plan), how) in enumerate(zip(meshes(), options)):
         path, theirs = out / f"fsdp2-{i}", out / f"theirs-{i}"
@@ -42,7 +42,7 @@ def check_fsdp2(out):
                 mine = training(2, other, other_plan)
                 dcp.load(mine, storage_reader=reader)
                 assert not same(wanted, mine), (i, reader, same(wanted, mine))
-        # Without a template: nested as it was saved.
+        # Without a template the state dict is nested as it was saved.
         if not how.get("zstd"):
             assert not same(_load_state_dict_from_keys(checkpoint_id=path), _load_state_dict_from_keys(checkpoint_id=theirs))
             ours, torchs = (dcp.FileSystemReader(p).read_metadata() for p in (path, theirs))
@@ -52,7 +52,7 @@ def check_fsdp2(out):
 
 
 class Paths(dcp.DefaultSavePlanner):
-    """Has other planner data than torch's."""
+    """A planner with other data than torch's."""
 
     def __init__(self, paths):
         super().__init__()
@@ -88,7 +88,7 @@ def check_values(out):
 
 
 def check_formats(out):
-    """Each format, as our reader sees it."""
+    """Each format is loaded by our reader."""
     mesh = init_device_mesh("cpu", (WORLD,))
     full = torch.arange(40.0).reshape(8, 5)
     rank = dist.get_rank()
@@ -123,7 +123,7 @@ def check_formats(out):
 
 
 class Failing(dcp.DefaultSavePlanner):
-    """One rank fails, or is killed, while it writes: its tensor, or all of its plan."""
+    """A planner by which one rank fails or is killed while it writes: with a tensor, or with all of its plan."""
 
     def __init__(self, rank, where):
         super().__init__()
@@ -144,7 +144,7 @@ class Failing(dcp.DefaultSavePlanner):
 
 
 def check_failures(out):
-    """What existed stays, nothing else does; overwrite replaces it."""
+    """After a failure the old checkpoint is there, and nothing else; overwrite replaces it."""
     path = out / "old"
     mesh = init_device_mesh("cpu", (WORLD,))
 
@@ -186,7 +186,7 @@ def check_failures(out):
 
 
 def check_other_ways(out):
-    """async_save, by a thread and by a process; plans that are kept; a lone process; a group of some ranks."""
+    """async_save by a thread and by a process; cached plans; a single process; a group of only some ranks."""
     mesh = init_device_mesh("cpu", (WORLD,))
     state = {"w": DTensor.from_local(torch.full((2, 3), 1.5), mesh, [Shard(0)]), "step": 4}
     path = out / "async"
@@ -215,7 +215,7 @@ def check_other_ways(out):
 
 
 def timed(rank, out, mib):
-    """Each rank has a quarter of bfloat16 matrices; both writers, alternating."""
+    """Each rank has a quarter of bfloat16 matrices. Both writers take turns."""
     mesh = init_device_mesh("cpu", (WORLD,))
     state = {f"layers.{i}.weight": DTensor.from_local(
         torch.full((4096 // WORLD, 8192), 1.5, dtype=torch.bfloat16), mesh, [Shard(0)]) for i in range(max(mib // 64, 1))}
@@ -246,7 +246,7 @@ def work(rank, how, out, mib="0"):
 
 
 def check_killed(out):
-    """A rank is killed while it writes over a checkpoint: that stays, and the next save clears up."""
+    """A rank is killed while it writes over a checkpoint: that stays, and the next save removes what is left."""
     path = out / "killed"
 
     def save(value, **options):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised checkpoints, and the weights that the programs they are made for compute from them.
+"""Quantised checkpoints, and the weights that other programs compute from them.
 
-    dequant.py make SEED DIR     DIR/CASE/ckpt, DIR/CASE/expected/DTYPE/NAME
+    dequant.py make SEED DIR     writes DIR/CASE/ckpt, DIR/CASE/expected/DTYPE/NAME
     dequant.py check DIR GOT     compares GOT/CASE/DTYPE/NAME with these, bit by bit; all NaNs are equal
 """
 import json
@@ -19,7 +19,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def codes(*shape):
-    """Every code, NaN, subnormals and -0 included."""
+    """Every code, including NaN, subnormals and -0."""
     return torch.randint(0, 256, shape, dtype=torch.uint8)
 
 
@@ -28,7 +28,7 @@ def floats(*shape, dtype=torch.float32):
 
 
 class Case:
-    """A checkpoint in two files: what belongs together is not in the same one."""
+    """A checkpoint of two files, so that codes and their scales are in different ones."""
 
     def __init__(self, root, name, config):
         self.dir = os.path.join(root, name)
@@ -37,7 +37,7 @@ class Case:
         os.makedirs(os.path.join(self.dir, "ckpt"))
         with open(os.path.join(self.dir, "ckpt/config.json"), "w") as f:
             at = {"architectures": ["X"], "quantization_config": config, "hidden_size": 64}
-            if len(name) % 2:  # as models of several parts have it, and numbers that only Python writes
+            if len(name) % 2:  # nested, as in models of several parts, and with a number that only Python writes
                 at = {"time_step_limit": [0.0, float("inf")], "text_config": at}
             json.dump(at, f, indent=2)
 
@@ -45,7 +45,7 @@ class Case:
         self.files[len(self.files[0]) > len(self.files[1])][name] = tensor.contiguous()
 
     def expect(self, name, weight, dtype=None):
-        """weight: a function of the dtype that is asked for."""
+        """weight: a function of the requested dtype."""
         self.weights[name] = weight
 
     def plain(self):
@@ -72,7 +72,7 @@ class Case:
 
 
 def blocks(scales, rows, columns, m, n):
-    """A scale for each element, whatever is left of the last block."""
+    """A scale for each element; the last blocks may be partial."""
     return scales.repeat_interleave(rows, -2)[..., :m, :].repeat_interleave(columns, -1)[..., :n]
 
 
@@ -111,7 +111,7 @@ def float8_rows(root):
 
 
 def mxfp8(root):
-    """Scales are exponents, all of them."""
+    """All scales are exponents."""
     case = Case(root, "mxfp8", {"quant_method": "mxfp8"})
     w = codes(256, 96).view(torch.float8_e4m3fn)
     s = torch.arange(256 * 3).remainder(256).to(torch.uint8).reshape(256, 3)
@@ -136,7 +136,7 @@ def mxfp4(root):
 
 
 def compressed(root, name, how, args, tensors):
-    """compressed-tensors computes in the dtype of the scales; float32 where another is asked for."""
+    """compressed-tensors computes in the dtype of the scales; if another one is requested, in float32."""
     config = {"quant_method": "compressed-tensors", "format": how,
               "config_groups": {"group_0": {"targets": ["Linear"], "weights": args}}}
     case = Case(root, name, config)
@@ -211,7 +211,7 @@ def packed(root):
 
 
 def unpack(words_, bits, order=None):
-    """int32 [a, b] to codes [a, b * 32 / bits], in this order of the parts of a word."""
+    """int32 [a, b] to codes [a, b * 32 / bits]; order: that of the codes in a word."""
     shifts = torch.arange(32 // bits) if order is None else torch.tensor(order)
     return ((words_.long()[..., None] >> (shifts * bits)) & ((1 << bits) - 1)).flatten(-2)
 

@@ -1,10 +1,10 @@
 #!/bin/bash
 # tests/torch/dequant.sh [SEED]
 #
-# Quantised checkpoints of random codes, with -o dequantize=bf16, fp16 and fp32: every weight has the bits that
-# torch, transformers or compressed-tensors compute (dequant.py), of GGUF files libggml (dequant_gguf.py),
-# and of tensor subclasses what the formulas of torchao and Transformer Engine give (dequant_subclasses.py). Tensors are read in one piece, and hf/ is read
-# through a mount. SEED (random when empty) decides. Must be root, for the chroot (scripts/chroot.sh).
+# Quantised checkpoints of random codes, with -o dequantize=bf16, fp16 and fp32: every weight must have the bits that
+# torch, transformers or compressed-tensors compute (dequant.py); for GGUF files, libggml (dequant_gguf.py); for tensor
+# subclasses, the formulas of torchao and Transformer Engine (dequant_subclasses.py). Tensors are read in one piece, and
+# hf/ is read through a mount. SEED (random when empty) decides. Must be root, for the chroot (scripts/chroot.sh).
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GGUF files of random blocks, and the values that libggml computes of them; see dequant.py.
+"""GGUF files of random blocks, and the values that libggml computes from them; see dequant.py.
 
-    dequant_gguf.py SEED DIR     DIR/CASE/ckpt, DIR/CASE/expected/DTYPE/NAME
+    dequant_gguf.py SEED DIR     writes DIR/CASE/ckpt, DIR/CASE/expected/DTYPE/NAME
 """
 import ctypes
 import os
@@ -14,13 +14,13 @@ import torch
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 T = gguf.GGMLQuantizationType
 NO_BLOCKS = (T.F32, T.F16, T.BF16, T.F64, T.I8, T.I16, T.I32, T.I64)
-# Q8_1 is for activations; Q1_0 and Q2_0 are newer than what is known here.
+# Q8_1 is for activations; ckptfs does not know Q1_0 and Q2_0, which are newer.
 NOT_KNOWN = (T.Q8_1, T.Q1_0, T.Q2_0)
 GGML = ctypes.CDLL("libggml-base.so.0")
 
 
 def values(kind, blocks):
-    """The float32 of these bytes."""
+    """The float32 values of these blocks."""
     elements, size = gguf.GGML_QUANT_SIZES[kind]
     out = numpy.empty(blocks.size // size * elements, numpy.float32)
     run = getattr(GGML, f"dequantize_row_{kind.name.lower().replace('_k', '_K')}")
@@ -37,7 +37,7 @@ def write(path, kinds, rng, expected):
         elements, size = gguf.GGML_QUANT_SIZES[kind]
         for i, shape in enumerate([(1,), (3, 2), (2, 3, 5), (2, 1, 2, 3)]):
             blocks = rng.integers(0, 256, shape[:-1] + (shape[-1] * size,), numpy.uint8)
-            if i % 2:  # scales of ordinary size, most of the time
+            if i % 2:  # in every second block, scales of ordinary size
                 blocks[..., 1::size] &= 0xbf
                 blocks[..., size - 1::size] &= 0xbf
             name = f"{kind.name}.{i}"

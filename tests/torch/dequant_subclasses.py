@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensor subclasses of torchao and Transformer Engine in torch.save files and DCP, and what they stand for.
 
-    dequant_subclasses.py SEED DIR     DIR/CASE/ckpt, DIR/CASE/expected/DTYPE/NAME, as dequant.py
+    dequant_subclasses.py SEED DIR     writes DIR/CASE/ckpt, DIR/CASE/expected/DTYPE/NAME, like dequant.py
 
-Neither library is in Debian. The classes here have their modules, names and attributes, so that torch pickles them as it
-does theirs; the formulas are written down from their sources, operation by operation, in the dtypes that those compute in.
+Neither library is in Debian. The classes here have the same modules, names and attributes, so that torch pickles them
+in the same way; the formulas follow the libraries' sources, operation by operation and with the same dtypes.
 """
 import enum
 import os
@@ -27,7 +27,7 @@ def module(name):
 
 
 def placed(where, cls, name=None):
-    """The class as one of that module."""
+    """Makes the class one of that module."""
     cls.__module__, cls.__name__ = where, name or cls.__name__
     cls.__qualname__ = cls.__name__
     setattr(module(where), cls.__name__, cls)
@@ -37,7 +37,7 @@ def placed(where, cls, name=None):
 # ---- torchao's classes
 
 class Subclass(torch.Tensor):
-    """No elements of its own; whatever is given is an attribute."""
+    """A tensor without elements of its own; all arguments become attributes."""
 
     @staticmethod
     def __new__(cls, shape, dtype, attrs):
@@ -84,7 +84,7 @@ ZeroPointDomain = placed("torchao.quantization.quant_primitives",
 
 
 def each(x, block, shape):
-    """Of what there is one for each block, one for each element."""
+    """Repeats a value of each block for each of its elements."""
     x = x.reshape([n // b for n, b in zip(shape, block)])
     for d, b in enumerate(block):
         x = x.repeat_interleave(b, d)
@@ -92,7 +92,7 @@ def each(x, block, shape):
 
 
 def affine(q, scale, zero, block):
-    """dequantize_affine: zero points are subtracted in the dtype of the result, before 0.12 as int32."""
+    """dequantize_affine: zero points are subtracted in the result's dtype; before 0.12, as int32."""
 
     def weight(dtype):
         y = q.to(dtype)
@@ -107,7 +107,7 @@ def affine(q, scale, zero, block):
 
 
 def tinygemm(q, scale, zero, block, low, high):
-    """_dequantize_affine_tinygemm, where zero points are floats; in-place operations round."""
+    """_dequantize_affine_tinygemm: zero points are floats, and each in-place operation rounds."""
 
     def weight(dtype):
         y = (q - (high + low + 1) / 2).to(dtype)
@@ -127,7 +127,7 @@ SCALES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 class Saved(Case):
-    """torch.save or DCP, both with the same tensors."""
+    """The same tensors, saved by torch.save or by DCP."""
 
     def __init__(self, root, name, tensors, weights):
         self.dir, self.tensors, self.weights = os.path.join(root, name), tensors, weights
@@ -261,7 +261,7 @@ def states(root):
 # ---- Transformer Engine
 
 class Engine(Subclass):
-    """Pickled as a call with positional arguments: of a function since 2.16, of a method before."""
+    """Pickled as a call with positional arguments: since 2.16 of a function, before that of a method."""
 
     @classmethod
     def _make_in_reduce_ex(cls, *args):
@@ -272,7 +272,7 @@ class Engine(Subclass):
 
 
 class EnumBefore:
-    """pybind11's: an object without arguments, whose state is the number."""
+    """An enum as pybind11 made it: an object without arguments whose state is the number."""
 
     def __init__(self, n=0):
         self.n = n

@@ -1,7 +1,7 @@
-"""fsdp.py OUT - per-rank checkpoints as verl and others write them, by real torch on four gloo ranks.
+"""fsdp.py OUT - write per-rank checkpoints as verl and others do, with real torch on four gloo ranks.
 
-Each case is OUT/NAME/ckpt with the files and OUT/NAME/expected.json with what the tensors are, as torch
-itself puts them together.
+Each case has OUT/NAME/ckpt with the files, and OUT/NAME/expected.json with the tensors as torch itself puts
+them together.
 """
 
 import hashlib
@@ -93,7 +93,7 @@ class Case:
 
 
 def step(model, opt):
-    """As after a backward pass, which torch does not compute for all uneven shards."""
+    """An optimizer step with made-up gradients, because torch has no backward pass for some uneven shards."""
     for p in model.parameters():
         p.grad = p.detach().clone()
     opt.step()
@@ -125,8 +125,8 @@ class Uneven(torch.nn.ModuleDict):
 
 
 def uneven(rank, out, sizes):
-    """Sizes that neither tensor parallelism nor FSDP divides, on meshes of more ranks. The weights are known, and
-    ranks exchange nothing, so their group is a fake one."""
+    """Sizes that neither tensor parallelism nor FSDP divides evenly, on meshes of more ranks. The weights are known,
+    and ranks exchange nothing, so a fake process group will do."""
     world, names = math.prod(sizes), ("ddp", "dp", "tp")[-len(sizes):]
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
@@ -161,14 +161,14 @@ def fsdp1(case, **options):
 
 
 def cloned(self, **_):
-    """ShardedTensor.cpu() of one on a GPU."""
+    """Stands for ShardedTensor.cpu() of a tensor on a GPU."""
     for shard in self.local_shards():
         shard.tensor = shard.tensor.clone()
     return self
 
 
 def local(case, orig, offload):
-    """Flat parameters, and each rank's pieces of them: of the norms they are alike."""
+    """Flat parameters, and each rank's pieces of them; those of the norms are alike."""
     torch.manual_seed(1)
     model = Net()
     model.norm = torch.nn.LayerNorm(8)
@@ -196,7 +196,7 @@ def local(case, orig, offload):
 
 
 def placed(case):
-    """Whatever placements distribute_tensor takes."""
+    """All kinds of placements that distribute_tensor accepts."""
     torch.manual_seed(2)
     flat = init_device_mesh("cpu", (WORLD,))
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
@@ -224,7 +224,7 @@ def placed(case):
 
 
 def each_its_own(case):
-    """DCP without collectives: what is no DTensor is each rank's own."""
+    """DCP without collectives: values other than DTensors are each rank's own."""
     torch.manual_seed(3)
     mesh = init_device_mesh("cpu", (WORLD,))
     same, rows = torch.randn(3, 4), torch.randn(5, 2)

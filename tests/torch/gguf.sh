@@ -1,12 +1,12 @@
 #!/bin/bash
 # tests/torch/gguf.sh [SEED [MODEL...]]
 #
-# gguf/ on live mounts, compared with what llama.cpp's own converter and llama-quantize make of the
+# gguf/ on live mounts is compared with what llama.cpp's own converter and llama-quantize make of the
 # same models, and served by llama-server, whose tokens and probabilities have to be those of
-# transformers. Models of every architecture that is known (gguf_models.py), in all types of elements
-# and some of blocks, in one file and in many; and of those that clients.sh uses, what 4 ranks of FSDP
-# and Megatron-core saved. SEED (random when not given, always printed) decides everything about the
-# checkpoints; MODEL, some of those in gguf_models.py, in all types and without those of clients.sh.
+# transformers. The models are of every known architecture (gguf_models.py), in all types of elements
+# and some of blocks, in one file and in many; and two of those that clients.sh uses, as 4 ranks of
+# FSDP and as Megatron-core save them. SEED (random when not given, always printed) decides everything
+# about the checkpoints. MODEL...: only these models of gguf_models.py, in all types.
 # Must be root, for the chroot that llama.cpp lives in (scripts/chroot.sh).
 #
 # $CKPTFS is the program, default build/release/ckptfs.
@@ -24,7 +24,7 @@ some=${2:-}
   qwen3_next qwen35 qwen35_moe granite_moe cohere cohere_plus gemma3_vision mistral3
   ministral3 ministral3_vision qwen3_vl qwen35_vision qwen35_moe_vision)
 
-# generate SCRIPT ARG...: it runs in the chroot and is silent about nothing that matters.
+# generate SCRIPT ARG...: runs it in the chroot; if it fails, the end of its output is shown.
 generate() {
   if ! in_chroot python3 "/mnt/tests/$1" "${@:2}" >"$tmp/generated" 2>&1; then
     fail "$*"
@@ -34,7 +34,7 @@ generate() {
   cat "$tmp/generated"
 }
 
-# job MODEL CKPT TYPE SERVE [WORD=VALUE...]: a mount, and a line for gguf_check.py.
+# job MODEL CKPT TYPE SERVE [WORD=VALUE...]: mounts CKPT, and adds a line for gguf_check.py.
 job() {
   local o words=() name=${#mounts[@]}-$1-$3
   for o in "${@:5}"; do words+=(-o "$o"); done
@@ -57,7 +57,7 @@ jobs() {
       shuf -n 3 --random-source=<(yes "$seed $m"))
     for kind in q8_0 "${some_types[@]}"; do job "$m" ckpt "$kind" -; done
     case $m in
-    # Saved under other names than those in memory: language_model.model.*
+    # save_pretrained uses other names for these than those in memory: language_model.model.*
     gemma3_vision | mistral3 | ministral3_vision) job "$m" hf f32 - ;;
     gpt_oss) job gpt_oss-mxfp4 hf mxfp4 mmap dequantize=bf16 ;;
     deepseek_v3)
@@ -69,7 +69,7 @@ jobs() {
   [ -z "$some" ] || return 0
   job smaug ckpt f32 mmap shard_size=60KB
   job qwen3 ckpt bf16 mmap
-  # Another naming of experts, other sources.
+  # Experts with other names, and other frameworks.
   for m in llama-bf16 mixtral-fp32; do
     job "$m" fsdp f32 mmap
     job "$m" megatron f32 mmap recipe=megatron

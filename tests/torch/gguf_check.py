@@ -3,17 +3,17 @@
 
 A line of the file JOBS is one mount: MOUNTPOINT MODEL TYPE SERVE
 
-  MODEL   a directory with the model as save_pretrained wrote it in hf/; if its weights are quantised, with
-          those they stand for in plain/
-  TYPE    f32, f16, bf16 or one that llama-quantize makes: what the mount's gguf/ is made of
+  MODEL   a directory with the model as save_pretrained wrote it in hf/; if its weights are quantised, also with
+          the decoded weights in plain/
+  TYPE    the type of the mount's gguf/: f32, f16, bf16 or one of llama-quantize's
   SERVE   "-", or how llama-server is to load it: mmap, none (it reads), dio
 
-All tensors have to be those that the converter makes of hf/, bit for bit, or, if they are quantised,
-those that llama-quantize makes of the converter's f32; q8_0 has to be both. All keys have to be equal but for what KEYS says. The
-server has to make the same tokens of 1000 random texts as transformers, and the same probabilities; a text that
-llama.cpp splits by its own idea of upper and lower case, as transformers would split it there (ascii_cased).
+All tensors have to be those that the converter makes of hf/, bit for bit; if they are quantised, those that
+llama-quantize makes of the converter's f32; q8_0 has to be both. All keys have to be equal, with the exceptions in
+KEYS. From 1000 random texts the server has to make the same tokens as transformers, with the same probabilities; texts
+that llama.cpp splits by its own idea of upper and lower case are compared with the same split (ascii_cased).
 
-One line per difference, then "N passed, M failed"; exit status 1 when there is a difference.
+Prints one line per difference, then "N passed, M failed"; exit status 1 if there is a difference.
 """
 import glob
 import http.client
@@ -42,7 +42,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-# The converter imports it to look whether there is a tokenizer.model, which there is not.
+# The converter imports sentencepiece to look for a tokenizer.model, which these models do not have.
 sys.modules.setdefault("sentencepiece", types.SimpleNamespace(SentencePieceProcessor=None))
 import conversion
 import conversion.base
@@ -53,7 +53,7 @@ from gguf_models import LOWER, UPPER, text
 TYPES = {"f32": gguf.LlamaFileType.ALL_F32, "f16": gguf.LlamaFileType.MOSTLY_F16,
          "bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
 QUANTISED = {"mxfp4": "MXFP4_MOE"}  # llama-quantize's names, where they differ
-# Keys that only one of the two has, or that differ, and why.
+# Keys that only one of the two has, or that differ, and the reason.
 KEYS = {
     "general.alignment": "the converter leaves it at 32",
     "general.name": "made of the directory's name",
@@ -70,7 +70,7 @@ KEYS = {
 }
 BOUND = {"f32": 5e-3, "bf16": 0.25}  # of log-probabilities; a misplaced row makes it several
 TEXTS, STEPS, PORT = 1000, 12, 18457
-# A token that transformers knows for unknown has a type for that in llama.cpp, which is what counts.
+# llama.cpp's types of tokens. The converter may call the unknown token a control token; "unknown" is better.
 TYPE_UNKNOWN, TYPE_CONTROL, TYPE_UNUSED = 2, 3, 5
 
 
@@ -85,10 +85,10 @@ def phi3_vocab(model):
 
 
 def ascii_cased(tok):
-    """tok splitting text as llama.cpp does; None if that is the same.
+    """A copy of tok that splits text as llama.cpp does; None if tok does that already.
 
-    For o200k and tekken llama.cpp has the expression without Unicode's classes for case, in which every letter that
-    is not in ASCII is of both. Where it splits elsewhere, a merge across that place makes another token.
+    For o200k and tekken llama.cpp's expression has no Unicode classes for case: every letter outside of ASCII counts
+    as both. If it splits at another place, merges across that place make other tokens.
     """
     made = json.loads(tok.backend_tokenizer.to_str())
     split = [p["pattern"] for p in (made["pre_tokenizer"] or {}).get("pretokenizers", []) if p["type"] == "Split"]
@@ -100,18 +100,18 @@ def ascii_cased(tok):
 
 
 class Reference:
-    """What the converter makes of hf/; once for each type."""
+    """What the converter makes of hf/, made once for each type."""
 
     def __init__(self, scratch):
         self.scratch, self.made = scratch, {}
         conversion.base.TextModel.get_vocab_base_pre = lambda *_: "unknown"
-        for name in "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM":  # without tokenizer.model, as Llama does
+        for name in "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM":  # like Llama's: no tokenizer.model
             conversion.get_model_class(name).set_vocab = hf_pieces
         conversion.get_model_class("Phi3ForCausalLM").set_vocab = phi3_vocab
         conversion.get_model_class("Qwen3NextForCausalLM").no_mtp = True  # --no-mtp
         load = conversion.base.ModelBase.load_hparams
 
-        def load_hparams(*args, **kwargs):  # transformers 5 does not write what it wants
+        def load_hparams(*args, **kwargs):  # the converter wants a key that transformers 5 does not write
             found = load(*args, **kwargs)
             if found.get("model_type") == "gpt2":
                 found.setdefault("n_ctx", found["n_positions"])
@@ -137,7 +137,7 @@ class Reference:
         return gguf.GGUFReader(out)
 
     def quantize_untied(self, model, kind):
-        """The head is also stored; the converter makes it the embeddings, which get its type."""
+        """For models that store a tied head: the converter drops it, and the embeddings get the head's type."""
         want = {t.name: t for t in self.quantize(model, kind).tensors}
         head = want["token_embd.weight"]
         up = want.get("blk.0.ffn_up.weight", want.get("blk.0.ffn_up_exps.weight")).tensor_type
@@ -222,7 +222,7 @@ class Job:
     def check_tensors(self, who, want):
         have = {t.name: t for f in self.files for t in gguf.GGUFReader(f).tensors}
         want = {t.name: t for t in want}
-        if "output.weight" in have and "output.weight" not in want:  # tied: both were saved
+        if "output.weight" in have and "output.weight" not in want:  # tied, but both were saved
             want["output.weight"] = want["token_embd.weight"]
         self.check(f"{who}: names", set(have) == set(want), sorted(set(have) ^ set(want))[:4])
         for name in set(have) & set(want):
@@ -274,7 +274,7 @@ class Job:
 
     def tokens(self, server, tok):
         different, cased = [], ascii_cased(tok)
-        # Metaspace puts no blank before one, llama.cpp always does.
+        # Before a blank, Metaspace does not add another, but llama.cpp always does.
         blanks = " " if "Metaspace" in str(tok.backend_tokenizer.pre_tokenizer) else ""
         for i in range(TEXTS):
             what = unicodedata.normalize("NFC", text(self.random, self.random.randint(1, 12)))
@@ -289,9 +289,9 @@ class Job:
                    f"{len(different)} differ: {ascii(different[:2])}")
 
     def probabilities(self, server, tok):
-        """Of every token after every token of a text."""
-        # SDPA leaves out Gemma 2's soft cap of attention scores.
-        plain = f"{self.model}/plain"  # of quantised weights
+        """The probabilities of every token after every token of a text."""
+        # Not with SDPA, which leaves out Gemma 2's soft cap of attention scores.
+        plain = f"{self.model}/plain"  # exists if weights are quantised
         with open(f"{self.model}/hf/config.json", encoding="utf-8") as f:
             kind = getattr(transformers, json.load(f)["architectures"][0])
         model = kind.from_pretrained(
@@ -301,8 +301,8 @@ class Job:
             bound = max(bound, 0.05)
         prompt, chosen, found = tok.encode("shard 12 rank we'll page")[:20], [], {}
         prompt += tok.encode(text(self.random, 4 * STEPS))[:STEPS]
-        # One request a step, since of many at once the server leaves out, without saying which, those
-        # whose text is not whole characters; and with a given text, since choices repeat themselves.
+        # One request for each step: of many steps at once, the server omits those whose text is not whole
+        # characters, without saying which. The text is given, because generated text would repeat itself.
         first = len(prompt) - STEPS
         for n in range(first, len(prompt)):
             answer = server.post("/completion", prompt=prompt[:n], n_predict=1, temperature=0,
@@ -317,7 +317,7 @@ class Job:
             logits = model(torch.tensor([prompt])).logits[0, first - 1:-1]
         worst, greedy = 0.0, True
         for step, of_step in found.items():
-            # Without tokens whose probability is no float32.
+            # Without tokens whose probability is too small for a float32.
             have = {x["id"]: x["logprob"] for x in of_step["top_logprobs"] if x["logprob"] > -80}
             ids = torch.tensor(sorted(have))
             want = logits[step][ids].log_softmax(-1)

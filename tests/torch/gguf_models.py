@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""gguf_models.py SEED OUTDIR [MODEL...] - tiny models with tokenizers of every kind that gguf/ knows.
+"""gguf_models.py SEED OUTDIR [MODEL...] - make tiny models with tokenizers of every kind that gguf/ knows.
 
-OUTDIR/NAME/ has hf/ (save_pretrained and a tokenizer) and ckpt/ (DCP of {"model": state dict} as it
-is in memory: experts in one tensor, tied weights twice). Dtypes, sizes, vocabularies and weights
-are drawn from SEED. NAME-mxfp4 (gpt_oss) and NAME-fp8 (deepseek_v3) are the same models with random codes for weights in hf/,
-and in plain/ with the weights that these stand for.
+OUTDIR/NAME/ has hf/ (by save_pretrained, with a tokenizer) and ckpt/ (DCP of {"model": state dict} as
+in memory: experts in one tensor, tied weights twice). Dtypes, sizes, vocabularies and weights are drawn
+from SEED. NAME-mxfp4 (gpt_oss) and NAME-fp8 (deepseek_v3) are the same models with random codes as
+weights in hf/, and with the decoded weights in plain/.
 """
 import json
 import logging
@@ -45,7 +45,7 @@ WORDS = ("mount shard rank tensor page cache offset header layer query don't we'
 
 
 def text(r, n):
-    """Words, blanks and single characters of many scripts, run together in unexpected ways."""
+    """Words, blanks and single characters of many scripts, combined in unexpected ways."""
     out = []
     for _ in range(n):
         what = r.random()
@@ -79,7 +79,7 @@ def byte_level(r, vocab, specials, split, ignore_merges=False, nfc=False, digits
 
 
 def pieces(r, vocab, specials, kind):
-    """As transformers makes it of a SentencePiece model: of every piece all pairs are merges."""
+    """A tokenizer as transformers makes it of a SentencePiece model: every split of a piece in two is a merge."""
     base = Tokenizer(models.BPE())
     base.normalizer = normalizers.Replace(" ", MARK)
     base.train_from_iterator((MARK + text(r, 12) for _ in range(300)), trainers.BpeTrainer(
@@ -107,7 +107,7 @@ def pieces(r, vocab, specials, kind):
 
 
 def begin_with(tok, bos, *before):
-    """Every text begins with bos."""
+    """Makes every text begin with bos."""
     template = processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos} $B",
                                              special_tokens=[(bos, tok.token_to_id(bos))])
     tok.post_processor = processors.Sequence([*before, template]) if before else template
@@ -153,7 +153,7 @@ def tokenizer(r, kind, vocab):
     return made
 
 
-# Models that also see: class, what the text model in it is like, and sizes of the vision tower.
+# Vision models: the class, the kind of its text model, and sizes of the vision tower.
 SIGLIP = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
           "image_size": 28, "patch_size": 14}
 QWEN_VISION = {"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 4, "out_hidden_size": 64,
@@ -195,7 +195,7 @@ def config(r, name, vocab):
     latent = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
               "num_key_value_heads": 4, **routed}
 
-    heads = r.choice([1, 2, 3])  # of keys, in linear attention
+    heads = r.choice([1, 2, 3])  # key heads of linear attention
     linear = {"head_dim": 32, "num_hidden_layers": 5, "linear_num_key_heads": heads,
               "linear_num_value_heads": heads * r.choice([1, 2, 3] if heads > 1 else [2, 3]), "linear_key_head_dim": 32,
               "linear_value_head_dim": 32, "linear_conv_kernel_dim": r.choice([3, 4]),
@@ -278,7 +278,7 @@ def config(r, name, vocab):
     return kind(**{**common, **more})
 
 
-# What tokenizer each has.
+# The tokenizer of each model.
 NAMES = {"llama": "llama", "smaug": "smaug", "mistral": "pieces", "mixtral": "metaspace",
          "qwen2": "qwen", "qwen3": "qwen", "qwen2_moe": "qwen", "qwen3_moe": "qwen", "gpt2": "gpt2",
          "gemma2": "gemma", "gemma3": "gemma", "phi3": "pieces", "phi4_mini": "o200k", "glm4": "glm",
@@ -293,7 +293,7 @@ E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
 def mxfp4(tensors, generator):
-    """Experts as gpt-oss has them: [E, in, out] by columns, in groups of 32 with a power of two."""
+    """Experts as in gpt-oss: [E, in, out] by columns, in groups of 32 that share a power of two."""
     for name in [n for n in tensors if n.endswith("_proj") and ".experts." in n]:
         n_experts, rows, columns = tensors[name].shape
         codes = torch.randint(16, (n_experts, columns, rows // 32, 32), generator=generator)
@@ -344,7 +344,7 @@ def quantised(name, out, model, tok, generator):
 def make(seed, name, out):
     r = random.Random(f"{seed}/{name}")
     vocab = r.randint(700, 800)
-    more = r.choice([0, 0, 5])  # rows that no token has; of Gemma 3 the converter cuts them off
+    more = r.choice([0, 0, 5])  # rows without a token; for Gemma 3 the converter cuts them off
     conf = config(r, name, vocab + (more if not name.startswith("gemma3") else 0))
     tok = tokenizer(r, NAMES[name], vocab - 1)
     at = conf.get_text_config()
@@ -353,7 +353,7 @@ def make(seed, name, out):
     auto = transformers.AutoModelForImageTextToText if name in WHOLES else transformers.AutoModelForCausalLM
     model = auto.from_config(conf, dtype=torch.float32)
     generator = torch.Generator().manual_seed(r.getrandbits(63))
-    with torch.no_grad():  # norms and biases too: ones and zeros would hide mistakes
+    with torch.no_grad():  # norms and biases, too: ones and zeros would hide mistakes
         for _, p in sorted(model.named_parameters()):
             p.copy_(0.2 * torch.randn(p.shape, generator=generator) + (p.dim() == 1))
         for n, p in sorted(model.named_buffers()):

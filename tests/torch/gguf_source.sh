@@ -1,10 +1,9 @@
 #!/bin/bash
 # tests/torch/gguf_source.sh [SEED]
 #
-# GGUF files of llama.cpp's converter and of llama-quantize, opened as checkpoints: `diff` proves that they were made
-# from the models they were made from, under the names of Hugging Face they are these models again, and hf/ is
-# complete for a config.json that was made of the keys. SEED (random when empty) decides. Must be root, for the chroot
-# (scripts/chroot.sh).
+# GGUF files of llama.cpp's converter and of llama-quantize, opened as checkpoints: `diff` proves from which models they
+# were made, under the names of Hugging Face they are these models again, and hf/ is complete for a config.json that is
+# made from the keys. SEED (random when empty) decides. Must be root, for the chroot (scripts/chroot.sh).
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -13,7 +12,7 @@ cd "$(dirname "$0")/../.."
 seed=${1:-$RANDOM}
 echo "seed $seed"
 
-# prove WHAT WANT COMMAND...: the last line of what it prints.
+# prove WHAT WANT COMMAND...: a line of its output must match WANT.
 prove() {
   local what=$1 want=$2
   shift 2
@@ -47,9 +46,9 @@ for file in "${files[@]}"; do
   prove "$file: origin" '^[1-9][0-9]* equal, 0 differ, [01] only in A, 0 only in B$' \
     "$ckptfs" diff "$ckpt/ckpt" "$gguf" -o "assets=$ckpt/hf"
   case $file in
-    # Its factors begin where a test's texts are long enough for them.
+    # The test model's rope factors are other than those of Llama 3.
     llama:f32) prove "$file: config.json" "the factors of 'rope_freqs.weight' are not those of Llama 3" "$ckptfs" info "$gguf" ;;
-    # Written, but not read: such as a logarithm that is not known to be that of the model.
+    # These can be written but not read back, for example because a logarithm cannot be undone exactly.
     qwen3_next:* | qwen3_vl:* | qwen35* | granite_moe:* | cohere:*)
       prove "$file: refused" "llama.cpp's architecture '(qwen3(next|vl|5|5moe)|granitemoe|command-r)' is not supported" \
       "$ckptfs" info "$gguf" -o dequantize=fp32 ;;

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# lib.sh - what the scripts here share; sourced, from the repository's root.
+# lib.sh - shared by the scripts here; sourced from the repository's root.
 #
-# $ckptfs is the program, $tmp a directory that goes away at the end, with all mounts in it.
-# Checks count into $passed and $failed.
+# $ckptfs is the program, $tmp a directory that contains all mounts and is removed at the end.
+# Checks are counted in $passed and $failed.
 
 export LC_ALL=C # names are bytes
 ckptfs=$(realpath "${CKPTFS:-build/release/ckptfs}")
@@ -11,7 +11,7 @@ export XDG_CACHE_HOME=$tmp/cache # chunk indexes
 passed=0
 failed=0
 
-# detach_all: whatever is still mounted in $tmp.
+# detach_all: unmounts whatever is still mounted in $tmp.
 detach_all() {
   local m
   awk -v d="$tmp/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | while read -r m; do
@@ -36,7 +36,7 @@ fail() {
   echo "FAIL: $*"
 }
 
-# try WHAT COMMAND...: one check; the output is shown when it fails.
+# try WHAT COMMAND...: one check; the output is shown if it fails.
 try() {
   local what=$1
   shift
@@ -58,7 +58,7 @@ unmount() {
   fi
 }
 
-# counted NAME COMMAND...: adds its last line, "N passed, M failed", to what has been counted.
+# counted NAME COMMAND...: adds the numbers of its last line, "N passed, M failed", to the counts.
 counted() {
   local name=$1
   shift
@@ -75,13 +75,13 @@ counted() {
   fi
 }
 
-# in_chroot COMMAND...: where PyTorch is, with this directory at /mnt/tests and $tmp at /mnt/out.
+# in_chroot COMMAND...: runs it in the chroot with PyTorch, with this directory at /mnt/tests and $tmp at /mnt/out.
 in_chroot() {
   timeout 900 scripts/chroot.sh run --bind "$PWD/tests/torch:/mnt/tests" --bind "$tmp:/mnt/out" -- "$@"
 }
 
-# with_package SCRIPT ARG...: counts what it does in the chroot with the Python package and this build's library, and with
-# tests/data at /mnt/data.
+# with_package SCRIPT ARG...: runs it in the chroot, with the Python package, this build's library and tests/data at
+# /mnt/data, and counts its checks.
 with_package() {
   mkdir -p "$tmp/lib"
   cp "$(dirname "$ckptfs")"/libckpt.so.* "$tmp/lib/"
@@ -91,7 +91,7 @@ with_package() {
     python3 "/mnt/tests/$1" "${@:2}"
 }
 
-# compare_cases SCRIPT: what it saves, a directory CASE/ for each, is mounted and compared.
+# compare_cases SCRIPT: mounts and compares the cases that it saves, each in a directory CASE/.
 compare_cases() {
   local script=$1 case name mnt=$tmp/mnt
   mkdir "$mnt"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """load_reshard.py SEED DIR - load with PyTorch and safetensors what `ckptfs reshard` has written.
 
-DIR is a directory of save_random.py in which reshard_jobs.py has been. Checkpoints of DCP are read as
-metadata, through dcp_to_torch_save, and by dcp.load on four gloo ranks, into DTensors of other
-meshes, ShardedTensors and plain tensors; safetensors files by safetensors and, where they hold parts
-of tensors, by torch's reader of Hugging Face files. For HyperParallel, which is not there, its rules
-are written down once more. All bytes are compared with those that save_random.py has put in.
-One line per difference, then "N passed, M failed"; exit status 1 when there is a difference.
+DIR is a directory of save_random.py in which reshard_jobs.py has run. For DCP checkpoints, the metadata
+are checked, and they are loaded through dcp_to_torch_save, and by dcp.load on four gloo ranks into DTensors
+of other meshes, ShardedTensors and plain tensors; safetensors files are loaded by safetensors and, if they
+hold parts of tensors, by torch's reader of Hugging Face files. HyperParallel is not available; its rules are
+implemented here. All bytes are compared with those that save_random.py has saved. Prints one line per
+difference, then "N passed, M failed"; exit status 1 if there is a difference.
 """
 import datetime
 import hashlib
@@ -53,13 +53,13 @@ def octets(tensor):
 
 
 def blank(shape, dtype):
-    """Not zeros: a hole must show."""
+    """A tensor to load into; not of zeros, so that a hole shows."""
     n = math.prod(shape) * torch._utils._element_size(dtype)
     return torch.full((n,), 0xa5, dtype=torch.uint8).view(dtype).reshape(tuple(shape))
 
 
 def same_cast(want, got):
-    """All bits, but any NaN for a NaN: see cast.py for those."""
+    """The same bits, but any NaN for a NaN; cast.py tests which one."""
     if want.dtype != got.dtype or want.shape != got.shape:
         return False
     nan = want.isnan()
@@ -67,7 +67,7 @@ def same_cast(want, got):
 
 
 def same_value(a, b):
-    """Nested state dicts, and objects in them that have no useful ==."""
+    """Compares nested state dicts, with objects in them that have no useful ==."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same_value(a[k], b[k]) for k in a)
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
@@ -81,7 +81,7 @@ def same_value(a, b):
 
 
 class Source:
-    """A checkpoint as torch itself loads it; rank-local ones it loads only rank by rank."""
+    """A checkpoint as torch itself loads it; rank-local ones are not loaded as a whole."""
 
     def __init__(self, case, directory):
         self.ckpt = f"{directory}/{case}/ckpt"
@@ -95,13 +95,13 @@ class Source:
 
 
 def paths_of(metadata):
-    """Where each value was in the state dict."""
+    """The path of each value in the state dict."""
     paths = metadata.planner_data or {}
     return {fqn: tuple(paths.get(fqn, (fqn,))) for fqn in metadata.state_dict_metadata}
 
 
 def has_gaps(paths):
-    """Lists of which elements have been left out: dcp_to_torch_save does not find the others."""
+    """Whether elements of a list have been left out: dcp_to_torch_save then does not find the others."""
     lists = {}
     for path in paths:
         for i, key in enumerate(path):
@@ -131,7 +131,7 @@ class Check:
         return self.report.check(self.job["name"], what, ok, ", ".join(map(ascii, detail))[:300])
 
     def tensor(self, how, fqn, got):
-        """Is that the tensor? Then it is kept for what ranks load."""
+        """Checks a tensor, and keeps it to compare what ranks load."""
         want = self.job["tensors"][fqn]
         where = f"{how}: {ascii(fqn)[:80]}"
         if want.get("cast"):
@@ -155,7 +155,7 @@ class Check:
         return self.job.get("was", {}).get(fqn, fqn)
 
     def object(self, how, fqn, got):
-        """A value, where torch can say what it was."""
+        """Checks a value, if torch can load the original."""
         if self.source.loaded is None:
             return
         want = self.source.loaded[self.was(fqn)]
@@ -186,7 +186,7 @@ class Check:
         self.dcp_values()
 
     def dcp_storage(self, metadata, besides=()):
-        """Every chunk and object lies somewhere, each in a place of its own, and nothing else does."""
+        """Every chunk and object must have a place of its own in the files, and nothing else may be there."""
         where, indexes = {}, {}
         for index, info in metadata.storage_data.items():
             where.setdefault(info.relative_path, []).append((info.offset, info.length))
@@ -200,7 +200,7 @@ class Check:
                 ok = [c.offsets for c in item.chunks] == \
                     [i.offset for i in sorted(indexes.get(fqn, []), key=lambda i: i.index)]
             self.check(f"entries of {ascii(fqn)[:80]}", ok, indexes.get(fqn))
-        # As torch's, threads that have nothing to write leave empty files.
+        # Threads that have nothing to write leave empty files, as torch's do.
         self.names("files", {n for n in os.listdir(self.dest) if n not in (".metadata", *besides) and
                              (n in where or os.path.getsize(f"{self.dest}/{n}"))}, where)
         for name, places in where.items():
@@ -244,8 +244,8 @@ class Check:
     # ---- Megatron-core
 
     def megatron(self):
-        """As dist_checkpointing.load reads it: metadata.json, then common.pt without any class, then what is
-        asked for, by torch's planner, where an object is a list of what is in its parts here."""
+        """Load as dist_checkpointing.load does: metadata.json, then common.pt without any class, then by torch's
+        planner what is requested; here an object is the list of its parts' values."""
         job = self.job
         with open(f"{self.dest}/metadata.json", encoding="utf-8") as f:
             config = json.load(f)
@@ -270,11 +270,11 @@ class Check:
         for fqn in job["tensors"]:
             self.tensor("dcp.load", fqn, state[fqn])
         for part, fqn in parts.items():
-            if part == fqn:  # taken for Megatron-core's own
+            if part == fqn:  # its name is one of Megatron-core's
                 self.object("part", fqn, state[part])
             elif self.check(f"list of {ascii(fqn)[:80]}", type(state[part]) is list and len(state[part]) == 1):
                 value, = state[part]
-                # A value with tensors in it is an archive, as bytes.
+                # A value that contains tensors is stored as the bytes of an archive.
                 self.object("part", fqn, torch.load(io.BytesIO(value), weights_only=False)
                             if isinstance(value, bytes) and value[:2] == b"PK" else value)
 
@@ -301,7 +301,7 @@ class Check:
                        set(told or f.keys()) == set(f.keys()))
             self.names(name, f.keys(), raw)
             for fqn in f.keys():
-                # What safetensors for torch has no type for is looked at as bytes.
+                # Types that safetensors does not have for torch are compared as bytes.
                 tensor = f.get_tensor(fqn) if raw[fqn][0] in SAFETENSORS else opaque(*raw[fqn])
                 if raw[fqn][0] in SAFETENSORS:
                     self.check(f"{name}: {ascii(fqn)[:80]} by hand", octets(tensor) == raw[fqn][2])
@@ -322,7 +322,7 @@ class Check:
             self.check("total_size", index["metadata"]["total_size"] == size, index["metadata"])
 
     def assemble(self, how, fqn, pieces):
-        """A tensor of its parts, which tile it."""
+        """Puts a tensor together from its parts, which must tile it."""
         want = self.job["tensors"][fqn]
         dtype = getattr(torch, want["dtype"])
         self.boxes(fqn, [[list(o), list(t.shape)] for o, t in pieces])
@@ -381,7 +381,7 @@ class Check:
             f.seek(info.offset)
             data = f.read(info.length)
         self.check("length", len(data) == info.length)
-        # A value with tensors in it is an archive, as bytes.
+        # A value that contains tensors is stored as the bytes of an archive.
         self.object("pickle", fqn, torch.load(io.BytesIO(data), weights_only=False)
                     if data[:2] == b"PK" else pickle.loads(data))
 
@@ -399,7 +399,7 @@ def parse_safetensors(path):
 
 def opaque(kind, shape, data):
     dtype = SAFETENSORS.get(kind) or {"F8_E8M0": torch.float8_e8m0fnu, "F4": torch.float4_e2m1fn_x2}[kind]
-    if kind == "F4":  # two to a byte
+    if kind == "F4":  # two elements in a byte
         shape = [*shape[:-1], shape[-1] // 2]
     if not data:
         return torch.empty(shape, dtype=dtype)
@@ -440,10 +440,10 @@ def box_slice(box):
 
 
 def random_target(r, tensor, meshes, rank):
-    """(what to load into, [(the box of the tensor that it gets, the part of it)])."""
+    """(the target of a load, [(a box of the tensor, the part of the target that gets it)])."""
     shape = list(tensor.shape)
     kind = r.choice(["dtensor"] * 4 + ["plain", "sharded"])
-    if tensor.dtype == getattr(torch, "float4_e2m1fn_x2", None):  # torch copies only whole ones
+    if tensor.dtype == getattr(torch, "float4_e2m1fn_x2", None):  # torch copies these only as a whole
         kind = "plain"
     if kind == "sharded" and (not shape or 0 in shape):
         kind = "dtensor"
@@ -456,7 +456,7 @@ def random_target(r, tensor, meshes, rank):
         shards = [LegacyShard.from_tensor_and_offsets(blank(n, tensor.dtype), list(o), rank)
                   for o, n in mine]
         return init_from_local_shards(shards, *shape), [(b, s.tensor) for b, s in zip(mine, shards)]
-    # A rank outside the mesh would have an empty tensor, which is not one without dimensions.
+    # No mesh of fewer ranks for a scalar: a rank outside of it would have an empty tensor, which has a dimension.
 
     name = r.choice([m for m in MESHES if shape or m != "2 of 4"])
     choices = [Replicate()] + [Shard(d) for d in range(len(shape))] * 2
@@ -474,7 +474,7 @@ def random_target(r, tensor, meshes, rank):
 def load_on_ranks(report, seed, check, rank, meshes):
     targets, parts = {}, {}
     for fqn, tensor in check.truth.items():
-        # The same draw on every rank; random_cut is drawn from the same source as well.
+        # A generator of its own for each tensor, so that all ranks draw the same.
         targets[fqn], parts[fqn] = random_target(rng(seed, check.job["name"], ascii(fqn)), tensor, meshes, rank)
     reader = HuggingFaceStorageReader if check.job["format"] == "safetensors" else FileSystemReader
     dcp.load(targets, storage_reader=reader(check.dest),
@@ -498,7 +498,7 @@ def rank_main(rank, seed, checks, directory):
     for check in checks:
         try:
             load_on_ranks(report, seed, check, rank, meshes)
-        except (Exception, CheckpointException) as e:  # all ranks fail together
+        except (Exception, CheckpointException) as e:  # raised on all ranks
             report.check(check.job["name"], f"rank {rank}", False, str(e).strip().splitlines()[-1:])
     with open(f"{directory}/report.{rank}", "w", encoding="ascii") as f:
         f.write(f"{report.passed} {report.failed}")
@@ -509,7 +509,7 @@ def rank_main(rank, seed, checks, directory):
 
 
 def readable_by_torch(check):
-    """Parts of tensors that torch's reader of Hugging Face files has types and places for."""
+    """Whether torch's reader of Hugging Face files supports these types and parts of tensors."""
     if check.job["format"] == "safetensors" and check.job["layout"]:
         check.truth = {n: t for n, t in check.truth.items() if t.dtype in SAFETENSORS.values()}
         return len(check.truth) == len(check.job["tensors"])
@@ -534,7 +534,7 @@ def main():
             why = str(e).strip().splitlines()[-1:]
             report.check(job["name"], "stopped", False, f"{type(e).__name__}: {ascii(why)[:300]} ({job['args']})")
     with tempfile.TemporaryDirectory() as d:
-        # fork: importing torch four times more would take longer than all the loads
+        # By fork, because importing torch four more times would take longer than all the loads.
         mp.start_processes(rank_main, (seed, checks, d), WORLD, start_method="fork")
         for rank in range(WORLD):
             with open(f"{d}/report.{rank}", encoding="ascii") as f:

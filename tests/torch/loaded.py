@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What zero3.py and recipes.py do with mounts: transformers loads each model, which is the one that it was."""
+"""For zero3.py and recipes.py: transformers loads each model from its mount, and it must be the original one."""
 import pathlib
 
 import torch
@@ -7,7 +7,7 @@ import transformers
 
 
 def check(out, mounts, others=lambda here, model: []):
-    """MOUNTS/NAME/hf has the logits in OUT/NAME/logits; others(OUT/NAME, model) are more faults."""
+    """The model in MOUNTS/NAME/hf must have the logits in OUT/NAME/logits. others(OUT/NAME, model): further faults."""
     passed = failed = 0
     for mount in sorted(pathlib.Path(mounts).iterdir()):
         here = pathlib.Path(out, mount.name)

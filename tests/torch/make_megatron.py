@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""make_megatron.py SEED MODELDIR... - what Megatron-core would have saved of these models.
+"""make_megatron.py SEED MODELDIR... - write what Megatron-core would have saved of these models.
 
 MODELDIR is one of make_models.py's, of llama, qwen2, qwen3 or mixtral. MODELDIR/megatron becomes a DCP
-checkpoint of the same weights as Megatron-core lays them out: layers and experts stacked or each under
-its name, queries, keys and values of a group together, gate above up, a vocabulary with padding,
-norms in the projections behind them or on their own, and optimizer state beside it all. Which, is
-drawn from SEED.
+checkpoint of the same weights in Megatron-core's layout: layers and experts stacked or under separate
+names, queries, keys and values of a group together, gate above up, a vocabulary with padding, norms in
+the projections after them or separate, and optimizer state. SEED decides which.
 """
 import json
 import os
@@ -24,14 +23,14 @@ def padded(r, w):
 
 
 def fused(conf, q, k, v):
-    """For each group its queries, its key, its value; weights or biases."""
+    """Weights or biases in the order of groups: the queries, the key and the value of each."""
     groups, rest = conf["num_key_value_heads"], q.shape[1:]
     parts = [x.reshape(groups, -1, *rest) for x in (q, k, v)]
     return torch.cat(parts, 1).reshape(-1, *rest)
 
 
 def layer(conf, own_norms, hf, i):
-    """Names and weights of one layer; of experts: stacked."""
+    """Names and weights of one layer; experts are stacked."""
     def w(name):
         return hf[f"model.layers.{i}.{name}"]
 

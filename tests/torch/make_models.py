@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""make_models.py SEED OUTDIR [NAME...] - tiny random language models and their checkpoints.
+"""make_models.py SEED OUTDIR [NAME...] - write tiny random language models and their checkpoints.
 
 All is written by the real libraries, from SEED, as fp32 and as bf16, for every NAME of llama
 qwen2 qwen3 mixtral gpt2 (default: all of them). OUTDIR/NAME-DTYPE/ has
 
   hf/                what save_pretrained writes, and a tokenizer
-  state.safetensors  the state dict as it is in memory (save_pretrained leaves tied weights out and
-                     splits experts; a checkpoint does neither)
+  state.safetensors  the state dict as in memory (save_pretrained leaves tied weights out and splits
+                     experts; a checkpoint does neither)
   reference-*.safetensors  what hf/, loaded as fp32 and as bf16, answers to a prompt: ids, logits,
                      greedy
-  fsdp/              DCP by 4 gloo ranks, FSDP2: {"model", "optim" (AdamW), "step"}; gpt2: no
-                     "model", its weights lie at the top
-  tp/                llama: a plain state dict by 2 x 2 ranks, tensor parallel in FSDP, and the
+  fsdp/              DCP by 4 gloo ranks, FSDP2: {"model", "optim" (AdamW), "step"}; for gpt2 the
+                     weights are at the top, without "model"
+  tp/                llama: a plain state dict by 2 x 2 ranks, tensor parallel in FSDP, with the
                      files that hf/ has beside its weights
   wrapped/ckpt/      llama: {"actor", "critic", "step"} with names as wrappers leave them, and
-                     trunk.block-N for model.layers.N; the files of hf/ lie in wrapped/
+                     trunk.block-N for model.layers.N; the files of hf/ are in wrapped/
 """
 import copy
 import datetime
@@ -81,16 +81,16 @@ class Model:
     """One model with one dtype and its directory."""
 
     def __init__(self, seed, name, dtype, outdir):
-        r = random.Random(f"{seed}/{name}")  # both dtypes: the same weights, rounded
+        r = random.Random(f"{seed}/{name}")  # the same weights for both dtypes, then rounded
         self.name, self.dir = name, f"{outdir}/{name}-{dtype}"
-        # Few multiples of anything: shards of different lengths. (Mixtral needs one of 8.)
+        # Not round numbers, so that shards have different lengths. (Mixtral needs multiples of 8.)
         step = 8 if name == "mixtral" else 2
         conf = config(name, r.randint(360, 400), step * r.randint(82 // step, 120 // step))
         self.tok = tokenizer(r, conf.vocab_size)
         conf.bos_token_id, conf.eos_token_id = self.tok.bos_token_id, self.tok.eos_token_id
         self.model = transformers.AutoModelForCausalLM.from_config(conf, dtype=torch.float32)
         generator = torch.Generator().manual_seed(r.getrandbits(63))
-        with torch.no_grad():  # norms and biases too: ones and zeros would hide mistakes
+        with torch.no_grad():  # norms and biases, too: ones and zeros would hide mistakes
             for _, p in sorted(self.model.named_parameters()):
                 p.copy_(0.2 * torch.randn(p.shape, generator=generator) + (p.dim() == 1))
         self.model = self.model.to(DTYPES[dtype]).eval()
@@ -111,12 +111,12 @@ class Model:
                                 ignore=shutil.ignore_patterns("*.safetensors*"))
 
     def checkpoint(self, meshes):
-        """On every rank."""
+        """Saves the checkpoints; called on every rank."""
         model = shard(copy.deepcopy(self.model), meshes["dp"])
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
         for p in model.parameters():
             p.grad = p.detach() * 0.25
-        optimizer.step()  # makes moments and, with this rate, leaves the weights as they are
+        optimizer.step()  # makes moments; with this learning rate it does not change the weights
         weights, moments = get_state_dict(model, optimizer)
         state = dict(weights) if self.name == "gpt2" else {"model": weights}
         dcp.save(state | {"optim": moments, "step": 1}, checkpoint_id=f"{self.dir}/fsdp")
@@ -126,7 +126,7 @@ class Model:
         dcp.save({"actor": wrapped(weights), "critic": wrapped(critic), "step": 1},
                  checkpoint_id=f"{self.dir}/wrapped/ckpt")
         model = copy.deepcopy(self.model)
-        # src_data_rank: all ranks have the weights. (This gloo could not send bf16 ones.)
+        # src_data_rank=None: all ranks have the weights already. (This gloo cannot send bf16.)
         parallelize_module(model, meshes["tp"], tensor_parallel(model), src_data_rank=None)
         weights = shard(model, meshes["outer dp"]).state_dict()
         dcp.save(weights, checkpoint_id=f"{self.dir}/tp")
@@ -170,7 +170,7 @@ def wrapped(weights):
 
 def rank_main(rank, made, rendezvous):
     torch.set_num_threads(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # gloo; exceptions take another way
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # silences gloo; exceptions are reported in another way
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank,
                             world_size=WORLD, timeout=datetime.timedelta(seconds=120))
     flat = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("dp",))
@@ -188,7 +188,7 @@ def main():
     for model in made:
         model.save()
     with tempfile.TemporaryDirectory() as d:
-        # fork: importing torch four times more would take longer than all the saves
+        # By fork, because importing torch four more times would take longer than all the saves.
         mp.start_processes(rank_main, (made, f"{d}/rendezvous"), WORLD, start_method="fork")
     for model in made:
         print(f"seed {seed} {os.path.basename(model.dir)}:",

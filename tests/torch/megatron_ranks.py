@@ -1,8 +1,8 @@
-"""megatron_ranks.py OUT [SEEDS] - checkpoints of Megatron-LM's format `torch`, from random models.
+"""megatron_ranks.py OUT [SEEDS] - write checkpoints in Megatron-LM's format `torch`, from random models.
 
-Each case is OUT/NAME/ckpt with the ranks' files and OUT/NAME/expected.json with the model that they were
-made from. The splitting is written from Megatron-LM's modules (ColumnParallelLinear, RowParallelLinear,
-VocabParallelEmbedding, GroupedMLP, the layer offsets of pipelines), not from the reader.
+Each case has OUT/NAME/ckpt with the ranks' files, and OUT/NAME/expected.json with the model from which they
+were made. The splitting follows Megatron-LM's modules (ColumnParallelLinear, RowParallelLinear,
+VocabParallelEmbedding, GroupedMLP, the layer offsets of pipelines), not our reader.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def gated(x, tp):
 
 
 def old_rows(version, kinds):
-    """Each rank's rows as (head, kind, dimension), put into the order of an old version."""
+    """Each rank's rows, (head, kind, dimension), in the order of an old version."""
 
     def split(x, tp):
         heads = HEADS // tp
@@ -58,7 +58,7 @@ def old_rows(version, kinds):
     return split
 
 
-# ---- models: {name: (tensor, how it is split)}; layers and experts have their numbers in the model ----
+# ---- models: {name: (tensor, how it is split)}; layers and experts have global numbers ----
 
 
 def mcore_layer(n, r, ffn, gate, bias, norm_bias, moe):
@@ -183,7 +183,7 @@ def expert_of(name, per_rank):
 
 
 def split_stages(layers, pp, vp, r, even):
-    """Layers of each stage, in their order."""
+    """The number of layers in each stage, in their order."""
     n = pp * vp
     sizes = [layers // n] * n
     if not even:
@@ -224,7 +224,7 @@ class Case:
         return rank.setdefault("model" if self.vp == 1 else f"model{v}", {})
 
     def places(self):
-        """The ranks whose files exist: all, or those of the first replica."""
+        """The ranks that have files: all, or those of the first replica."""
         if self.etp is None or self.etp == self.tp:
             return [(t, e) for t in range(self.tp) for e in range(self.ep)]
         return sorted({(i % self.tp, i // self.etp % self.ep) for i in range(self.tp * self.ep)})

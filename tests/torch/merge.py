@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that are averaged, and adapters that are merged, by torch.
+"""Checkpoints to average and adapters to merge, with torch's results.
 
-    merge.py make SEED DIR     DIR/CASE/ckpt (and more), DIR/CASE/options, DIR/CASE/expected/NAME
+    merge.py make SEED DIR     writes DIR/CASE/ckpt (and more), DIR/CASE/options, DIR/CASE/expected/NAME
     merge.py check DIR GOT     compares GOT/CASE/NAME with these; all NaNs are equal
 
-Averages are compared bit by bit where torch has AVX2, without which it does not fuse. What PEFT computes
-(peft/tuners/lora/layer.py: get_delta_weight and merge, on a CPU, with the adapter in float32) is compared bit by bit with
-sums in the order of the rank, and with torch.mm within one step of the dtype for all but a few elements.
+Averages are compared bit by bit if torch has AVX2, without which it does not fuse. Merged weights are those of PEFT
+(peft/tuners/lora/layer.py: get_delta_weight and merge, on a CPU, with the adapter in float32): they must equal sums in
+the order of the rank bit by bit, and torch.mm's within one step of the dtype, for all but a few elements.
 """
 import json
 import math
@@ -54,7 +54,7 @@ def options(root, where, words):
 
 
 def average(root, rng, n, weights, words):
-    """Megatron's weighted_merge.py: acc.add_(x.float(), alpha=w), then to the dtype."""
+    """Like Megatron's weighted_merge.py: acc.add_(x.float(), alpha=w), then cast to the dtype."""
     kinds = {f"w{i}": (shape_of(rng), d) for i, d in enumerate(DTYPES + [torch.float64])}
     steps = []
     for i in range(n):

@@ -1,7 +1,7 @@
 #!/bin/bash
 # tests/torch/merge.sh [SEED]
 #
-# Runs that are averaged and LoRA adapters that are merged while they are read: every tensor has the bits that torch computes
+# Runs are averaged and LoRA adapters merged while they are read: every tensor must have the bits that torch computes
 # (merge.py). SEED (random when empty) decides. Must be root, for the chroot (scripts/chroot.sh).
 set -euo pipefail
 

@@ -1,11 +1,11 @@
 #!/bin/bash
 # tests/torch/python.sh
 #
-# The Python package and real PyTorch: every type that torch has, as torch loads it; and a model of
-# transformers that gets its weights out of what Megatron-core saved, without Megatron-core; the same interface as
-# safetensors; the loader for vLLM; the wheel. Must be root, for the chroot that PyTorch lives in (scripts/chroot.sh).
+# The Python package with real PyTorch: tensors of every type of torch's, as torch loads them; a model of transformers
+# with weights from a checkpoint of Megatron-core, without Megatron-core; the interface of safetensors; the loader for
+# vLLM; the wheel. Must be root, for the chroot that PyTorch lives in (scripts/chroot.sh).
 #
-# $CKPTFS is the program, default build/release/ckptfs; its library lies beside it.
+# $CKPTFS is the program, default build/release/ckptfs; its library is beside it.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/../.."
 
 with_package python_check.py /mnt/data /mnt/out
 
-# The wheel, installed by a newer Debian's pip without a network: the same checks, without this build's library.
+# The same checks with the wheel, which a newer Debian's pip installs without a network, and not this build's library.
 cp build/ckptfs-*.whl "$tmp/"
 # shellcheck disable=SC2016 # expanded by the inner shell
 if in_chroot sh -ec 'PYTHONPATH=$(echo /usr/share/python-wheels/pip-*.whl) \

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""python_check.py DATA OUT [CHECK...] - the package's torch tensors, compared with what torch loads.
+"""python_check.py DATA OUT [CHECK...] - compare the package's torch tensors with what torch loads.
 
-DATA is tests/data, OUT a directory to write in; without a CHECK, all are made. Prints a line for each difference, then
+DATA is tests/data, OUT a directory to write in; the default is all CHECKs. Prints a line for each difference, then
 "N passed, M failed".
 """
 import abc
@@ -64,12 +64,12 @@ def check_types(case):
 
 def check_all_types():
     seen = set().union(*map(check_types, CASES))
-    # What torch.empty makes and torch.save writes.
+    # Tensors of every type that torch.empty can make and torch.save can write.
     assert len(seen) >= 20, sorted(seen)
 
 
 def megatron_config():
-    """What Megatron-core has saved in mcore_gpt_dense, as transformers calls it, and the digests of its weights."""
+    """The transformers config of the model in the fixture mcore_gpt_dense, and the digests of its weights."""
     with open(DATA / "mcore_gpt_dense/expected_hf.json", encoding="utf-8") as f:
         expected = json.load(f)
     arch = expected["arch"]
@@ -88,7 +88,7 @@ def check_megatron():
         torch.nn.init.zeros_(p)
     with ckptfs.open(DATA / "mcore_gpt_dense/ckpt", recipe="megatron", assets=OUT / "assets") as ck:
         odd = model.load_state_dict({name: ck.model.torch(name) for name in ck.model}, strict=False)
-    # Its projections have biases all but one of which Megatron's have.
+    # With attention_bias, transformers wants one bias more than Megatron's checkpoint has.
     assert not odd.unexpected_keys, odd
     assert all(k.endswith("o_proj.bias") for k in odd.missing_keys), odd
     state = model.state_dict()
@@ -97,7 +97,7 @@ def check_megatron():
     assert len(expected) + len(odd.missing_keys) == len(state)
     logits = model.eval()(torch.arange(8)[None]).logits
     assert logits.isfinite().all() and logits.std() > 0
-    # The same in one call; what is missing is an error first.
+    # The same in one call; a missing weight is an error unless strict=False.
     try:
         from_pretrained(transformers.Qwen3ForCausalLM, DATA / "mcore_gpt_dense/ckpt", recipe="megatron",
                         assets=OUT / "assets")
@@ -114,7 +114,7 @@ def check_megatron():
 
 
 def check_transformers():
-    """The model that save_pretrained has left, from what training has: logits are equal, and no file is written."""
+    """A model from a training checkpoint has the same logits as from save_pretrained, and no file is written."""
     torch.manual_seed(3)
     sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
              "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -145,7 +145,7 @@ def check_transformers():
 
 
 def check_dequantize():
-    """Weights of float8 with a scale for each block, in the bits that torch computes: logits are equal."""
+    """Weights of float8 with a scale for each block are decoded to torch's bits: logits are equal."""
     torch.manual_seed(5)
     block = 16
     config = transformers.LlamaConfig(vocab_size=48, hidden_size=32, intermediate_size=40, num_hidden_layers=2,
@@ -174,7 +174,7 @@ def check_dequantize():
 
 
 def check_vllm():
-    """With classes that have the names and signatures of vLLM's."""
+    """The loader for vLLM, with fake classes that have the names and signatures of vLLM's."""
     registered = {}
 
     class BaseModelLoader(abc.ABC):
@@ -202,7 +202,7 @@ def check_vllm():
     config, expected = megatron_config()
 
     class Model(torch.nn.Module):
-        """As vLLM's: it takes names and tensors, and returns the names of those that it has used."""
+        """Like vLLM's models: it takes names and tensors, and returns the names that it has used."""
 
         def __init__(self, *more):
             super().__init__()
@@ -230,7 +230,7 @@ def check_vllm():
             assert "it lacks model.x, model.y" in str(e), e
         else:
             raise AssertionError("model.x is not there")
-    # Without a path it is the model's directory; few bytes ahead give the same.
+    # The default path is the model's directory; reading less ahead gives the same.
     loader = registered["ckptfs"](types.SimpleNamespace(model_loader_extra_config={}))
     with ckptfs.open(OUT / "hf-llama") as ck:
         for ahead in 0, 1 << 10, 1 << 30:
@@ -276,7 +276,7 @@ def check_threads():
 
 
 def check_numpy():
-    """What torch.from_numpy has no type for is refused, and not taken for another."""
+    """Types that NumPy lacks are refused and not taken for others."""
     with ckptfs.open(DATA / "dtypes/ckpt") as ck:
         assert torch.equal(torch.from_numpy(ck["float32"]), ck.torch("float32"))
         try:
@@ -297,7 +297,7 @@ def same_tensor(a, b):
 
 
 def random_slices(r, shape):
-    """Indices that safetensors takes: a slice or an integer for some of the first dimensions."""
+    """Indices that safetensors accepts: a slice or an integer for some of the first dimensions."""
     found = []
     for size in shape[:r.randrange(len(shape) + 1)]:
         ends = [None] + list(range(size + 1))
@@ -307,7 +307,7 @@ def random_slices(r, shape):
 
 
 def check_safetensors_interface():
-    """What safetensors itself says of the converted copy, of every type that it has, and of slices."""
+    """Compared with safetensors itself on a converted copy: every type that it has, and slices."""
     r = random.Random(22)
     (OUT / "any").mkdir()
     (OUT / "any/config.json").write_text("{}")
@@ -322,7 +322,7 @@ def check_safetensors_interface():
         for threads in 0, 1, 4:
             got = ckptfs.load_file(path, threads=threads)
             assert all(same_tensor(got[name], want[name]) for name in want), case
-            # Types that safetensors does not have.
+            # Only types that safetensors lacks may be missing there.
             assert {got[name].dtype for name in set(got) - set(want)} <= {
                 torch.complex128, torch.complex32, torch.float4_e2m1fn_x2}, (case, set(got) ^ set(want))
         with ckptfs.safe_open(path, framework="pt") as mine, safetensors.safe_open(copy, framework="pt") as theirs:
@@ -337,7 +337,7 @@ def check_safetensors_interface():
                     index = random_slices(r, b.get_shape())
                     try:
                         wanted = b[index]
-                    except Exception:  # what it does not take, such as a slice that is empty
+                    except Exception:  # safetensors refuses some indices, such as empty slices
                         continue
                     assert same_tensor(a[index], wanted.contiguous()), (name, index)
             assert {n: bits(t) for n, t in mine.get_tensors().items()} == {n: bits(t) for n, t in got.items()}
@@ -349,7 +349,7 @@ def check_dlpack():
         for name in ck:
             t = ck.tensor(name)
             if t.dtype.startswith("float8") or not t.shape:
-                continue  # which DLPack, as torch speaks it, has not
+                continue  # torch's DLPack lacks these types
             try:
                 got = torch.from_dlpack(t)
             except (BufferError, RuntimeError) as e:
@@ -359,7 +359,7 @@ def check_dlpack():
         state = ck.state_dict()
         assert list(state) == list(ck) and all(same_tensor(state[name], ck.torch(name)) for name in ck)
         assert next(iter(ck.state_dict(device="meta").values())).device.type == "meta"
-        with torch.device("meta"):  # where torch makes what is not told where: no memory of the CPU to read into
+        with torch.device("meta"):  # as the default device it has no CPU memory to read into
             inside = ck.torch("float32"), ck.state_dict()["float32"]
         assert all(same_tensor(t, ck.torch("float32")) for t in inside)
         try:
@@ -372,7 +372,7 @@ def check_dlpack():
 
 
 def check_rooms_without_elements():
-    """Tensors whose elements are not in memory as they are: refused, not written to."""
+    """Tensors whose memory does not hold their elements are refused, not written to."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     def said(function, *args):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints for quantize=, and the codes and scales that compressed-tensors and transformers compute.
 
-    quantise.py make SEED DIR    DIR/DTYPE/ckpt, DIR/DTYPE/expected/KIND/NAME; DIR/model/ckpt, a Llama
+    quantise.py make SEED DIR    writes DIR/DTYPE/ckpt, DIR/DTYPE/expected/KIND/NAME, and a Llama, DIR/model/ckpt
     quantise.py check DIR GOT    compares GOT/DTYPE/KIND, a copy of hf/, with these, byte by byte; all NaNs are equal
-    quantise.py load DIR GOT     GOT/model/KIND is opened by transformers; logits are near those of DIR/model/ckpt
+    quantise.py load DIR GOT     opens GOT/model/KIND by transformers; logits must be near those of DIR/model/ckpt
 """
 import json
 import os
@@ -29,7 +29,7 @@ OTHER = ["model.embed_tokens", "model.norm"]
 
 
 def values(m, n, dtype):
-    """Of any size: rows and blocks of zeros, of subnormals, of what becomes infinite, with NaN."""
+    """Values of all sizes: rows and blocks of zeros, of subnormals, of numbers that become infinite, with NaN."""
     x = torch.randn(m, n) * torch.exp2(torch.randint(-20, 8, (m, 1)).float())
     for special in (0, 1e-40, 1e-6, 60000, 3e38, float("inf"), float("nan"), -0.0):
         if n and m > 3:
@@ -85,7 +85,7 @@ def make(seed, root):
 
 
 def same(a, b):
-    """Bytes, or both NaN."""
+    """Whether each pair has the same bytes, or is NaN in both."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     nan = a.float().isnan() & b.float().isnan()
@@ -127,7 +127,7 @@ def check(root, got):
 
 def load(root, got):
     passed = failed = 0
-    quantizer_finegrained_fp8.is_accelerate_available = lambda: True  # it is not needed for that
+    quantizer_finegrained_fp8.is_accelerate_available = lambda: True  # required, but not needed here
     ids = torch.arange(24).reshape(2, 12)
     plain = AutoModelForCausalLM.from_pretrained(os.path.join(root, "model/ckpt"), dtype=torch.bfloat16)
     for kind in KINDS:

@@ -1,8 +1,8 @@
 #!/bin/bash
 # tests/torch/quantise.sh [SEED]
 #
-# quantize=: hf/ has the codes and scales that compressed-tensors and transformers compute of the same random weights, and
-# transformers opens it (quantise.py). SEED (random when empty) decides. Must be root, for the chroot
+# quantize=: hf/ must have the codes and scales that compressed-tensors and transformers compute from the same random
+# weights, and transformers must open it (quantise.py). SEED (random when empty) decides. Must be root, for the chroot
 # (scripts/chroot.sh).
 set -euo pipefail
 

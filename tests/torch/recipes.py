@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""recipes.py make SEED OUTDIR [MODEL...] - random models, as transformers and as other frameworks save them.
-recipes.py check OUTDIR MOUNTS          - load MOUNTS/NAME/hf with transformers: it is the model that it was.
+"""recipes.py make SEED OUTDIR [MODEL...] - write random models as transformers and as other frameworks save them.
+recipes.py check OUTDIR MOUNTS          - load MOUNTS/NAME/hf with transformers: it must be the original model.
 
-OUTDIR/NAME/hf/ is what save_pretrained leaves, NAME/ckpt a DCP checkpoint of three ranks, or arrays as Orbax
-writes them for MaxText, with the names, shapes and rows of another framework, NAME/logits what the model says,
-NAME/recipe the recipe that is to be suggested for it, and "known" if the verdict knows what the model needs.
-That the rows of torchtitan's Llama lie as torchtitan has them is proved by a forward pass of its kind, with
-rotary embeddings that turn neighbouring elements as a complex number; likewise MaxText's, whose queries are
-stored divided. What MaxText computes is rounded: hf/ and logits are of the model that its own exporter would
-make, with NumPy.
+OUTDIR/NAME/hf/ is written by save_pretrained. NAME/ckpt is a DCP checkpoint of three ranks (for MaxText, arrays
+as Orbax writes them), with the names, shapes and rows of another framework. NAME/logits has the model's logits,
+NAME/recipe the recipe that must be suggested, and "known" if the verdict knows what the model needs. A forward
+pass of torchtitan's kind, with rotary embeddings that turn neighbouring elements as a complex number, proves
+that the rows of its Llama are in torchtitan's order; likewise for MaxText, which stores queries divided. MaxText
+computes and rounds, so its hf/ and logits are those of the model that its own exporter would make with NumPy.
 """
 import gzip
 import itertools
@@ -47,7 +46,7 @@ GPT = {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64}
 OSS = {"num_local_experts": 4, "head_dim": 16, "num_experts_per_tok": 2}
 LLAMA31 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
-# The recipe, its model's class, and what is particular.
+# For each model: the recipe, the class, and options of its config.
 MODELS = {
     "titan-grouped": ("torchtitan-llama", "Llama", {}),
     "titan-alike": ("torchtitan-llama", "Llama", {"num_key_value_heads": 6, "dtype": "bfloat16"}),
@@ -118,7 +117,7 @@ MODELS = {
     "max-gemma3-bf16": ("maxtext-gemma3", "Gemma3Text", {"head_dim": 12, "num_hidden_layers": 6, "dtype": "bfloat16"}),
 }
 UNKNOWN = ["GPTBigCode", "GPTNeoX"]  # classes whose weights the verdict does not know
-# torchtitan's names of what lies in a layer, where they have not changed.
+# torchtitan's names within a layer that have never changed.
 TITAN = {"input_layernorm.weight": "attention_norm.weight", "post_attention_layernorm.weight": "ffn_norm.weight",
          "self_attn.o_proj.weight": "attention.wo.weight", "self_attn.o_proj.bias": "attention.wo.bias",
          "self_attn.sinks": "attention.sinks",
@@ -128,7 +127,7 @@ TITAN = {"input_layernorm.weight": "attention_norm.weight", "post_attention_laye
          "mlp.shared_experts.gate_proj.weight": "moe.shared_experts.w1.weight",
          "mlp.shared_experts.up_proj.weight": "moe.shared_experts.w3.weight",
          "mlp.shared_experts.down_proj.weight": "moe.shared_experts.w2.weight"}
-# And where they have: a list of names, the newest first.
+# Its names that have changed, the newest first.
 TITAN_ERAS = 3
 TITAN_CHANGED = {
     **{f"self_attn.{x}_proj.{of}": [f"attention.qkv_linear.w{x}.{of}"] + [f"attention.w{x}.{of}"] * 2
@@ -150,7 +149,7 @@ TITAN_LATENT = {f"{x}.weight": f"attention.{w}.weight" for x, w in TITAN_LATENT.
 
 
 def layers(hf):
-    """The weights of each layer, by their names in it; those of experts one behind the other."""
+    """The weights of each layer, by their names in it; those of experts are stacked."""
     out = {}
     for name, w in hf.items():
         parts = name.split(".")[name.split(".")[0] in ("model", "transformer", "gpt_neox"):]
@@ -168,7 +167,7 @@ def layers(hf):
 
 
 def pairs(w, heads):
-    """Rows as torchtitan has them: those that are turned together are neighbours."""
+    """Rows in torchtitan's order: those that are turned together are neighbours."""
     half = w.shape[0] // heads // 2
     rows = [head * 2 * half + i + side * half for head in range(heads) for i in range(half) for side in (0, 1)]
     return w[rows]
@@ -200,7 +199,7 @@ def torchtitan(r, config, hf):
     return out, ["", "model."]
 
 
-# OLMo-core's names of what lies in a block. Its norms are before or behind what they belong to.
+# OLMo-core's names within a block. Its norms come before or after the attention and the MLP.
 OLMO = {"self_attn.q_proj": "attention.w_q", "self_attn.k_proj": "attention.w_k", "self_attn.v_proj": "attention.w_v",
         "self_attn.o_proj": "attention.w_out", "self_attn.q_norm": "attention.q_norm",
         "self_attn.k_norm": "attention.k_norm", "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj": "feed_forward.w2",
@@ -223,7 +222,7 @@ def olmo(r, config, hf):
     return out, ["model."]
 
 
-# What lies in a layer, as most models of transformers call it.
+# The names that most models of transformers have for parts of a layer.
 GPT_NAMES = {"ln_1": "input_layernorm", "ln_2": "post_attention_layernorm", "attn.c_attn": "qkv",
              "attn.c_proj": "self_attn.o_proj", "mlp.c_fc": "fc1", "mlp.c_proj": "mlp.down_proj"}
 NEOX_NAMES = {"attention.query_key_value": "qkv", "attention.dense": "self_attn.o_proj",
@@ -231,7 +230,7 @@ NEOX_NAMES = {"attention.query_key_value": "qkv", "attention.dense": "self_attn.
 
 
 def plain(config, layer):
-    """The layer with queries, keys, values, gate and up each on their own, and the names of Llama."""
+    """The layer with separate queries, keys, values, gate and up, and Llama's names."""
     kind, heads = config.model_type, config.num_attention_heads
     out = {}
     for name, w in layer.items():
@@ -269,7 +268,7 @@ def plain(config, layer):
 
 
 def megatron_layer(r, config, w, te, moved):
-    """w: as plain() returns it. te: norms lie in the projections."""
+    """w: from plain(). te: norms are in the projections."""
     kind, out = config.model_type, {}
     latent, moe = "self_attn.kv_b_proj.weight" in w, any("experts" in name for name in w)
 
@@ -334,7 +333,7 @@ def megatron_layer(r, config, w, te, moved):
             out["mlp.shared_experts.gate_weight"] = w.pop("mlp.shared_expert_gate.weight")
     elif "mlp.gate_proj.weight" in w:
         gated("mlp", "mlp")
-        if moved:  # as FSDP saves it
+        if moved:  # as with FSDP
             out["mlp.linear_fc1.weight_w"], out["mlp.linear_fc1.weight_v"] = out.pop("mlp.linear_fc1.weight").chunk(2)
     else:
         move("mlp.down_proj", "mlp.linear_fc2")
@@ -371,17 +370,17 @@ def megatron(r, config, hf):
 
 
 def interleaved(config):
-    """Whose rotary embeddings MaxText's Llama 3.1 has; its rows are pairs."""
+    """Whether its rotary embeddings are those of MaxText's Llama 3.1, whose rows are in pairs."""
     return (config.rope_parameters or {}).get("rope_type") == "llama3"
 
 
 def computed(w, how, number):
-    """As NumPy computes with a float32, rounded to the dtype of w."""
+    """Computed by NumPy in float32, and rounded to the dtype of w."""
     return torch.from_numpy(how(w.float().numpy(), np.float32(number))).to(w.dtype)
 
 
 def maxtext_scales(config):
-    """What queries and norms are stored with, and embeddings, as to_maxtext has it."""
+    """Whether to_maxtext() scales queries and norms, and by which factor it multiplies embeddings."""
     root = config.hidden_size ** 0.5
     return {"queries": config.model_type not in ("qwen2", "qwen3", "qwen3_moe", "gemma3_text"),
             "norms": config.model_type.startswith("gemma"),
@@ -390,7 +389,7 @@ def maxtext_scales(config):
 
 
 def maxtext_names(config):
-    """MaxText's names of what is in a layer, by those of transformers."""
+    """MaxText's names within a layer, by those of transformers."""
     gemma, sandwich = config.model_type.startswith("gemma"), config.model_type in ("gemma2", "gemma3_text")
     block = "MoeBlock_0" if config.model_type == "mixtral" else "moe_block"
     hf = "block_sparse_moe" if config.model_type == "mixtral" else "mlp"
@@ -411,7 +410,7 @@ def maxtext_names(config):
 
 
 def to_maxtext(config, name, w):
-    """One weight, as MaxText's to_maxtext stores it."""
+    """A weight as MaxText's to_maxtext stores it."""
     d = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     scales, x = maxtext_scales(config), name.split(".")[-2]
     if x in ("q_proj", "k_proj", "v_proj") and name.endswith("bias"):
@@ -431,7 +430,7 @@ def to_maxtext(config, name, w):
 
 
 def from_maxtext(config, name, w):
-    """The same weight, as to_huggingface exports it; it may have been rounded."""
+    """The weight as to_huggingface exports it, which may have rounded it."""
     d = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     scales, x = maxtext_scales(config), name.split(".")[-2]
     if x in ("q_proj", "k_proj", "v_proj") and name.endswith("bias"):
@@ -452,8 +451,8 @@ def from_maxtext(config, name, w):
 
 
 def maxtext_blocks(config, inner, scan):
-    """Layers by their names in the decoder; a stack of them, along the second axis, is a list."""
-    if config.model_type == "gemma2":  # a pair is one layer
+    """Layers by their names in the decoder; a list stands for layers that are stacked along the second axis."""
+    if config.model_type == "gemma2":  # two layers form one
         def both(local, other):
             return {f"{name.split('.')[0]}_{side}.{name.split('.', 1)[1]}": w
                     for side, layer in (("local", local), ("global", other)) for name, w in layer.items()}
@@ -483,13 +482,13 @@ def maxtext(r, config, hf):
 
 
 def maxtext_exported(config, hf):
-    """hf, as it comes back from MaxText."""
+    """hf after conversion to MaxText and back."""
     return {name: from_maxtext(config, name, to_maxtext(config, name, w)).contiguous() if name != "lm_head.weight"
             else w for name, w in hf.items()}
 
 
 def maxtext_forward(config, hf, turning, tokens):
-    """Llama: rotary embeddings of pairs or of halves, and queries that have been scaled already."""
+    """A forward pass of Llama with rotary embeddings of pairs or of halves, and queries that are already scaled."""
     names = maxtext_names(config)
     x, size, eps = embedding(tokens, hf["model.embed_tokens.weight"]), [config.hidden_size], config.rms_norm_eps
     angles = torch.outer(torch.arange(tokens.shape[1]).float(), turning)
@@ -546,7 +545,7 @@ ZARR = {torch.float32: ("<f4", "float32"), torch.float16: ("<f2", "float16"), to
 
 
 def write_array(r, at, w):
-    """A directory as Orbax writes it without OCDBT: zarr 2 or 3, with chunks that padding makes whole."""
+    """A directory as Orbax writes it without OCDBT: zarr 2 or 3, with the last chunks padded."""
     shape, chunk = list(w.shape), [r.randint(1 + n // 3, n + 2) for n in w.shape]
     packed, old = r.random() < 0.5, r.random() < 0.5
     bits = (w.view(torch.int16) if w.dtype == torch.bfloat16 else w).contiguous().numpy()
@@ -581,13 +580,13 @@ def save(rank, out):
             continue
         state = {}
         recipe = (here / "recipe").read_text().split("-")[0]
-        if recipe == "maxtext":  # an item, as Orbax leaves it
+        if recipe == "maxtext":  # an item of Orbax
             r = random.Random(here.name)
             for name, w in torch.load(here / "weights").items() if not rank else ():
                 for key in (name, f"opt_state.0.mu.{name.removeprefix('params.')}"):
                     write_array(r, here / "ckpt" / key, w)
             for path in (here / "ckpt").rglob("*") if not rank else ():
-                os.utime(path, (1700000000, 1700000000))  # a save of just now might not be finished
+                os.utime(path, (1700000000, 1700000000))  # a newer save might count as unfinished
             continue
         for name, w in torch.load(here / "weights").items():
             placement = [Shard(0) if w.dim() > 1 else Replicate()]
@@ -605,7 +604,7 @@ def make_one(r, here, recipe, cls, more):
     config = getattr(transformers, f"{cls}Config")(**{**common, **more})
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     for p in [*model.parameters(), *(b for n, b in model.named_buffers() if "e_score" in n)]:
-        torch.nn.init.normal_(p, 1 if p.dim() == 1 else 0, 0.3)  # norms are 1 otherwise
+        torch.nn.init.normal_(p, 1 if p.dim() == 1 else 0, 0.3)  # otherwise norms would be 1
     model.save_pretrained(here / "hf")
     tokens = torch.randint(config.vocab_size, (2, 20))
     with torch.no_grad():

@@ -1,12 +1,12 @@
 #!/bin/bash
 # tests/torch/recipes.sh [SEED [MODEL...]]
 #
-# Every built-in recipe: random models with the names, shapes and rows of the framework that a recipe is for,
-# saved by three ranks (recipes.py), are named for what they are, and hf/ of their mounts is for transformers
-# the model that it was: no key missing or unexpected, equal logits. Backwards, the recipe makes of hf/ what a
-# mount makes hf/ of again, byte for byte, and no tensor that differs from one that recipes.py saved. SEED (random when not given, always
-# printed) decides the weights; MODEL, some of those in recipes.py. Must be root, for the chroot that
-# transformers lives in (scripts/chroot.sh).
+# Every built-in recipe: three ranks save random models with the names, shapes and rows of the framework that a
+# recipe is for (recipes.py). `info` must suggest the right recipe, and transformers must load the original model
+# from hf/ of their mounts: no key missing or unexpected, equal logits. Run backwards on hf/, the recipe must make
+# a checkpoint from which the same hf/ can be made, byte for byte, and whose tensors equal those that recipes.py
+# saved. SEED (random when not given, always printed) decides the weights; MODEL...: only these of recipes.py. Must
+# be root, for the chroot that transformers lives in (scripts/chroot.sh).
 #
 # $CKPTFS is the program, default build/release/ckptfs.
 set -euo pipefail
@@ -17,12 +17,12 @@ cd "$(dirname "$0")/../.."
 seed=${1:-$RANDOM}
 names=()
 
-# verdict NAME [OPTION...]: what info says of hf/.
+# verdict NAME [OPTION...]: the verdict on hf/, from `info`.
 verdict() {
   "$ckptfs" info "$tmp/models/$1/ckpt" -o "assets=$tmp/models/$1/hf" "${@:2}" | sed -n 's|^serves  *hf/: ||p'
 }
 
-# expect NAME GLOB [OPTION...]: one check.
+# expect NAME GLOB [OPTION...]: one check, that the verdict matches.
 expect() {
   local said
   said=$(verdict "$1" "${@:3}")
@@ -30,7 +30,7 @@ expect() {
   if [[ $said == $2 ]]; then pass; else fail "$1: '$said' instead of '$2'"; fi
 }
 
-# no_more WHAT A B FILTER: one check, that `ckptfs diff` finds nothing but equal tensors and what FILTER selects.
+# no_more WHAT A B FILTER: one check, that `ckptfs diff` finds only equal tensors and those that FILTER selects.
 no_more() {
   "$ckptfs" diff --json "$2" "$3" >"$tmp/diff" || [ $? = 1 ]
   if jq -e "[.tensors[] | select(.result != \"equal\") | select($4 | not)] == []" "$tmp/diff" >/dev/null; then
@@ -41,15 +41,15 @@ no_more() {
   fi
 }
 
-# backwards NAME RECIPE: a checkpoint made of hf/ by the recipe run backwards.
+# backwards NAME RECIPE: makes a checkpoint from hf/ by the recipe run backwards, and hf/ from that.
 backwards() {
   local dir=$tmp/models/$1
   try "$1: backwards" "$ckptfs" reshard "$dir/hf" "$tmp/stored" --format=megatron "--recipe=$2" --ranks=2 || return 0
   try "$1: there and back" "$ckptfs" reshard "$tmp/stored" "$tmp/again" --format=safetensors "--recipe=$2" \
     "--assets=$dir/hf" || return 0
-  # A head that is the embedding has a name of its own then.
+  # A head that is tied to the embedding is then stored under its own name, too.
   no_more "$1: the same again" "$dir/hf" "$tmp/again" '.result == "only_b" and .fqn == "lm_head.weight"'
-  # There, layers may be apart or under a prefix, vocabularies are padded, and there are more tensors.
+  # The original may have separate layers, a prefix, padded vocabularies and more tensors.
   no_more "$1: as it was saved" "$tmp/stored" "$dir/ckpt" '.result | IN("only_a", "only_b", "shape")'
   rm -rf "$tmp/stored" "$tmp/again"
 }
@@ -70,9 +70,9 @@ else
       expect "$name" "not checked: *; its names look like those of *: try recipe=$recipe"
     fi
     mkdir -p "$tmp/mnt/$name"
-    # MaxText's compute.
+    # Recipes of MaxText compute, so they cannot be run backwards.
     [[ $recipe == maxtext-* ]] || backwards "$name" "$recipe"
-    # Also found by the framework's name, as model_type requires.
+    # The framework's name is enough: model_type then selects the recipe.
     try "$name: mount" "$ckptfs" mount "$dir/ckpt" "$tmp/mnt/$name" -o "recipe=${recipe%%-*},assets=$dir/hf" || true
   done
   counted "transformers" in_chroot python3 /mnt/tests/recipes.py check /mnt/out/models /mnt/out/mnt

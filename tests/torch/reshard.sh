@@ -1,8 +1,8 @@
 #!/bin/bash
 # tests/torch/reshard.sh [SEED] [ROUNDS]
 #
-# Reshards checkpoints that real PyTorch has just written, at random, and has PyTorch and safetensors
-# load what comes out; see reshard_jobs.py and load_reshard.py. SEED (random when not given, always
+# Reshards random checkpoints that real PyTorch has just written, and has PyTorch and safetensors load
+# the results; see reshard_jobs.py and load_reshard.py. SEED (random when not given, always
 # printed) decides everything; ROUNDS runs use SEED, SEED+1, and so on. Must be root, for the chroot
 # that PyTorch lives in (scripts/chroot.sh).
 #
@@ -17,7 +17,7 @@ rounds=${2:-1}
 mnt=$tmp/mnt
 mkdir "$mnt"
 
-# mounted NAME CKPT EXPECTED: a mount of it shows what torch has put into its source.
+# mounted NAME CKPT EXPECTED: a mount of it must show what torch has put into its source.
 mounted() {
   if try "$1: mount" "$ckptfs" mount "$2" "$mnt"; then
     counted "$1" timeout 300 python3 tests/torch/compare.py "$mnt" "$3"
@@ -28,7 +28,7 @@ mounted() {
   try "$1: check --data" "$ckptfs" check --data "$2" || true
 }
 
-# One round: save, reshard, look at it from outside, load.
+# round SEED: save, reshard, check mounts of the results, load.
 round() {
   local dir=$tmp/round case name
   mkdir "$dir"

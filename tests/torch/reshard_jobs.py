@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """reshard_jobs.py SEED DIR CKPTFS - reshard every checkpoint of DIR, at random.
 
-DIR is a directory of save_random.py: caseNN/ckpt and caseNN/expected.json. Each case is written
-again several times with CKPTFS (to caseNN/NAME), with options, ranks and layouts that are a function
-of SEED. What can be said without torch is checked here: every command works, `ckptfs diff` finds
-no difference, the same command writes the same files again, SRC is not touched. The rest is for
-load_reshard.py, which is told all in DIR/jobs.json. Ends with "N passed, M failed". Needs nothing
-but Python.
+DIR is a directory of save_random.py: caseNN/ckpt and caseNN/expected.json. CKPTFS writes each case
+several times (to caseNN/NAME), with options, ranks and layouts that are a function of SEED. Checks that
+do not need torch are made here: every command works, `ckptfs diff` finds no difference, the same command
+writes the same files again, SRC is not changed. The rest is done by load_reshard.py, which reads
+DIR/jobs.json. Ends with "N passed, M failed". Needs only Python.
 """
 import fnmatch
 import glob
@@ -35,7 +34,7 @@ def renamed(fqn):
 
 
 def like(fqn):
-    """A pattern for names that cannot be said in an argument, and those like it: (ours, Python's)."""
+    """(A glob of ours, a pattern of Python's) for a name that may not be possible in an argument, and similar names."""
     raw = fqn.encode("utf-8", "surrogatepass")
     return "".join(chr(b) if chr(b).isalnum() and b < 128 or b in b"._-" else "?" for b in raw), \
         re.compile(b"".join(re.escape(bytes([b])) if chr(b).isalnum() and b < 128 or b in b"._-" else b"."
@@ -43,29 +42,29 @@ def like(fqn):
 
 
 def fits_safetensors(fqn, tensor):
-    """Not all types and names do."""
+    """Whether safetensors can hold a tensor of that type and name."""
     return tensor["dtype"] not in ("complex32", "complex128") and "\0" not in fqn and \
         not any("\ud800" <= c <= "\udfff" for c in fqn) and \
         (tensor["dtype"] != "float4_e2m1fn_x2" or tensor["shape"] != [])
 
 
 def is_part(fqn):
-    """Is that what Megatron-core calls a part of an object?"""
+    """Whether a name is one that Megatron-core gives to a part of an object."""
     return bool(re.match(r"[^/]*/shard_\d+(\.\d+)*_\d+(\.\d+)*\Z", fqn, re.ASCII | re.DOTALL))
 
 
-# ---- who has what of a tensor
+# ---- which rank has which part of a tensor
 
 
 def part_of(n, parts, i):
-    """torch.chunk's."""
+    """The part that torch.chunk makes."""
     size = -(-n // parts)
     begin = min(i * size, n)
     return begin, min(size, n - begin)
 
 
 def chunks_of(shape, ranks, splits_of):
-    """The boxes that are stored. splits_of(rank): [(dimension, parts, part)], nested as listed."""
+    """The boxes that are stored. splits_of(rank): [(dimension, parts, part)], nested in this order."""
     whole = [[0] * len(shape), list(shape)]
     if 0 in shape:
         return [whole]
@@ -81,7 +80,7 @@ def chunks_of(shape, ranks, splits_of):
 
 
 class Rows:
-    """Without a layout file."""
+    """Chunks without a layout file."""
 
     def __init__(self, ranks, tensors):
         self.ranks = ranks
@@ -90,7 +89,7 @@ class Rows:
 
 
 class Whole:
-    """Safetensors files without a layout."""
+    """Chunks of safetensors files without a layout."""
 
     def __init__(self, ranks, tensors):
         self.ranks = ranks
@@ -106,7 +105,7 @@ def as_glob(r, name):
 
 
 class Mesh:
-    """With a layout file of random rules."""
+    """Chunks with a layout file of random rules."""
 
     def __init__(self, r, tensors):
         shape = r.choice(MESHES)
@@ -134,7 +133,7 @@ class Mesh:
                 for a, d in splits])
 
     def _random_splits(self, r, dims):
-        """[(axis, dimension)], a dimension that all these tensors have; from the end too."""
+        """[(axis, dimension)]: dimensions that all these tensors have, sometimes counted from the end."""
         least = min(dims, default=1)
         if not least:
             return []
@@ -166,7 +165,7 @@ class Job:
             self.args += ["--ranks", str(plan.ranks)]
 
     def options(self, r):
-        """Those of DCP."""
+        """Options for DCP."""
         self.more |= {"zstd": r.random() < 0.3, "threads": r.choice([0, 0, 1, 2, 3, 16]),
                       "file_per_item": r.random() < 0.2}
         if self.more["zstd"]:
@@ -191,7 +190,7 @@ class Job:
 
 
 def digest_of(directory):
-    """Names, times and contents of all files."""
+    """The names, times and contents of all files."""
     out = []
     for name in sorted(os.listdir(directory)):
         path = f"{directory}/{name}"
@@ -235,7 +234,7 @@ class Case:
         job.kind, job.args[1] = "megatron", "megatron"
         job.args = [a for a in job.args if not a.startswith("--zstd")]
         job.more["zstd"] = False
-        # A slash is what is between the name of its objects and their parts, which some names have already.
+        # In Megatron-core's names a slash separates an object from its part; other names must not have one.
         job.objects = {n: o for n, o in job.objects.items() if "/" not in n or is_part(n)}
         return job
 
@@ -247,7 +246,7 @@ class Case:
         return job
 
     def that_fits(self, job):
-        """What safetensors files cannot hold is refused, and left out when that is asked for."""
+        """Tensors that safetensors files cannot hold are refused, or left out on request."""
         bad = [n for n, t in job.tensors.items() if not fits_safetensors(n, t)]
         if bad:
             job.refused = job.command(f"{job.dest}.refused")
@@ -269,7 +268,7 @@ class Case:
         return job
 
     def subset(self):
-        """Some names, some of them with other ones."""
+        """Takes some of the names, and renames some of them."""
         job = Job(self, "subset", "dcp")
         keep = lambda fqn: fqn.startswith("model.") or fqn.startswith("nest.")
         job.args += ["--include", "model.*", "--include", "nest.*", "--exclude", "*.norm.bias"]
@@ -293,7 +292,7 @@ class Case:
             f"{' '.join(argv[1:])}: {done.stderr.decode(errors='replace')[:500]}"), done.stdout
 
     def same(self, job, a, objects=True):
-        """`ckptfs diff` of another checkpoint and what a job has written."""
+        """`ckptfs diff` must find no difference between another checkpoint and the job's."""
         done = subprocess.run([self.ckptfs, "diff", "--json", a, job.dest], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, timeout=120)
         where = f"{job.dest}: diff of {a}"
@@ -306,7 +305,7 @@ class Case:
                if not (line["result"] == "only_a" and line["fqn"] in left_out) and
                (objects or line["a"]["type"] == "tensor")]
         self.report.check(where, f"{len(bad)} differ", not bad, ascii(bad[:2])[:500])
-        # Objects of the same form are compared as well, and all tensors always.
+        # All tensors must have been compared, and objects, too, if they have the same form.
         wanted = len(job.tensors) + (len(job.objects) if objects else 0)
         equal = found["summary"]["equal"]
         self.report.check(where, f"{equal} equal, not {wanted}", equal >= wanted)
@@ -322,7 +321,7 @@ class Case:
         shutil.rmtree(f"{job.dest}.again", ignore_errors=True)
 
     def back(self, hp):
-        """DCP, HyperParallel, and DCP again: objects may have changed their form, not their values."""
+        """From DCP to HyperParallel and back: objects may change their form, but not their values."""
         job = self.dcp("back", Rows(self.r.randint(1, 4), hp.tensors), source=hp.dest)
         job.tensors, job.objects = dict(hp.tensors), {n: {} for n in hp.objects}
         return job

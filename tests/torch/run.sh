@@ -16,7 +16,7 @@ seed=${1:-$RANDOM}
 rounds=${2:-1}
 mnt=$tmp/mnt
 
-# compare_case NAME CKPT EXPECTED: the mount, then the commands that need none.
+# compare_case NAME CKPT EXPECTED: checks the mount, and then commands that need no mount.
 compare_case() {
   local name=$1 ckpt=$2 expected=$3 line path sum
   if try "$name: mount" "$ckptfs" mount "$ckpt" "$mnt"; then
@@ -39,7 +39,7 @@ compare_case() {
   done <"$tmp/some"
 }
 
-# Stored checkpoints that must be read without options: whole, and with one index.
+# is_simple EXPECTED: whether the checkpoint is complete, has one index, and needs no options.
 is_simple() {
   python3 - "$1" <<'PYTHON'
 import json, sys
@@ -49,7 +49,7 @@ sys.exit(e.get("format", "dcp") not in ("dcp", "torch.save") or "per_metadata" i
 PYTHON
 }
 
-# The checkpoint that an expected.json is about, relative to it.
+# ckpt_of EXPECTED: the path of its checkpoint, relative to it.
 ckpt_of() {
   python3 -c 'import json, sys; print(json.load(open(sys.argv[1])).get("ckpt", "ckpt"))' "$1"
 }

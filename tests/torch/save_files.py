@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """save_files.py SEED OUTDIR - random state dicts, written by torch.save and read back by torch.load.
 
-OUTDIR/caseNN/expected.json says what a mount must show: "ckpt", the file or directory beside it,
-dtype, shape and sha256 of every tensor as torch loads it, length and sha256 of every object's text.
-All is a function of SEED. Needs what save_random.py needs.
+OUTDIR/caseNN/expected.json says what a mount must show: "ckpt", the file or directory beside it;
+dtype, shape and sha256 of every tensor as torch loads it; length and sha256 of every object's text.
+All is a function of SEED. Has the same requirements as save_random.py.
 """
 import argparse
 import collections
@@ -21,7 +21,7 @@ import torch
 
 from save_random import (ANY_LAYOUT, CONTIGUOUS, ELEMENT, random_box, random_shape, rng)
 
-# torch.load of the legacy stream knows those only that have a storage class of their own.
+# From legacy files, torch.load reads only types that have a storage class of their own.
 TYPED = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8",
          "bool", "complex64", "complex128"]
 FLAVOURS = {
@@ -47,7 +47,7 @@ def random_leaf(r):
 
 
 def random_value(r, depth=0):
-    """Something without tensors."""
+    """A random value without tensors."""
     kind = r.random()
     if depth > 3 or kind < 0.6:
         return random_leaf(r)
@@ -58,7 +58,7 @@ def random_value(r, depth=0):
 
 
 def as_json(value):
-    """The text of an object, written from the specification."""
+    """The text of an object, made by the specification."""
     def plain(v):
         if isinstance(v, bytes):
             return {"__class__": "builtins.bytes", "hex": v.hex()}
@@ -83,12 +83,12 @@ def as_json(value):
 
 
 class State:
-    """A nested state dict, and what it must look like: tensors and objects by FQN."""
+    """A nested state dict, and its expected tensors and objects, by FQN."""
 
     def __init__(self, r, dtypes):
         self.r, self.dtypes = r, dtypes
         self.tensors, self.objects = {}, {}
-        self.made = []  # (tensor, value, dtype) to make views of
+        self.made = []  # (tensor, value, dtype), for views
         self.value = self.branch("", 0)
 
     def tensor(self):
@@ -114,7 +114,7 @@ class State:
         return tensor, value, dtype
 
     def branch(self, path, depth):
-        """A container; there is a tensor in it."""
+        """A container with at least one tensor in it."""
         r = self.r
         n = r.randint(1, 6 if depth else 12)
         where = r.randrange(n)
@@ -162,7 +162,7 @@ def to_big_endian(data, element):
 
 
 def unit_sizes(data):
-    """Bytes of a number, by storage key; what is untyped is not swapped."""
+    """The bytes of a number, by storage key; untyped storages are not swapped."""
     found = {}
 
     class Unpickler(torch.serialization.pickle.Unpickler):
@@ -189,7 +189,7 @@ def unit_sizes(data):
 
 def element_bytes(tensor):
     tensor = tensor.detach()
-    if tensor.element_size() == 1:  # not all of these types can be copied as what they are
+    if tensor.element_size() == 1:  # torch cannot copy all of these types as such
         tensor = torch.resolve_neg(tensor).view(torch.uint8)
     plain = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
     return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
@@ -226,7 +226,7 @@ def expected(tensors, objects, ckpt, notes):
 
 
 def save_transformers(state, directory):
-    """The top-level keys spread over files, and an index of the tensors in them."""
+    """Spreads the top-level keys over files, and writes an index of the tensors in them."""
     with_tensors = [k for k, v in state.value.items() if flat_tensors(v, "", {})]
     parts, weight_map = [{} for _ in with_tensors[:3]], {}
     for i, key in enumerate(with_tensors):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""save_kinds.py OUT - a file of torch.save for each kind of value that is not a plain tensor.
+"""save_kinds.py OUT - write a torch.save file for each kind of value other than a plain tensor.
 
-Each case is OUT/NAME/ckpt, a file, and OUT/NAME/expected.json with what a mount must show of it: the
-tensors and texts, as torch itself loads them.
+Each case has OUT/NAME/ckpt, a file, and OUT/NAME/expected.json with what a mount must show: the tensors
+and texts, as torch itself loads them.
 """
 import hashlib
 import importlib
@@ -58,7 +58,7 @@ class Case:
             self.value(prefix + name, t)
 
     def value(self, name, t):
-        """What a mount shows of a tensor that is made of others, from the manual."""
+        """What a mount shows of a tensor that is made of others, according to the manual."""
         cls = {"__class__": "torch.Tensor"}
         if isinstance(t, torch.nn.Parameter) and vars(t):
             for k, v in vars(t).items():
@@ -123,16 +123,16 @@ class Case:
 
 
 def saved(out, name, state, **options):
-    """What torch.load gives, and the case."""
+    """Saves a state; returns what torch.load makes of it, and the case."""
     case = Case(out, name)
     torch.save(state, case.path, **options)
     return torch.load(case.path, weights_only=False), case
 
 
-# ---- tensors made of others
+# ---- tensors that are made of others
 
 class Wrapper(torch.Tensor):
-    """As torchao's tensors: no elements of its own."""
+    """Like torchao's tensors, without elements of its own."""
 
     @staticmethod
     def __new__(cls, qdata, scale, block):
@@ -158,7 +158,7 @@ def _make_float8_tensor_in_reduce_ex(data, fp8_dtype, scale_inv, dtype, shape):
 
 
 class Float8Tensor(Wrapper):
-    """As Transformer Engine's, which torch does not pickle as a wrapper; older ones are made by the method."""
+    """Like Transformer Engine's, which torch does not pickle as a wrapper; a method makes the older ones."""
 
     @classmethod
     def _make_in_reduce_ex(cls, data, fp8_dtype, scale_inv, dtype, shape):
@@ -235,17 +235,17 @@ def wrapped():
 
 
 def in_dcp(out):
-    """torch.distributed.checkpoint saves quantised tensors, and cannot load them."""
+    """Quantised tensors, which torch.distributed.checkpoint can save but not load."""
     case = Case(out, "dcp")
     state = quantised() | {"plain": torch.randn(3)}
     dcp.save({"model": state}, checkpoint_id=case.path)
-    # It takes a view whose storage is larger for one to clone, and then saves all of it.
+    # Of a view whose storage is larger it makes a clone, and then saves all of that.
     case.state(state, "model.")
     case.done()
 
 
 def wrapped_in_dcp(out):
-    """Metadata has what they stand for; what they are made of is in their items."""
+    """The metadata describe the tensors that they stand for; their parts are in their items."""
     case = Case(out, "dcp_wrapped")
     codes, many = (torch.randint(-128, 128, shape).to(torch.int8) for shape in ((8, 12), (64, 96)))
     state = {
@@ -266,8 +266,8 @@ def wrapped_in_dcp(out):
 
 
 def libraries_in_dcp(out):
-    """Subclasses that have values; weights/ has these in bfloat16."""
-    import dequant_subclasses as made  # here: quantisers' packages are not needed for the rest
+    """Subclasses that can be decoded; weights/ has the result in bfloat16."""
+    import dequant_subclasses as made  # here, because its packages are not needed for the rest
     case = Case(out, "dcp_subclasses")
     shape, block = (48, 96), (1, 32)
     codes, scale = made.codes(*shape), made.floats(48, 3)
@@ -300,14 +300,14 @@ def libraries_in_dcp(out):
     save_file(weights, f"{case.dir}/weights/model.safetensors")
 
 
-# ---- DTensors of subclasses, of which each rank saves a part: FSDP2 with what torchao does to weights and states
+# ---- DTensors of subclasses, of which each rank saves a part, as by FSDP2 with torchao's weights and states
 
 RANKS = 4
 
 
 def cut_rank(rank, port, file):
-    """FILE has for each checkpoint its tensors: dim, shape and the ranks' parts."""
-    importlib.import_module("dequant_subclasses")  # the classes in it
+    """Saves the checkpoints in FILE; it has, for each tensor, the dimension, shape and the ranks' parts."""
+    importlib.import_module("dequant_subclasses")  # FILE contains its classes
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
     mesh = init_device_mesh("cpu", (RANKS,))
@@ -363,7 +363,7 @@ def cut_in_dcp(out):
                            "shape": list(shape)} | attrs)
         weights[name] = (values.reshape(-1, block) * scale.view(-1, 1)).view(shape).bfloat16()
     checkpoints, cases = {case.path: state}, [case]
-    # What cannot be put together.
+    # Parts that cannot be put together.
     part = {"codes": made.codes(192, 32), "scale": made.floats(24), "qmap": made.floats(256), "block_size": block}
     rows = part | {"codes": made.codes(48, 128)}
     unknown = made.Int8Tensor((48, 128), torch.float32, {"qdata": made.codes(48, 128).view(torch.int8), "scale":
@@ -384,13 +384,13 @@ def cut_in_dcp(out):
     torch.save(checkpoints, f"{out}/parts.pt")
     torch.multiprocessing.spawn(cut_rank, (str(int(os.environ["MASTER_PORT"]) + 1), f"{out}/parts.pt"), RANKS)
     os.remove(f"{out}/parts.pt")
-    for each in cases:  # which are those of DCP only when they are there
+    for each in cases:  # now that all of them have been saved
         each.done()
     os.makedirs(f"{case.dir}/weights")
     save_file(weights, f"{case.dir}/weights/model.safetensors")
 
 
-# ---- what torch 1.12 wrote as torch.distributed._shard.checkpoint
+# ---- checkpoints of torch 1.12's torch.distributed._shard.checkpoint
 
 ANCIENT = types.ModuleType("torch.distributed._shard.checkpoint.metadata")
 
@@ -490,7 +490,7 @@ class Scripted(torch.nn.Module):
 
 
 def scripts(out):
-    """Attributes that are not in the state dict are shown as well if they are tensors."""
+    """Tensor attributes that are not in the state dict are shown as well."""
     for name, module in (("script", Scripted()), ("script_block", torch.nn.Sequential(
             torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))):
         case = Case(out, name)
@@ -502,7 +502,7 @@ def scripts(out):
             case.tensor("plain", loaded.plain)
             case.state({f"parts.{i}": t for i, t in enumerate(loaded.parts)})
             case.state({f"named.{k}": t for k, t in loaded.named.items()})
-            del case.objects["sparse"]  # it is not said whether the indices are sorted
+            del case.objects["sparse"]  # here it is not recorded whether the indices are sorted
             case.object("sparse", {"__class__": "torch.Tensor", "layout": "torch.sparse_coo",
                                    "shape": [3, 3]})
         case.done()
@@ -528,7 +528,7 @@ def protocols(out):
             case = Case(out, f"protocol_{protocol}{suffix}")
             state = {"t": TYPED, "v": VALUES, "again": TYPED["float"]}
             torch.save(state, case.path, pickle_protocol=protocol, **options)
-            if protocol:  # no torch reads what it writes with 0
+            if protocol:  # torch cannot read what it writes with protocol 0
                 state = torch.load(case.path, weights_only=False)
             case.state(state["t"], "t.")
             case.tensor("again", state["again"])
@@ -539,7 +539,7 @@ def protocols(out):
 # ---- the tar files of torch 0.1.0 to 0.1.9, which torch.load still reads
 
 def save_tar(path, value, protocol, windows=()):
-    """windows: (tensor, root, offset in elements): its storage is a part of the root's."""
+    """windows: (tensor, root, offset in elements) for each tensor whose storage is a part of the root's."""
     tensors, storages, inside = {}, {}, {id(t): (root, at) for t, root, at in windows}
 
     class Pickler(pickle.Pickler):
@@ -581,7 +581,7 @@ def save_tar(path, value, protocol, windows=()):
     with tarfile.open(path, "w:", format=tarfile.PAX_FORMAT) as tar:
         for name, data in members.items():
             info = tarfile.TarInfo(name)
-            info.size, info.mtime = len(data), 1480000000.25  # a fraction: an extended header
+            info.size, info.mtime = len(data), 1480000000.25  # the fraction needs an extended header
             tar.addfile(info, io.BytesIO(data))
 
 
@@ -616,7 +616,7 @@ def main():
         state = make()
         for suffix, options in (("", {}), ("_stream", {"_use_new_zipfile_serialization": False})):
             if make is nested and suffix:
-                continue  # torch reads the sizes before they are there
+                continue  # torch cannot load it: it uses the sizes before it has read them
             loaded, case = saved(out, make.__name__ + suffix, state, **options)
             case.state(loaded)
             case.done()

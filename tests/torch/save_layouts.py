@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""save_layouts.py SEED OUTDIR - a DCP checkpoint, and what DTensor makes of it on other meshes.
+"""save_layouts.py SEED OUTDIR - write a DCP checkpoint, and DTensor's shards of it on other meshes.
 
 Four gloo ranks save OUTDIR/ckpt, random tensors with random placements. OUTDIR/layoutN has a
-target: mesh.txt, a layout file for ckptfs, and RRRRR.safetensors for every rank of that mesh,
+target: mesh.txt, a layout file for ckptfs, and RRRRR.safetensors for every rank of that mesh, with
 DTensor.to_local() of every tensor. All is a function of SEED.
 
-A line "PATTERN b:0 a:0" splits dimension 0 by axis b and every part by axis a. DTensor applies
+A line "PATTERN b:0 a:0" splits dimension 0 by axis b and then every part by axis a. DTensor applies
 placements from left to right over the dimensions of its mesh. So that line is [Shard(0), Shard(0)]
 on a mesh with the dimensions (b, a), which is the mesh of the layout file, transposed.
 
-Meshes of four ranks are looked at from the four ranks. For the others there is torch's "fake"
-backend, with which one process can be rank 7 of 12: DTensor itself is the same.
+On meshes of four ranks, each of the four ranks writes its shards. For other meshes there is torch's
+"fake" backend, with which one process can be rank 7 of 12; DTensor itself is the same.
 """
 import datetime
 import fnmatch
@@ -42,7 +42,7 @@ MESHES = [(4,), (2, 2), (4, 1), (1, 4), (1, 2, 2), (2, 1, 2), (2, 2, 1)]
 OTHER_MESHES = [(1,), (2,), (3,), (5,), (8,), (2, 3), (3, 2), (1, 3), (2, 4), (5, 2), (2, 3, 2),
                 (3, 1, 2), (2, 2, 3), (2, 2, 2, 2)]
 AXES = ["dp", "tp", "pp", "ep", "x", "axis_2"]
-# What safetensors can hold.
+# Types that safetensors can hold.
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
           torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8,
           torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -64,21 +64,21 @@ def random_tensor(r, n_dims):
 
 
 def random_split(r, axes, n_dims):
-    """[(axis, dimension)], outermost first; dimensions from the end too, as -1."""
+    """[(axis, dimension)], outermost first; some dimensions are counted from the end, as -1."""
     some = [a for a in axes if n_dims and r.random() < 0.8]
     return [(a, r.randrange(n_dims) - n_dims * (r.random() < 0.2))
             for a in r.sample(some, len(some))]
 
 
 def distribute(tensor, meshes, sizes, split):
-    """tensor as a DTensor on the mesh with these axes ({axis: length}), split as told."""
+    """The tensor as a DTensor on the mesh with these axes ({axis: length}), with this split."""
     order = [a for a, _ in split] + [a for a in sizes if a not in dict(split)]
     if tuple(order) not in meshes:
         ranks = torch.arange(math.prod(sizes.values())).reshape(*sizes.values())
         meshes[tuple(order)] = DeviceMesh("cpu", ranks.permute([*map(list(sizes).index, order)]),
                                           mesh_dim_names=order)
     placements = [Shard(d) for _, d in split] + [Replicate()] * (len(order) - len(split))
-    # src_data_rank: every rank has the tensor, nothing is sent.
+    # src_data_rank=None: every rank has the tensor already, nothing is sent.
     return distribute_tensor(tensor, meshes[tuple(order)], placements, src_data_rank=None)
 
 
@@ -91,7 +91,7 @@ class Layout:
         patterns = sorted(patterns) + r.sample(sorted(tensors), 3) + ["blocks.1?.*", "*.0.[abc]*"]
         r.shuffle(patterns)
         patterns += ["*"] * r.randint(0, 2)
-        # The first line that matches a tensor wins; without one it is replicated.
+        # The first line that matches a tensor counts; without one it is replicated.
         first = {name: next((p for p in patterns if fnmatch.fnmatchcase(name, p)), None)
                  for name in tensors}
         self.rules = {}
@@ -134,7 +134,7 @@ class Scene:
         for name, t in self.tensors.items():
             sizes = dict(zip("abc", r.choice(MESHES)))
             split = random_split(r, sizes, t.dim())
-            self.saved[name] = (sizes, sorted(split))  # FSDP's and TP's order is that of the mesh
+            self.saved[name] = (sizes, sorted(split))  # in the order of the mesh, like FSDP and TP
         shapes = r.sample(MESHES, LAYOUTS // 2) + r.sample(OTHER_MESHES, LAYOUTS - LAYOUTS // 2)
         self.layouts = [Layout(r, shape, self.tensors, f"{outdir}/layout{i}")
                         for i, shape in enumerate(shapes)]
@@ -148,7 +148,7 @@ class Scene:
 
 def rank_main(rank, scene, rendezvous):
     torch.set_num_threads(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # gloo; exceptions take another way
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # silences gloo; exceptions are reported in another way
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank,
                             world_size=WORLD, timeout=datetime.timedelta(seconds=120))
     scene.save()
@@ -164,7 +164,7 @@ def main():
     os.makedirs(outdir)
     scene = Scene(seed, outdir)
     with tempfile.TemporaryDirectory() as d:
-        # fork: importing torch four times more would take longer than all the saves
+        # By fork, because importing torch four more times would take longer than all the saves.
         mp.start_processes(rank_main, (scene, f"{d}/rendezvous"), WORLD, start_method="fork")
     for layout in scene.layouts:
         for rank in range(layout.world if layout.world != WORLD else 0):

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """save_random.py SEED OUTDIR - random DCP checkpoints, written and read back by real torch.
 
-Four gloo ranks save 8 to 12 checkpoints, OUTDIR/caseNN/ckpt. Beside each lies expected.json:
-dtype, shape and sha256 of every tensor as torch loads it, sha256 of every stored object. All
+Four gloo ranks save 8 to 12 checkpoints, OUTDIR/caseNN/ckpt. Beside each is expected.json, with
+dtype, shape and sha256 of every tensor as torch loads it, and sha256 of every stored object. All
 is a function of SEED. Needs a PyTorch with torch.distributed, numpy and zstandard.
 
 A tensor is a set of boxes. The bytes of a box come from a random storage seen through random
-strides, so the truth is known from numpy alone, and the script fails when torch loads anything
-else than what was put in.
+strides, so numpy alone knows what they must be, and the script fails if torch loads anything else.
 """
 import datetime
 import hashlib
@@ -49,14 +48,14 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 WORLD = 4
 CHECKPOINTABLE = importlib.util.find_spec("torch.distributed.checkpoint.protocol")  # >= 2.14
-# Name -> bytes per element, without those that this torch does not have.
+# Name -> bytes per element, for the types that this torch has.
 ELEMENT = {d: n for d, n in {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2,
     "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1, "complex32": 4,
     "complex64": 8, "complex128": 16, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1,
     "float8_e5m2": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1, "float4_e2m1fn_x2": 1,
 }.items() if hasattr(torch, d)}
-# Which views torch can save with a conj or neg bit instead of resolving them. (Integers too.)
+# The views that torch saves with a conj or neg bit instead of resolving them. (Integers, too.)
 FLIPS = {d: ["neg"] for d in ("float64", "float32", "float16", "bfloat16",
                               "int64", "int32", "int16", "int8", "uint8")}
 FLIPS |= {"complex128": ["conj", "neg", "negconj"], "complex64": ["conj", "neg", "negconj"],
@@ -80,8 +79,8 @@ def row_major(sizes):
 
 
 def random_layout(r, sizes, kinds):
-    """(strides, offset, storage length), in elements. torch keeps a storage of exactly the right
-    size as it is and clones every other one."""
+    """(strides, offset, storage length), in elements. torch saves a storage of exactly the right
+    size as it is, and clones every other one."""
     n = math.prod(sizes)
     kind = r.choice(kinds)
     if n == 0:
@@ -90,7 +89,7 @@ def random_layout(r, sizes, kinds):
         return row_major(sizes), 0, n
     if kind == "slice":
         return row_major(sizes), 3, n + 5
-    if kind == "ones":  # the stride of a dimension of size 1 means nothing
+    if kind == "ones":  # the stride of a dimension of size 1 does not matter
         strides = [r.randint(0, 999) if s == 1 else t for s, t in zip(sizes, row_major(sizes))]
         return strides, 0, n
     if kind == "fitting":  # overlaps, zero strides and offsets that happen to fit n elements
@@ -124,8 +123,8 @@ def random_box(r, dtype, sizes, kinds, may_flip):
     if dtype == "bool":
         raw = bytearray(b & 1 for b in raw)
     if flip and "int" not in dtype:
-        # Which NaN comes out when torch resolves a view of a NaN varies: have none (an exponent
-        # whose highest bit is 0).
+        # No NaNs (the exponent's highest bit is 0), because it varies which NaN torch makes when it
+        # resolves a view.
         part = size // 2 if "complex" in dtype else size
         raw[part - 1::part] = bytes(b & 0xbf for b in raw[part - 1::part])
     flat = np.frombuffer(raw, np.dtype((np.void, size)))
@@ -172,8 +171,8 @@ def random_shape(r):
 
 
 def mesh_box(shape, mesh_shape, where, placements):
-    """The box of the rank at coordinates `where`: ceil-sized parts, dimensions left to right,
-    but a strided placement (S'n) yields to the other axis, as FSDP x TP does."""
+    """The box of the rank at coordinates `where`: ceil-sized parts, placements from left to right,
+    except that a strided one (S'n) is applied after the others, as in FSDP x TP."""
     offsets, sizes = [0] * len(shape), list(shape)
     for i in sorted(range(len(placements)), key=lambda i: placements[i].startswith("S'")):
         if placements[i] == "R":
@@ -208,13 +207,13 @@ class Tensor:
     def __init__(self, key, kind, flavour):
         r = rng(*key)
         self.key, self.kind = key, kind
-        # Staging for async_save loses conj and neg bits, without a word, and cannot copy a
-        # DTensor with a storage offset. ShardedTensor refuses what is not contiguous.
+        # Staging for async_save silently loses conj and neg bits, and cannot copy a DTensor with a
+        # storage offset. ShardedTensor refuses shards that are not contiguous.
         self.may_flip = "async" not in flavour
         self.layouts = (CONTIGUOUS if kind == "sharded" else
                         NO_OFFSET if kind == "dtensor" and "async" in flavour else ANY_LAYOUT)
         self.dtype, self.shape = r.choice(list(ELEMENT)), random_shape(r)
-        if self.dtype == "float4_e2m1fn_x2":  # torch copies these only when contiguous
+        if self.dtype == "float4_e2m1fn_x2":  # torch can copy these only if contiguous
             if kind in ("plain", "unique") and "async" not in flavour:
                 self.layouts = CONTIGUOUS
             else:
@@ -242,7 +241,7 @@ class Tensor:
             self.how = f"plain on {list(self.boxes)}"
 
     def single(self):
-        """For a save by rank 0 alone."""
+        """The tensor for a save by rank 0 alone."""
         self.boxes = {0: [box for boxes in self.boxes.values() for box in boxes]}
 
     def _box(self, offsets, sizes):
@@ -250,7 +249,7 @@ class Tensor:
                           self.may_flip)
 
     def _buffer(self, rank):
-        """All boxes of a rank in one padded buffer, one behind the other along dimension d."""
+        """All boxes of a rank in one padded buffer, one after the other along dimension d."""
         r = rng(*self.key, "buffer", rank)
         boxes, d, at, local = self.boxes[rank], r.randrange(len(self.shape)), 0, []
         for _, sizes in boxes:
@@ -264,7 +263,7 @@ class Tensor:
         return tensor, value, local
 
     def pieces(self):
-        """Yields (rank, offsets, sizes, value) of every box that some rank offers."""
+        """Yields (rank, offsets, sizes, value) for every box of every rank."""
         for rank, boxes in self.boxes.items():
             if self.kind == "boxes":
                 _, value, local = self._buffer(rank)
@@ -282,7 +281,7 @@ class Tensor:
         return full
 
     def build(self, rank, meshes):
-        """What goes into the state dict of this rank."""
+        """The value for the state dict of this rank."""
         boxes = self.boxes[rank]
         if self.kind == "dtensor":
             places = [Replicate() if p == "R" else
@@ -314,7 +313,7 @@ class Tensor:
 
 
 class Differing:
-    """One FQN that names another tensor on every rank; only rank-local saves can hold it."""
+    """An FQN under which every rank has a different tensor, which only rank-local saves can hold."""
 
     def __init__(self, key, flavour):
         self.key, self.how, self.kind = key, "differs between ranks", "differing"
@@ -333,7 +332,7 @@ class Object:
         self.key, self.kind = key, kind
         ranks = range(WORLD) if kind != "unique object" else [r.randrange(WORLD)]
         self.values = {i: self._random(r) for i in ranks}
-        if kind == "object":  # the same everywhere
+        if kind == "object":  # the same on all ranks
             self.values = dict.fromkeys(ranks, self.values[0])
         self.boxes, self.how = self.values, kind
 
@@ -357,9 +356,9 @@ class Object:
         return self.values[rank]
 
 
-# ---- what a checkpoint is called and made of
+# ---- names and contents of a checkpoint
 
-# Lone surrogates are possible in a str; but not a high one before a low one, JSON joins those.
+# A str may have lone surrogates; but not a high one before a low one, because JSON joins these.
 FRAGMENTS = ["a", "w", "bias", "layers", "0", "10", ".", "..", "/", "//", "../", " ", "  ", "%",
              "%2F", "%~", "\n", "\t", "\0", "\x7f", "\x1f", "'", '"', "\\", "*", "[", "\u00e9",
              "e\u0301", "\u4e16\u754c", "\U0001f600", "\u202e", "\udc80", "\uffff",
@@ -419,9 +418,9 @@ class Case:
             kinds = ["plain"] * 3 + ["boxes", "object"]
         if self.rank_local:
             kinds.append("differing")
-        if self.flavour == "async":  # it has no way to stage a ShardedTensor
+        if self.flavour == "async":  # it cannot stage a ShardedTensor
             kinds.remove("sharded")
-        if self.flavour == "async by writer":  # it takes one for a plain tensor
+        if self.flavour == "async by writer":  # it takes such an object for a plain tensor
             kinds.remove("boxes")
         if not CHECKPOINTABLE:
             kinds = [k for k in kinds if k != "boxes"]
@@ -438,7 +437,7 @@ class Case:
             if self.single and kind == "boxes":
                 entry.single()
             entries.setdefault(name, entry)
-        if self.nested:  # keys that are flattened to FQNs by torch
+        if self.nested:  # torch flattens the keys to FQNs
             for i, path in enumerate([("nest", "a", 3, "b"), ("nest", "list", [0]),
                                       ("nest", "list", [1]), ("nest", "x/y", "", "z.w")]):
                 fqn = ".".join(str(k[0] if isinstance(k, list) else k) for k in path)
@@ -504,7 +503,7 @@ class Case:
             torch.serialization.set_crc32_options(True)
 
     def rewrite_metadata(self):
-        """Another pickle protocol, and an order that no program should rely on."""
+        """Changes the pickle protocol, and the order, on which no program should rely."""
         names = [n for n in sorted(os.listdir(self.ckpt)) if n.endswith(".metadata")]
         r = rng(self.seed, self.number, "order")
         for name in names if self.protocol else []:
@@ -539,7 +538,7 @@ class Case:
         return len(tensors), len(objects)
 
     def _expect_rank_local(self, tensors, objects):
-        """Every rank's file must hold what the rank had; the names are those of a merged tree."""
+        """Every rank's file must hold what the rank had; expected are the names of a merged tree."""
         seen = set()
         for rank in range(WORLD):
             metadata, loaded = load(self.ckpt, rank)
@@ -594,7 +593,7 @@ def describe_object(ckpt, metadata, fqn, values):
 
 
 def comparable(value):
-    """For comparing values that have no useful ==."""
+    """A form in which values without a useful == can be compared."""
     if isinstance(value, io.BytesIO):
         return value.getvalue()
     if isinstance(value, tuple) and any(isinstance(v, torch.Tensor) for v in value):
@@ -605,7 +604,7 @@ def comparable(value):
 
 
 def load(ckpt, rank=None):
-    """(metadata, {fqn: value}) as torch loads it, of one rank's file when rank is given."""
+    """(metadata, {fqn: value}) as torch loads it; with a rank, from that rank's file."""
     class Reader(FileSystemReader):
         def read_metadata(self, *args, **kwargs):
             return super().read_metadata(rank=rank)
@@ -613,7 +612,7 @@ def load(ckpt, rank=None):
     metadata = Reader(ckpt).read_metadata()
     state = {}
     for fqn, item in metadata.state_dict_metadata.items():
-        if isinstance(item, TensorStorageMetadata):  # not zeros: a hole must show
+        if isinstance(item, TensorStorageMetadata):  # not filled with zeros, so that a hole shows
             n = math.prod(item.size) * torch._utils._element_size(item.properties.dtype)
             state[fqn] = torch.full((n,), 0xa5, dtype=torch.uint8).view(
                 item.properties.dtype).reshape(item.size)
@@ -651,7 +650,7 @@ def main():
         shutil.rmtree(case.dir, ignore_errors=True)
         os.makedirs(case.dir)
     with tempfile.TemporaryDirectory() as d:
-        # fork: importing torch four times more would take longer than all the saves
+        # By fork, because importing torch four more times would take longer than all the saves.
         mp.start_processes(rank_main, (cases, f"{d}/rendezvous"), WORLD, start_method="fork")
     for case in cases:
         case.rewrite_metadata()

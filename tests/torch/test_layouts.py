@@ -2,8 +2,8 @@
 """test_layouts.py [MOUNTPOINT EXPECTED]... - compare ranks/ of mounts with DTensor's shards.
 
 EXPECTED is a layout directory of save_layouts.py; the mount was made with its mesh.txt. Every
-rank's tensors/, npy/ and model.safetensors are opened with torch, numpy and safetensors. One line
-per difference, then "N passed, M failed"; exit status 1 when there is a difference.
+rank's tensors/, npy/ and model.safetensors are opened with torch, numpy and safetensors. Prints one
+line per difference, then "N passed, M failed"; exit status 1 if there is a difference.
 """
 import glob
 import os
@@ -48,7 +48,7 @@ def check_rank(report, top, rank, want):
         report.check(where, "shape", array.shape == tuple(tensor.shape), array.shape)
         report.check(where, "bytes", array.tobytes() == octets(tensor))
     check_consolidated(report, f"{home}/model.safetensors", want)
-    # What vLLM's loader of sharded states looks for.
+    # The name for which vLLM's loader of sharded states looks.
     link = f"{top}/ranks/model-rank-{rank}-part-0.safetensors"
     report.check(link, "target", os.path.realpath(link) ==
                  os.path.realpath(f"{home}/model.safetensors"), os.path.realpath(link))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What `ckptfs stat` says of tensors of all dtypes, next to what torch says.
+"""Compare what `ckptfs stat` says of tensors of all dtypes with what torch says.
 
-    values.py make SEED OUTDIR      a run of two DCP checkpoints in OUTDIR/run, and the tensors in OUTDIR/step-N.pt
-    values.py check OUTDIR          against OUTDIR/N.json, of `stat --json --hist`, and OUTDIR/run.json
+    values.py make SEED OUTDIR      write a run of two DCP checkpoints, OUTDIR/run, and the tensors, OUTDIR/step-N.pt
+    values.py check OUTDIR          compare them with OUTDIR/N.json, from `stat --json --hist`, and OUTDIR/run.json
 """
 import json
 import math
@@ -19,7 +19,7 @@ COMPLEX = ["complex64", "complex128", "complex32"]
 
 
 def of_bits(dtype, n, generator):
-    """Any bits at all."""
+    """Elements of random bits."""
     dtype = getattr(torch, dtype)
     raw = torch.randint(0, 2 if dtype == torch.bool else 256, (n * dtype.itemsize,), generator=generator).to(torch.uint8)
     return raw.view(dtype)
@@ -44,7 +44,7 @@ def make(seed, out):
 
 
 def doubles(t):
-    """As float64, exactly, or nothing where it has 64 bits; complex ones as pairs."""
+    """The values as float64, with complex ones as pairs; exact except for integers of 64 bits."""
     if t.dtype == torch.complex32:
         return torch.view_as_real(t).to(torch.float64).reshape(-1, 2)
     if t.dtype.is_complex:
@@ -53,7 +53,7 @@ def doubles(t):
 
 
 def exact(v):
-    """Correctly rounded sums."""
+    """The correctly rounded sum."""
     return math.fsum(v.reshape(-1).tolist())
 
 
@@ -77,7 +77,7 @@ def check_tensor(r, t):
         assert (r["min"], r["max"]) == (min(whole), max(whole)), r
         assert near(r["mean"], sum(whole) / len(whole)), r
         return
-    scale = good.abs().max().item() or 1  # sums of the largest ones would be infinite
+    scale = good.abs().max().item() or 1  # otherwise sums of the largest numbers would be infinite
     if not pairs:
         mean = exact(good / scale) / len(good) * scale
         assert near(r["mean"], mean) or abs(r["mean"] - mean) < 1e-12 * scale, (r, mean)

@@ -1,10 +1,10 @@
 #!/bin/bash
 # tests/torch/zarr.sh [SEED] [N]
 #
-# N (60) random arrays that zarr-python writes, of versions 2 and 3, with all codecs, shards in shards, transposes,
-# absent chunks: each has the bytes that went in. The elements of small types have the values that ml_dtypes gives
-# them. Then they are written by `reshard --format=zarr` and read by zarr-python again, and as DCP, which torch
-# loads. SEED (random when empty) decides. Must be root, for the chroot (scripts/chroot.sh).
+# zarr-python writes N (60) random arrays, of versions 2 and 3, with all codecs, shards in shards, transposes and absent
+# chunks; each must be read with the same bytes. Elements of small types must have the values that they have in
+# ml_dtypes. Then `reshard` writes them as zarr, which zarr-python reads, and as DCP, which torch loads. SEED (random
+# when empty) decides. Must be root, for the chroot (scripts/chroot.sh).
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -37,7 +37,7 @@ for size in 1 1000 1G; do
     /mnt/out/made/expected
 done
 
-# Torch has no such types.
+# Torch lacks these types.
 lacks=$(grep -lE '"(int[24]|float4_e2m1fn|float8_e3m4|float8_e4m3b11fnuz)"' "$tmp"/made/ckpt/*/{.zarray,zarr.json} 2>/dev/null |
   sed 's|/[^/]*$||; s|.*/||' | paste -sd, || true)
 if try "reshard to DCP" "$ckptfs" reshard -q --format=dcp "--exclude={$lacks,none}" "$tmp/made/ckpt" "$tmp/dcp"; then

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Random zarr arrays, written and read by zarr-python.
 
-    zarr_check.py make SEED N OUT   N arrays in OUT/ckpt, and OUT/expected/NAME: their bytes, little-endian in C order
-    zarr_check.py types OUT         what `ckptfs head --json` says of all elements of each type, OUT/types.NAME, against
-                                    ml_dtypes; "make" has written the arrays, to OUT/types
-    zarr_check.py read DIR RAW      the arrays that `ckptfs reshard --format=zarr` wrote to DIR, against the files of
-                                    RAW, which are what `ckptfs cat` says of the source
-    zarr_check.py dcp DIR RAW       what torch loads of DIR, which `ckptfs reshard` wrote, against the files of RAW
+    zarr_check.py make SEED N OUT   write N arrays to OUT/ckpt, and their bytes, little-endian in C order, to
+                                    OUT/expected/NAME; also arrays with all elements of some types, to OUT/types
+    zarr_check.py types OUT         compare OUT/types.NAME, from `ckptfs head --json` of these, with ml_dtypes
+    zarr_check.py read DIR RAW      compare the arrays that `ckptfs reshard --format=zarr` wrote to DIR with the files
+                                    of RAW, which have the source's bytes
+    zarr_check.py dcp DIR RAW       compare what torch loads from DIR, which `ckptfs reshard` wrote, with those files
 """
 import json
 import math
@@ -21,16 +21,16 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Sharding
 
 DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
           "float64", "complex64", "complex128"]
-# Types that zarr-python lacks: the integers that have their bits.
+# Types that zarr-python lacks, and the integers of the same size.
 BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8", "float8_e4m3b11fnuz": "uint8",
         "float8_e3m4": "uint8", "int4": "int8", "int2": "int8", "float4_e2m1fn": "uint8"}
-# Types that ml_dtypes has: all patterns of a byte.
+# Types of one byte that ml_dtypes has; all patterns are tested.
 ML_DTYPES = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float8_e3m4",
              "float8_e4m3b11fnuz", "float4_e2m1fn", "int4", "int2"]
 
 
 def elements(r, dtype, shape):
-    """Bytes at random, as far as they are elements of the type."""
+    """Random elements of the type."""
     g = np.random.default_rng(r.getrandbits(64))
     if dtype == "bool":
         return g.integers(0, 2, shape).astype("bool")
@@ -67,11 +67,11 @@ def encoded(shape, before):
 
 
 def serializer(r, shape, before, depth):
-    """An array to bytes codec for chunks of this shape after these transposes."""
+    """A codec from array to bytes, for chunks of this shape after these transposes."""
     if depth == 0 or r.random() < 0.4:
         return BytesCodec(endian=r.choice(["little", "big"]))
     inner = tuple(divisor(r, s) for s in encoded(shape, before))
-    if before:  # zarr-python divides the shape before them
+    if before:  # zarr-python requires a divisor of the shape before the transposes
         inner = (divisor(r, math.gcd(*shape)),) * len(shape)
     transposed = transposes(r, len(shape))
     to_bytes = serializer(r, inner, transposed, depth - 1)
@@ -113,15 +113,15 @@ def make_one(r, name, out):
         path = f"{out}/ckpt/{name}/" + ("zarr.json" if v3 else ".zarray")
         meta = json.load(open(path))
         meta["data_type" if v3 else "dtype"] = dtype
-        if v3:  # its bits
+        if v3:  # a fill value can be given by its bits
             bits = data.dtype.type(fill).tobytes()[::-1].hex()
             meta["fill_value"] = fill if dtype.startswith("int") else "0x" + bits
         elif not dtype.startswith("int"):
             meta["fill_value"] = 0
         if not v3 and opt["dtype"].byteorder == ">":
-            return False  # a name has no byte order
+            return False  # the name of the type cannot have a byte order
         if not v3 and opt["fill_value"] and not dtype.startswith("int"):
-            return False  # nor can a bare number be given by its bits
+            return False  # zarr 2 cannot give a fill value by its bits
         json.dump(meta, open(path, "w"))
     with open(f"{out}/expected/{name}", "wb") as f:
         f.write(np.ascontiguousarray(data).tobytes())
@@ -161,10 +161,10 @@ def types(out):
         while isinstance(got, dict):
             got = got["values"]
         bits = np.arange(256, dtype="uint8")
-        if name == "float4_e2m1fn":  # ml_dtypes does not ignore the other bits
+        if name == "float4_e2m1fn":  # clear the other bits, which ml_dtypes does not ignore
             bits &= 15
         want = bits.view(getattr(ml_dtypes, name)).astype("float32")
-        # Digits that tell float32 numbers apart.
+        # `head` prints the digits that a float32 needs.
         ok = len(got) == 256 and np.array_equal(np.array([number(x) for x in got], "float32"), want, equal_nan=True)
         good += ok
         bad += not ok

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""zero3.py make SEED OUTDIR   - random models, and the checkpoints of ZeRO 3 that DeepSpeed would write of them.
-zero3.py check OUTDIR MOUNTS - load MOUNTS/NAME/hf with transformers: it is the model that it was.
+"""zero3.py make SEED OUTDIR   - write random models, and checkpoints as DeepSpeed's ZeRO 3 would save them.
+zero3.py check OUTDIR MOUNTS - load MOUNTS/NAME/hf with transformers: it must be the original model.
 
-OUTDIR/NAME/hf/ is what save_pretrained leaves, NAME/ckpt what the ranks of a run saved, NAME/logits what the model
-says. A parameter is a padded slice of each rank's flat tensor; some models have two groups of parameters, as
-those with and without weight decay, or several flat tensors for a group, or frozen parameters. The second name
-of a tied one is in shared_params only.
+OUTDIR/NAME/hf/ is written by save_pretrained, NAME/ckpt has the files of the ranks, NAME/logits the model's logits.
+A parameter is a padded slice of each rank's flat tensor. Some models have two groups of parameters (as with and
+without weight decay), or several flat tensors for a group, or frozen parameters. The second name of a tied parameter
+is only in shared_params.
 """
 import logging
 import os
@@ -41,14 +41,14 @@ def slices(w, ranks):
 
 def save(r, model, out):
     ranks = r.choice([1, 2, 3, 5, 8])
-    parameters = dict(model.named_parameters())  # a tied one once
+    parameters = dict(model.named_parameters())  # tied ones only once
     alias = {k: next(n for n, p in parameters.items() if p is v)
              for k, v in model.named_parameters(remove_duplicate=False) if k not in parameters}
     frozen = {k for k in parameters if r.random() < 0.2} if r.random() < 0.5 else set()
     decay = {k: r.random() < 0.5 and parameters[k].ndim < 2 for k in parameters}
     groups = [[k for k in parameters if k not in frozen and decay[k] == which] for which in (False, True)]
     groups = [g for g in groups if g]
-    flat = []  # names in each flat tensor: a group, or a part of one (sub_group_size)
+    flat = []  # the names in each flat tensor, which is a group or a part of one (sub_group_size)
     for group in groups:
         cut = r.randint(1, len(group)) if r.random() < 0.5 else len(group)
         flat += [part for part in (group[:cut], group[cut:]) if part]
