@@ -41,7 +41,7 @@ start_proxy() {
   : >"$servers_dir/$2.port"
   in_back "$servers_dir/$2.port" "${CKPTFS%/*}/tests/proxy" "$1" "$servers_dir/$2.log"
   for ((i = 0; i < 200; i++)); do
-    proxy_port=$(grep -xm1 '[0-9][0-9]*' "$servers_dir/$2.port") && return # not always line 1: a sanitizer may print first
+    proxy_port=$(grep -xm1 '[0-9][0-9]*' "$servers_dir/$2.port") && return # a sanitizer may have printed other lines
     sleep 0.02
   done
   return 1
