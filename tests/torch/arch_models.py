@@ -2,9 +2,9 @@
 """arch_models.py SEED OUTDIR - write a tiny model of every family whose weights ckptfs knows.
 
 OUTDIR/NAME-WHAT/ has config.json and model.safetensors. WHAT: saved (by save_pretrained), memory (the state
-dict as it is), bare (names without "model."), or with a tensor missing, renamed or reshaped. OUTDIR/expected
-has a line for each: the directory, and a glob for the verdict on hf/. transformers has loaded each, and agrees
-about what is missing, unexpected or of another shape.
+dict as it is), bare (without a prefix such as "model."), or with a tensor missing, renamed or reshaped.
+OUTDIR/expected has a line for each: the directory, and a glob for the verdict on hf/. transformers has loaded
+each, and agrees about what is missing, unexpected or of another shape.
 """
 import logging
 import os
