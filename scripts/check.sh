@@ -4,8 +4,8 @@
 # There are three kinds: the corpora of the fuzz targets, the unit suites of BUILDDIR/tests/unit, and the suites on
 # real mounts (tests/fs/test_*.sh) with BUILDDIR/ckptfs. $UNIT and $MOUNTS name those to run (default: all; or `none`);
 # WORD limits the run to mount suites whose file name contains it. CHECK_FULL=1 also runs the long loops of fault and
-# property tests, and uses the disk. Otherwise root's files are kept in memory, if there is enough and $TMPDIR is not set
-# (those of `faults` always are).
+# property tests, and uses the disk. Otherwise root's files are kept in memory, if there is enough and $TMPDIR is not
+# set (those of `faults` always are).
 # RETRY=1: run a failed suite once more, alone; tests that pass then are UNSTEADY, not failures (tests/README.md).
 # Prints each test with its result and, at the end, "N passed, N failed". Without /dev/fuse the mount suites
 # are skipped; with CI=true a skip is a failure. Mounts and files are removed afterwards.
