@@ -42,21 +42,37 @@ void http_add_field(struct http_message *m, const char *name, const char *value)
 
 /* ---- heads of answers; fields are NAME NUL VALUE NUL ... ---- */
 
-const char *http_field(const struct http_answer *a, const char *name)
+static const char *find_field(const struct http_answer *a, const char *name, bool *ret_several)
 {
 	const char *p = a->fields->data, *end = p ? p + a->fields->len : NULL, *found = NULL;
 
+	*ret_several = false;
 	while (p && p < end) {
 		const char *value = p + strlen(p) + 1;
 
 		if (!strcasecmp(p, name)) {
-			if (found && strcmp(found, value))
-				return "";
+			*ret_several |= found && strcmp(found, value) != 0;
 			found = value;
 		}
 		p = value + strlen(value) + 1;
 	}
 	return found;
+}
+
+const char *http_field(const struct http_answer *a, const char *name)
+{
+	bool several;
+	const char *value = find_field(a, name, &several);
+
+	return several ? "" : value;
+}
+
+bool http_disagrees(const struct http_answer *a, const char *name)
+{
+	bool several;
+
+	(void)find_field(a, name, &several);
+	return several;
 }
 
 /* Steps over decimal digits. */

@@ -57,6 +57,8 @@ struct http_answer {
 
 /* The value of a field, borrowed; NULL: there is none. "" if there are several that differ. */
 const char *http_field(const struct http_answer *a, const char *name);
+/* Are there several that differ? "" may also be the value of the only one. */
+bool http_disagrees(const struct http_answer *a, const char *name);
 /* A field of decimal digits; false: there is none, or it is not a number. */
 bool http_number(const struct http_answer *a, const char *name, uint64_t *ret);
 /* Content-Range: bytes FIRST-LAST/TOTAL; *ret_total is UINT64_MAX for "*". */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum {
 	FIELDS_MAX = 64 << 10,
@@ -83,6 +84,28 @@ static void note_first(struct transfer *t)
 		pace_latency(&t->net->pace, t->first_ns - t->began_ns);
 }
 
+/* libcurl would decompress the body, and a few KiB that decode to nothing keep it at that for hours:
+ * without a byte for on_bytes, and without an end to its call, which all other transfers wait for. */
+static bool is_packed(const char *name, size_t len, const char *value, const char *end)
+{
+	static const char field[] = "Transfer-Encoding";
+
+	if (len != sizeof(field) - 1 || strncasecmp(name, field, len) != 0)
+		return false;
+	while (value < end) {
+		const char *word = value;
+
+		while (value < end && !strchr(", \t", *value))
+			value++;
+		len = (size_t)(value - word);
+		if (len && (len != 7 || strncasecmp(word, "chunked", len) != 0) &&
+		    (len != 8 || strncasecmp(word, "identity", len) != 0))
+			return true;
+		value += value < end;
+	}
+	return false;
+}
+
 static size_t on_field(char *p, size_t size, size_t n, void *arg)
 {
 	struct transfer *t = arg;
@@ -115,6 +138,12 @@ static size_t on_field(char *p, size_t size, size_t n, void *arg)
 		colon++;
 	while (p + len > colon && (p[len - 1] == ' ' || p[len - 1] == '\t'))
 		len--;
+	if (is_packed(p, name, colon, p + len)) {
+		t->stop = EIO;
+		err_set(&t->e, EIO, "the server answered with Transfer-Encoding %.*s",
+			(int)min_u64(len - (size_t)(colon - p), 40), colon);
+		return 0;
+	}
 	buf_add(&t->fields, p, name);
 	buf_add(&t->fields, "", 1);
 	buf_add(&t->fields, colon, (size_t)(p + len - colon));

@@ -383,6 +383,8 @@ static int check_bytes(const struct object_get *g, uint64_t off, uint64_t len,
 	if (length && (!http_number(a, "Content-Length", &n) || n != len))
 		return err_set(e, EIO, "the server answered with %s bytes in place of %llu", length,
 			       (unsigned long long)len);
+	if (http_disagrees(a, "Content-Encoding"))
+		return err_set(e, EIO, "the server answered with several fields Content-Encoding");
 	if (encoding && *encoding && strcasecmp(encoding, "identity") != 0)
 		return err_set(e, EIO, "the server answered with Content-Encoding %.40s", encoding);
 	if (g->s->ops->check)

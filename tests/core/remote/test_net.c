@@ -11,6 +11,7 @@
 #include "remote/store_internal.h"
 
 #include <curl/curl.h>
+#include <zlib.h>
 
 enum { SIZE = 300000 };
 
@@ -311,6 +312,35 @@ static bool encoded(struct served *r)
 	return answer_object(r, ETAG "Content-Encoding: gzip\r\n", object, SIZE);
 }
 
+static bool encoded_twice(struct served *r)
+{
+	return answer_object(r, ETAG "Content-Encoding: gzip\r\nContent-Encoding: br\r\n", object,
+			     SIZE);
+}
+
+/* The right bytes, if they are decompressed. */
+static bool packed(struct served *r)
+{
+	size_t n = r->last - r->first + 1;
+	uint8_t out[4096];
+	z_stream z = { .next_in = object + r->first,
+		       .avail_in = (unsigned)n,
+		       .next_out = out,
+		       .avail_out = sizeof(out) };
+	char head[512];
+	int len = snprintf(head, sizeof(head),
+			   "HTTP/1.1 206 x\r\n" ETAG "Content-Range: bytes %zu-%zu/%d\r\n"
+			   "Transfer-Encoding: gzip\r\nConnection: close\r\n\r\n",
+			   (size_t)r->first, (size_t)r->last, SIZE);
+
+	REQUIRE(deflateInit2(&z, 1, Z_DEFLATED, 31, 8, 0) == Z_OK);
+	REQUIRE(deflate(&z, Z_FINISH) == Z_STREAM_END);
+	send_all(r->fd, head, (size_t)len);
+	send_all(r->fd, out, z.total_out);
+	(void)deflateEnd(&z);
+	return false;
+}
+
 /* As radosgw does with its SQLite store: the right head and the wrong body. */
 static bool more_than_it_says(struct served *r)
 {
@@ -423,6 +453,8 @@ static const struct {
 	{ no_range, -EIO, "without a valid Content-Range" },
 	{ two_ranges, -EIO, "without a valid Content-Range" },
 	{ encoded, -EIO, "Content-Encoding gzip" },
+	{ encoded_twice, -EIO, "several fields Content-Encoding" },
+	{ packed, -EIO, "Transfer-Encoding gzip" },
 	{ more_than_it_says, -EIO, "more than the 1000 bytes" },
 	{ endless_fields, -EIO, "header fields" },
 	{ endless_error, -EIO, "the server answered 400" },
