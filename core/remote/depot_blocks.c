@@ -295,6 +295,9 @@ int object_hold(struct object *o, uint64_t block, uint64_t n, bool alone, struct
 	rc = segment_open(o, i, &s, e);
 	if (rc)
 		return rc;
+	rc = r->in_memory ? 0 : map_reserve(r, block, n);
+	if (rc)
+		return err_sys(e, -rc, "map");
 	h = calloc(1, sizeof(*h));
 	if (h)
 		h->hash = XXH3_createState();

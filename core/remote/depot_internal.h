@@ -56,6 +56,8 @@ struct store_room {
 
 /* Locks bytes of a map: F_RDLCK, F_WRLCK, F_UNLCK. 0, or -errno: EAGAIN if another has it locked. */
 int map_lock(int fd, short type, off_t at, off_t n);
+/* On disk: from now on the words of these blocks can be written. 0 or -errno. */
+int map_reserve(const struct store_room *r, uint64_t block, uint64_t n);
 
 int memory_room(struct depot *d, uint64_t size, struct store_room **ret, struct ckpt_err *e);
 /* The room of an object in the directory, which is made if there is none. Waits for other processes

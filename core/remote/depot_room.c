@@ -14,14 +14,19 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 enum {
 	MEMORY_SEGMENT = 8 << 20,
 	DISK_SEGMENTS = 64, /* of a large object at most: each is a descriptor in many processes */
-	LOCK_MS = 2000,	    /* for a lock that others hold for a moment, unless they are stopped */
+	MEMORY_SEGMENTS = 1 << 16,
+	LOCK_MS = 2000, /* for a lock that others hold for a moment, unless they are stopped */
 };
 
 #define LOCK_INIT (LOCK_USE + 1) /* while the map is made */
+
+/* Bytes of a map that may always be had at once: that of an object of 4 GiB. */
+#define SMALL_MAP ((uint64_t)1 << 20)
 
 /* ---- locks ---- */
 
@@ -153,9 +158,13 @@ int memory_file(uint64_t size, int *ret_fd, int *ret_reader)
 
 int memory_room(struct depot *d, uint64_t size, struct store_room **ret, struct ckpt_err *e)
 {
-	struct store_room *r CLEANUP(room_leavep) = room_new(size, MEMORY_SEGMENT);
+	uint64_t segment = MEMORY_SEGMENT;
+	struct store_room *r CLEANUP(room_leavep) = NULL;
 	int rc;
 
+	while (size / segment >= MEMORY_SEGMENTS)
+		segment *= 2;
+	r = room_new(size, segment);
 	if (!r)
 		return err_nomem(e);
 	r->in_memory = true;
@@ -170,6 +179,48 @@ int memory_room(struct depot *d, uint64_t size, struct store_room **ret, struct 
 }
 
 /* ---- rooms on disk ---- */
+
+/* Takes room on the disk for a part of the map: a page that is written to, and for which there is none,
+ * would be a SIGBUS. */
+static int reserve(const struct store_room *r, uint64_t at, uint64_t n)
+{
+	return -posix_fallocate(r->map_fd, (off_t)at, (off_t)n);
+}
+
+static uint64_t at_block(const struct map_view *v, uint64_t block)
+{
+	return v->bytes - (v->n_blocks - block) * sizeof(struct map_block);
+}
+
+int map_reserve(const struct store_room *r, uint64_t block, uint64_t n)
+{
+	return reserve(r, at_block(&r->view, block), n * sizeof(struct map_block));
+}
+
+/* Does even reading a hole of a mapped file take room? So it does on a tmpfs, which an overlay may be
+ * made of. */
+static bool has_no_holes(int fd)
+{
+	struct statfs st;
+
+	return fstatfs(fd, &st) || (uint32_t)st.f_type == 0x01021994 ||
+	       (uint32_t)st.f_type == 0x794c7630;
+}
+
+/* A new map. What an object claims to have costs nothing: only what is fetched of it does. */
+static int size_map(const struct depot *d, struct store_room *r, struct ckpt_err *e)
+{
+	bool whole = has_no_holes(r->map_fd);
+	int rc;
+
+	if (whole && r->view.bytes > max_u64(d->size / 16, SMALL_MAP))
+		return err_set(e, ENOSPC, "map of %llu bytes: too large for the cache",
+			       (unsigned long long)r->view.bytes);
+	rc = reserve(r, 0, whole ? r->view.bytes : at_block(&r->view, 0));
+	if (!rc && ftruncate(r->map_fd, (off_t)r->view.bytes))
+		rc = -errno;
+	return rc ? err_sys(e, -rc, "map") : 0;
+}
 
 static bool is_head(const struct store_room *r)
 {
@@ -247,12 +298,8 @@ static int open_map(const struct depot *d, struct store_room *r, struct ckpt_err
 		return err_sys(e, rc ? -rc : errno, "map");
 	if (!st.st_nlink)
 		return -ESTALE;
-	/* Room on the disk now: a mapped page for which there is none would be a SIGBUS. */
 	if (!st.st_size) {
-		rc = posix_fallocate(r->map_fd, 0, (off_t)r->view.bytes);
-		if (rc)
-			return err_sys(e, rc, "map");
-		if (map_room(r, e))
+		if (size_map(d, r, e) || map_room(r, e))
 			return -e->code;
 		write_head(d, r);
 	} else if ((uint64_t)st.st_size != r->view.bytes)

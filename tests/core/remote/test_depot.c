@@ -571,6 +571,28 @@ START_TEST(objects_that_were_only_opened_go)
 }
 END_TEST
 
+/* A server can claim any size, of any number of objects. */
+START_LOOP_TEST(what_an_object_claims_to_have_takes_no_room, 2)
+{
+	const uint64_t size = (uint64_t)(_i ? 64 : 1) << 40, last = size / WIRE_BLOCK - 1;
+	struct depot *d = depot_at(_i ? "none" : cache, 0);
+	struct object *o = object_of(d, 1, size);
+
+	ck_assert_uint_le(object_view(o)->n_segments, 1 << 16);
+	fetch(o, 1, 0, 1);
+	fetch(o, 1, last, 1);
+	check(o, 1, 0, 1);
+	check(o, 1, last, 1);
+	ck_assert(!object_has(o, last / 2));
+	if (!_i) {
+		look_through(NULL);
+		ck_assert_uint_le(found_bytes, MIB);
+	}
+	object_close(o);
+	depot_free(d);
+}
+END_TEST
+
 START_TEST(memory_is_bounded_and_the_oldest_goes)
 {
 	const struct depot_options how = { .dir = "none", .memory = 64 * MIB };
