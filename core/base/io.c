@@ -214,16 +214,35 @@ static int open_beneath(int dirfd, const char *path, int flags, struct ckpt_err 
 	return fd < 0 ? err_sys(e, errno, "open '%s'", path) : fd;
 }
 
-int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e)
+/* Opening a FIFO ends the wait of who writes to it, and opening a device may wind a tape or start a
+ * watchdog: they are looked at without that. */
+static int refuse_special(int dirfd, const char *path, struct ckpt_err *e)
 {
-	/* O_NONBLOCK: opening a FIFO planted under a data file's name must not block. */
-	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-	autoclose int fd = open_beneath(dirfd, path, flags, e);
-	struct stat got;
-	int rc;
+	autoclose int fd = open_beneath(dirfd, path, O_PATH | O_CLOEXEC, e);
+	struct stat st;
 
 	if (fd < 0)
 		return fd;
+	if (fstat(fd, &st))
+		return err_sys(e, errno, "stat '%s'", path);
+	/* A link here is one that is not followed; opening it says so. */
+	return S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)
+		       ? 0
+		       : err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
+}
+
+int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e)
+{
+	/* O_NONBLOCK: a FIFO may have come meanwhile, and opening it must not block. */
+	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+	autoclose int fd = -1;
+	struct stat got;
+	int rc = refuse_special(dirfd, path, e);
+
+	if (!rc)
+		fd = rc = open_beneath(dirfd, path, flags, e);
+	if (rc < 0)
+		return rc;
 	if (fstat(fd, &got))
 		return err_sys(e, errno, "stat '%s'", path);
 	if (!S_ISREG(got.st_mode))

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -102,6 +103,27 @@ START_TEST(a_failing_read_is_its_error_number)
 	ck_assert_int_eq(io_pread_some(fd, b, 7, 0), -EIO);
 	(void)fault_off();
 	ck_assert_int_eq(io_pread(fd, b, 7, 0), 0);
+}
+END_TEST
+
+/* Not even for a moment: a process that waits for a reader of the FIFO would go on. */
+START_TEST(what_is_no_regular_file_is_not_opened)
+{
+	static const char *const names[] = { "fifo", "sub" };
+	autoclose int watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+	struct ckpt_err e = { 0 };
+	struct inotify_event x;
+	char path[4200];
+	struct stat st;
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		(void)snprintf(path, sizeof(path), "%s/ckpt/%s", root, names[i]);
+		REQUIRE(inotify_add_watch(watch, path, IN_OPEN) >= 0);
+		ck_assert_int_eq(io_open_beneath(ckpt, names[i], &st, &e), -ERR_CORRUPT);
+		ck_assert(strstr(e.msg, "not a regular file"));
+	}
+	ck_assert_int_eq(read(watch, &x, sizeof(x)), -1);
+	ck_assert_int_eq(errno, EAGAIN);
 }
 END_TEST
 
