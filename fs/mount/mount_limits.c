@@ -120,9 +120,9 @@ int mount_draw_limits(struct mount *m, struct ckpt_err *e)
 	char bdi[MOUNTS_BDI_MAX];
 
 	sandbox_prepare(&m->rules);
-	sandbox_allow_read(&m->rules, m->source);
+	sandbox_allow_checkpoint(&m->rules, m->source);
 	if (ckpt_beyond(m->ckpt))
-		sandbox_allow_read(&m->rules, ckpt_beyond(m->ckpt));
+		sandbox_allow_checkpoint(&m->rules, ckpt_beyond(m->ckpt));
 	(void)ckpt_others(m->ckpt, may_read_other, m);
 	if (m->bound) {
 		mounts_bdi(&m->found, bdi);

@@ -557,13 +557,19 @@ static void allow_some(void)
 	sandbox_allow_write_file(&inside, path);
 	(void)snprintf(path, sizeof(path), "%s/none", dir);
 	sandbox_allow_read(&inside, path);
+	(void)snprintf(path, sizeof(path), "%s/ckpt", dir);
+	sandbox_allow_checkpoint(&inside, path);
+	(void)snprintf(path, sizeof(path), "%s/swapped/etc", dir); /* it was a directory */
+	sandbox_allow_checkpoint(&inside, path);
 }
 
 static void make_some(void)
 {
 	REQUIRE(!mkdirat(dir_fd, "read", 0777) && !mkdirat(dir_fd, "write", 0777) &&
 		!mkdirat(dir_fd, "else", 0777) && !mkdirat(dir_fd, "read/below", 0777) &&
-		!mkdirat(dir_fd, "write/below", 0777) && !mkdirat(dir_fd, "list", 0777));
+		!mkdirat(dir_fd, "write/below", 0777) && !mkdirat(dir_fd, "list", 0777) &&
+		!mkdirat(dir_fd, "ckpt", 0777) && !symlinkat("/", dir_fd, "swapped"));
+	put_file(dir_fd, "ckpt/x", "x", 1);
 	put_file(dir_fd, "list/one", "x", 1);
 	put_file(dir_fd, "list/other", "x", 1);
 	put_file(dir_fd, "read/x", "x", 1);
@@ -608,6 +614,8 @@ static const struct path_row {
 	{ LIST, ".", NULL, EACCES, 1 },
 	{ MAKE, "else/new", NULL, EACCES, 1 },
 	{ REMOVE, "else/x", NULL, EACCES, 1 },
+	{ READ, "ckpt/x", NULL, 0, 1 },
+	{ WRITE, "ckpt/x", NULL, EACCES, 1 },
 	{ READ, "/etc/passwd", NULL, EACCES, 1 },
 	{ READ, "/proc/1/environ", NULL, EACCES, 1 },
 	{ READ, "/proc/self/stat", NULL, 0, 1 },
