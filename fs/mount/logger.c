@@ -7,11 +7,13 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,9 +34,20 @@ static void add_line(int file, const char *text, size_t n, bool *cut)
 		*cut = write(file, line, (size_t)len) != len;
 }
 
+/* The daemon writes nothing that a terminal would act on, and no second line, as long as it is itself. */
+static size_t make_fit(char *packet, size_t n)
+{
+	char text[LOG_PACKET_MAX];
+
+	(void)text_show(packet + 1, n - 1, text, sizeof(text));
+	n = strlen(text);
+	memcpy(packet + 1, text, n);
+	return n + 1;
+}
+
 static void pass_on(void *arg)
 {
-	char packet[LOG_PACKET_MAX], ident[32];
+	char packet[LOG_PACKET_MAX + 1], ident[32];
 	const struct way *way = arg;
 	bool cut = false;
 	ssize_t n;
@@ -44,7 +57,9 @@ static void pass_on(void *arg)
 	if (way->syslog)
 		log_use_syslog(ident);
 	do {
-		n = read(STDIN_FILENO, packet, sizeof(packet));
+		n = read(STDIN_FILENO, packet, LOG_PACKET_MAX);
+		if (n > 0)
+			n = (ssize_t)make_fit(packet, (size_t)n);
 		if (n > 0 && way->to_file)
 			add_line(STDOUT_FILENO, packet + 1, (size_t)n - 1, &cut);
 		if (n > 0 && way->syslog)

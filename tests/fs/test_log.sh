@@ -172,4 +172,28 @@ test_in_the_foreground_too() {
   wait "$pid" || true
 }
 
+# What a daemon that has been taken over can write is one line each, and harmless.
+test_no_line_is_forged() {
+  local pid
+  copy_of plain c
+  mkdir m
+  "$CKPTFS" mount -f c m -o index=:memory:,log=log,sandbox=off 2>/dev/null &
+  pid=$!
+  wait_until is_mounted m
+  python3 - "$pid" <<'END' || skip "pidfd_getfd is not allowed here"
+import ctypes, os, sys
+pid = int(sys.argv[1])
+socket, = (int(fd) for fd in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:"))
+fd = ctypes.CDLL(None, use_errno=True).syscall(438, os.pidfd_open(pid), socket, 0)
+if fd < 0:
+    sys.exit(1)
+os.write(fd, b"\0one\n2026-01-01T00:00:00Z two\033[2J\0three" + b"\xff" * 900)
+END
+  wait_until written log
+  kill "$pid"
+  wait "$pid" || true
+  is 1 "$(wc -l <log)"
+  harmless log
+}
+
 run_suite "$@"
