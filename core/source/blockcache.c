@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AT_ONCE = 5 }; /* blocks pinned by blockcache_read: 1 MiB at any alignment */
+enum {
+	AT_ONCE = 5,	 /* blocks pinned by blockcache_read: 1 MiB at any alignment */
+	LEAST = 1 << 10, /* bytes that a block counts for at least: its entry is a part of them */
+};
 
 bool block_item_equal(const struct block_item *a, const struct block_item *b)
 {
@@ -69,14 +72,15 @@ static void unlink_block(struct blockcache *c, struct entry *b)
 		p = &(*p)->chain;
 	*p = b->chain;
 	c->bytes -= b->len;
+	c->n_entries--;
 	c->n_ahead -= b->ahead;
 	c->evictions++;
 }
 
-/* Drops unpinned blocks beyond max bytes. */
+/* Drops unpinned blocks beyond max bytes, or so many that they take more than that themselves. */
 static void evict_to(struct blockcache *c, size_t max, struct freed *f)
 {
-	while (c->unused.last && (c->bytes > max || !max)) { /* including empty blocks */
+	while (c->unused.last && (c->bytes > max || c->n_entries > max / LEAST)) {
 		struct entry *b = c->unused.last;
 
 		unlink_block(c, b);
@@ -132,6 +136,7 @@ void entry_insert(struct blockcache *c, struct entry *b)
 	b->chain = *bucket;
 	*bucket = b;
 	c->bytes += b->len;
+	c->n_entries++;
 	c->n_ahead += b->ahead;
 }
 

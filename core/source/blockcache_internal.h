@@ -118,6 +118,7 @@ struct blockcache {
 	LIST(struct entry) unused; /* not pinned; least recently used last */
 	LIST(struct entry) spare;  /* parts of slabs that are not in use */
 	size_t n_spare, n_ahead;   /* blocks */
+	size_t n_entries;
 	struct known *items[ITEM_BUCKETS];
 	LIST(struct known) unused_items;
 	size_t n_items;

@@ -94,6 +94,25 @@ static void check_block(struct blockcache *c, const struct block_item *item, uin
 
 /* ---- raw items ---- */
 
+/* What a block is kept in takes more than a byte, and looking for it takes longer. */
+START_TEST(small_blocks_are_no_more_than_the_memory_allows)
+{
+	const size_t n = 20000, max = 1 * MIB;
+	autofree uint8_t *bytes = make_bytes(n);
+	struct ckpt_data s = { .bytes = bytes, .n = n };
+	struct blockcache *c = new_cache(&s, max);
+	struct blockcache_counts counts;
+
+	for (size_t i = 0; i < n; i++)
+		check_one(c, &(struct block_item){ .offset = i, .length = 1, .file = 7 }, 0,
+			  bytes + i, 1);
+	blockcache_counts(c, &counts);
+	ck_assert_uint_ge(counts.evictions, n - max / (2 * sizeof(struct entry)));
+	ck_assert_uint_ge(counts.bytes, 1000);
+	blockcache_free(c);
+}
+END_TEST
+
 START_TEST(blocks_of_raw_items_are_read_once_and_kept)
 {
 	size_t n = 5 * MIB + 100;
