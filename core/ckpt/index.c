@@ -19,6 +19,29 @@
 
 static const char beside_name[] = ".ckptfs-index.sqlite";
 
+/* ---- whose it is ---- */
+
+/*
+ * Whoever runs a store chooses what tells one version of an object from another. So an index that was made
+ * of one store must not be taken for one of another, though the address is the same or has the same
+ * hash: it has an entry among its metadata files, of a name that no file has.
+ */
+static int whose(const struct index_request *rq, char **ret, struct ckpt_err *e)
+{
+	const char *origin = place_origin(rq->place);
+
+	*ret = NULL;
+	if (!origin || asprintf(ret, "//%s%s%s", rq->root, *origin ? "\n" : "", origin) >= 0)
+		return 0;
+	*ret = NULL;
+	return err_nomem(e);
+}
+
+static bool is_whose(const struct catalog_metadata *m)
+{
+	return m->name[0] == '/' && m->name[1] == '/';
+}
+
 /* ---- validity ---- */
 
 static bool same_metadata(const struct index_request *rq, const struct catalog_metadata *m)
@@ -54,20 +77,30 @@ bool index_is_fresh(const struct index_request *rq, const struct catalog *c)
 	const struct catalog_metadata *m = catalog_metadata(c, &n);
 	size_t n_names = rq->files->n, named = 0;
 	autofree const char **names = n_names ? reallocarray(NULL, n_names, sizeof(*names)) : NULL;
+	autofree char *mine = NULL;
+	struct ckpt_err ignored;
+	bool is_mine;
 
-	if (n_names && !names)
+	if ((n_names && !names) || whose(rq, &mine, &ignored))
 		return false;
+	is_mine = !mine;
 	for (size_t i = 0; i < n_names; i++)
 		names[i] = rq->files->v[i];
 	if (n_names)
 		qsort(names, n_names, sizeof(*names), by_name); /* the order in the index */
 	/* It may depend on other files, too. */
 	for (size_t i = 0; i < n; i++) {
+		if (is_whose(&m[i])) {
+			if (!mine || strcmp(m[i].name, mine) != 0)
+				return false;
+			is_mine = true;
+			continue;
+		}
 		if (!same_metadata(rq, &m[i]))
 			return false;
 		named += named < n_names && !strcmp(m[i].name, names[named]);
 	}
-	return named == n_names;
+	return is_mine && named == n_names;
 }
 
 /* Must be a regular file: an untrusted checkpoint may contain a FIFO or a device with that name. */
@@ -102,8 +135,13 @@ static int build(const struct index_request *rq, const char *path, struct catalo
 		 struct ckpt_err *e)
 {
 	struct catalog_writer *w = NULL;
-	int rc = catalog_writer_new(path, rq->format->name, rq->root, &w, e);
+	autofree char *mine = NULL;
+	int rc = whose(rq, &mine, e);
 
+	if (!rc)
+		rc = catalog_writer_new(path, rq->format->name, rq->root, &w, e);
+	if (!rc && mine)
+		rc = catalog_add_metadata(w, mine, NULL, NULL, e);
 	if (!rc)
 		rc = rq->format->scan(rq->place, rq->files, &rq->scan, w, e);
 	if (!rc)

@@ -72,14 +72,14 @@ void server_place_close(struct server *s, uint64_t number)
 void server_place_add(struct server *s, uint32_t id, struct store *store)
 {
 	struct wire_head h = { .kind = WIRE_ANSWER, .id = id };
-	const char *address = store_address(store);
+	const char *address = store_address(store), *origin = store_origin(store);
+	size_t n = strlen(address) + 1, len = n + strlen(origin) + 1, i = 0;
 	struct places *p = s->places;
-	size_t i = 0;
+	char text[WIRE_TEXT_MAX];
 
 	while (i < p->n_rows && p->rows[i].users)
 		i++;
-	if (strlen(address) >= WIRE_TEXT_MAX || i >= WIRE_FILES_MAX ||
-	    !VEC_ROOM(p->rows, p->cap_rows, i + 1)) {
+	if (len > sizeof(text) || i >= WIRE_FILES_MAX || !VEC_ROOM(p->rows, p->cap_rows, i + 1)) {
 		struct ckpt_err e;
 
 		(void)err_set(&e, ENOMEM, "open '%.100s': too many places, or too long an address",
@@ -92,7 +92,9 @@ void server_place_add(struct server *s, uint32_t id, struct store *store)
 		p->n_rows++;
 	p->rows[i] = (struct place_row){ .store = store, .users = 1 };
 	h.n[1] = i;
-	server_send(s, &h, address, strlen(address) + 1, -1);
+	memcpy(text, address, n);
+	memcpy(text + n, origin, len - n);
+	server_send(s, &h, text, len, -1);
 }
 
 /* ---- files ---- */

@@ -46,7 +46,7 @@
 #include <unistd.h>
 
 enum {
-	WIRE_VERSION = 4,
+	WIRE_VERSION = 5,
 	WIRE_FD = 3, /* the end of the pair that is theirs */
 	WIRE_BLOCK = 64 << 10,
 	WIRE_TEXT_MAX = 60 << 10, /* bytes of text in a message; below the default of a socket */
@@ -66,7 +66,7 @@ enum wire_kind {
 	WIRE_OPEN,   /* n: anonymous; text: address, endpoint, region, profile; for file:// with a
 			   descriptor of the directory, open for reading: what the other side may
 			   not read is not read for it. Answer n: place; text: the canonical
-			   address */
+			   address, the endpoint ("" if the address tells all) */
 	WIRE_CLOSE,  /* n: place; no answer */
 	WIRE_LOOK,   /* n: place; text: path. Answer n: is it there; seen */
 	WIRE_LIST,   /* n: place; text: path. Answers with n[1] = 1 and entries as text, then one

@@ -432,6 +432,11 @@ static void leave_ctime(struct place_id *id)
 	local_leave_ctime(id);
 }
 
+static const char *origin(const struct place *p)
+{
+	return place_origin(((const struct tar_place *)(const void *)p)->a->outer);
+}
+
 /* Takes over the prefix on success, and a use of the archive. */
 static int new_place(struct archive *a, char *prefix, struct place **ret, struct ckpt_err *e)
 {
@@ -442,6 +447,7 @@ static int new_place(struct archive *a, char *prefix, struct place **ret, struct
 					      .within = within,
 					      .compare = compare,
 					      .leave_ctime = leave_ctime,
+					      .origin = origin,
 					      .free = free_place };
 	struct tar_place *t = malloc(sizeof(*t));
 

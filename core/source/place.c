@@ -126,6 +126,11 @@ void place_leave_ctime(const struct place *p, struct place_id *id)
 		p->ops->leave_ctime(id);
 }
 
+const char *place_origin(const struct place *p)
+{
+	return p->ops->origin ? p->ops->origin(p) : NULL;
+}
+
 bool place_network(struct place *p, struct place_network *ret)
 {
 	if (!p->ops->network)

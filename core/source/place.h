@@ -94,6 +94,7 @@ struct place_ops {
 	enum place_change (*compare)(const struct place_id *before, const struct place_id *now);
 	void (*leave_ctime)(struct place_id *id);
 	void (*network)(struct place *p, struct place_network *ret);
+	const char *(*origin)(const struct place *p);
 };
 
 /* What a place on another machine costs; all since its connection was made. */
@@ -194,6 +195,10 @@ void place_leave_ctime(const struct place *p, struct place_id *id);
 
 /* False: the place is on this machine. Never blocks. */
 bool place_network(struct place *p, struct place_network *ret);
+
+/* The endpoint, under which an address may have other things than elsewhere: "" if the address tells all.
+ * NULL: the place is on this machine. */
+const char *place_origin(const struct place *p);
 
 /* The directory's descriptor, borrowed, if the directory is on this machine; else -1. */
 int place_fd(const struct place *p);

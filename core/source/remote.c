@@ -538,6 +538,11 @@ static void network(struct place *x, struct place_network *ret)
 	link_network(rplace_link(place_of(x)->tree->there), ret);
 }
 
+static const char *origin(const struct place *x)
+{
+	return rplace_origin(((const struct remote_place *)(const void *)x)->tree->there);
+}
+
 static int new_place(struct tree *t, const char *prefix, struct place **ret, struct ckpt_err *e)
 {
 	static const struct place_ops ops = {
@@ -547,6 +552,7 @@ static int new_place(struct tree *t, const char *prefix, struct place **ret, str
 		.file = file,
 		.free = free_place,
 		.network = network,
+		.origin = origin,
 	};
 	struct remote_place *p = calloc(1, sizeof(*p));
 

@@ -122,6 +122,8 @@ void rplace_expect(const char *address, const struct place_options *o);
 void rplace_hold(struct rplace *p);
 void rplace_put(struct rplace *p);
 struct link *rplace_link(const struct rplace *p);
+/* The endpoint, or "" if the address tells whose it is. */
+const char *rplace_origin(const struct rplace *p);
 /* Its number, in that epoch. */
 uint64_t rplace_number(struct rplace *p, uint64_t *ret_epoch);
 /* A call whose first number is the place's. */

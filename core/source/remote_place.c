@@ -16,6 +16,7 @@ struct rplace {
 	int dir; /* of file://; -1: none */
 	bool anonymous;
 	char *text; /* of WIRE_OPEN: the canonical address, so that a revision remains the same commit */
+	char *origin;
 	size_t len;
 	pthread_mutex_t lock;
 	uint64_t number, epoch; /* under the lock */
@@ -33,9 +34,20 @@ static bool add_string(char text[static TEXT_MAX], size_t *len, const char *s)
 	return true;
 }
 
-/* Sends WIRE_OPEN; ret_root: NULL, or for the canonical address. */
+/* The strings of the answer. */
+static int take_names(const struct call *c, char **ret_root, char **ret_origin, struct ckpt_err *e)
+{
+	size_t n = c->text ? strlen(c->text) + 1 : 0;
+
+	*ret_root = n > 1 ? strdup(c->text) : NULL;
+	*ret_origin = strdup(n && n < c->len ? c->text + n : "");
+	return *ret_root && *ret_origin ? 0 : err_nomem(e);
+}
+
+/* Sends WIRE_OPEN; ret_root: NULL, or for the canonical address, and ret_origin for the endpoint. */
 static int ask_open(struct link *l, const struct rplace *p, const char *text, size_t len,
-		    uint64_t *ret_number, uint64_t *ret_epoch, char **ret_root, struct ckpt_err *e)
+		    uint64_t *ret_number, uint64_t *ret_epoch, char **ret_root, char **ret_origin,
+		    struct ckpt_err *e)
 {
 	struct call c = { .head = { .kind = WIRE_OPEN, .n = { p->anonymous } } };
 	int rc;
@@ -47,10 +59,8 @@ static int ask_open(struct link *l, const struct rplace *p, const char *text, si
 	*ret_epoch = c.epoch;
 	if (!rc)
 		link_may_open(p->anonymous, text, len);
-	if (!rc && ret_root) {
-		*ret_root = c.text && *c.text ? strdup(c.text) : NULL;
-		rc = *ret_root ? 0 : err_nomem(e);
-	}
+	if (!rc && ret_root)
+		rc = take_names(&c, ret_root, ret_origin, e);
 	call_release(&c);
 	return rc;
 }
@@ -67,6 +77,7 @@ static void rplace_free(struct rplace *p)
 	if (p->dir >= 0)
 		(void)close(p->dir);
 	free(p->text);
+	free(p->origin);
 	free(p);
 }
 
@@ -95,7 +106,8 @@ int rplace_open(struct link *l, const char *address, int dir, const struct place
 		if (!fits)
 			rc = err_set(e, ENAMETOOLONG, "its name, or an option, is too long");
 		else if (!canonical)
-			rc = ask_open(l, p, text, p->len, &p->number, &p->epoch, &root, e);
+			rc = ask_open(l, p, text, p->len, &p->number, &p->epoch, &root, &p->origin,
+				      e);
 	}
 	p->text = rc ? NULL : malloc(p->len);
 	if (!rc && !p->text)
@@ -147,6 +159,11 @@ struct link *rplace_link(const struct rplace *p)
 	return p->link;
 }
 
+const char *rplace_origin(const struct rplace *p)
+{
+	return p->origin;
+}
+
 uint64_t rplace_number(struct rplace *p, uint64_t *ret_epoch)
 {
 	SCOPED_LOCK(&p->lock);
@@ -163,7 +180,7 @@ static int get_number(struct rplace *p, uint64_t *ret, uint64_t *ret_epoch, stru
 	*ret = rplace_number(p, ret_epoch);
 	if (*ret_epoch == link_epoch(p->link))
 		return 0;
-	if (ask_open(p->link, p, p->text, p->len, &number, &epoch, NULL, e))
+	if (ask_open(p->link, p, p->text, p->len, &number, &epoch, NULL, NULL, e))
 		return -e->code;
 	{
 		/* If two threads come here at the same time, one opens it in vain. */

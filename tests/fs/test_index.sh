@@ -125,4 +125,61 @@ test_files_that_arrive_later_are_found() {
   is float32 "$(ckptfs ls -l c | awk '$NF == "half" { print $1 }')"
 }
 
+# A hub, or a mirror that says the same of its file and has another: hub PORTFILE [lies]
+hub() {
+  python3 - "$@" <<'END' &
+import http.server, json, os, struct, sys
+ends = [[4, 8], [0, 4]] if sys.argv[2:] else [[0, 4], [4, 8]]
+head = json.dumps({n: {"dtype": "F32", "shape": [1], "data_offsets": e} for n, e in zip("ab", ends)}).encode()
+body = struct.pack("<Q", len(head)) + head + struct.pack("<2f", 1, 2)
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        status, text, fields = 404, b"", {}
+        if "/revision/" in self.path:
+            status, text = 200, json.dumps({"sha": "a" * 40}).encode()
+        elif "/tree/" in self.path:
+            entry = {"type": "file", "path": "model.safetensors", "size": len(body), "oid": "b" * 40}
+            status, text = 200, json.dumps([entry]).encode()
+        elif self.path.endswith("/model.safetensors"):
+            first, last = map(int, self.headers["Range"][6:].split("-"))
+            status, text = 206, body[first : last + 1]
+            fields = {"ETag": '"%s"' % ("b" * 40), "Content-Range": f"bytes {first}-{last}/{len(body)}"}
+        self.send_response(status)
+        for name, value in {**fields, "Content-Length": len(text)}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(text)
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+with open(sys.argv[1] + ".new", "w") as f:
+    print(f"http://127.0.0.1:{server.server_port}", file=f)
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+server.serve_forever()
+END
+  pids+=($!)
+}
+
+# The address and all that identifies the file are the same.
+test_an_index_of_one_endpoint_is_not_for_another() {
+  local pids=() where
+  [[ -x ${CKPTFS%/*}/ckptfs-fetch ]] || skip "there is no ckptfs-fetch"
+  hub honest
+  hub liar lies
+  wait_until test -e honest -a -e liar
+  for where in "" index=x.sqlite; do
+    for who in liar honest liar honest; do
+      ckptfs cat hf://org/name tensors/a -o "endpoint=$(cat $who),cache_dir=none${where:+,$where}" >"a.$who"
+    done
+    is 0000803f "$(xxd -p a.honest)"
+    is 00000040 "$(xxd -p a.liar)"
+  done
+  kill "${pids[@]}"
+}
+
 run_suite "$@"
