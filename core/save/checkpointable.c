@@ -133,13 +133,28 @@ int sharding_refused(const struct ckpt_sharding *s, size_t n_dims, const uint64_
 		       TUPLE_TEXT(shape, n_dims));
 }
 
-/* Placements may come from a faulty program. */
-static bool has_axes(const struct ckpt_sharding *s)
+/* Placements may come from a faulty program, or from a newer one. */
+static int check_placements(const struct ckpt_sharding *s, struct ckpt_err *e)
 {
-	for (size_t i = 0; i < s->n; i++)
-		if (s->placements[i].axis >= s->n_axes)
-			return false;
-	return true;
+	uint64_t seen = 0; /* a bit for each axis; mesh_size accepts no more than 64 */
+
+	if (s->n > s->n_axes)
+		return err_set(e, EINVAL, "%u placements are too many for a mesh of %s", s->n,
+			       TUPLE_TEXT(s->mesh, s->n_axes));
+	for (size_t i = 0; i < s->n; i++) {
+		const struct ckpt_placement *p = &s->placements[i];
+
+		if (p->axis >= s->n_axes)
+			return err_set(e, EINVAL,
+				       "a placement names an axis that a mesh of %s lacks",
+				       TUPLE_TEXT(s->mesh, s->n_axes));
+		if (seen >> p->axis & 1)
+			return err_set(e, EINVAL, "two placements name axis %u", p->axis);
+		if (p->how > CKPT_SPLIT_EVEN)
+			return err_set(e, EINVAL, "a placement has the unknown split %u", p->how);
+		seen |= UINT64_C(1) << p->axis;
+	}
+	return 0;
 }
 
 int ckpt_sharding_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dims,
@@ -147,6 +162,7 @@ int ckpt_sharding_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dim
 		      struct ckpt_err *e)
 {
 	uint64_t off[CKPT_MAX_DIMS], len[CKPT_MAX_DIMS], ranks;
+	int rc;
 
 	if (n_dims > CKPT_MAX_DIMS)
 		return err_set(e, EINVAL, "%zu dimensions, the maximum is %d", n_dims,
@@ -154,9 +170,9 @@ int ckpt_sharding_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dim
 	if (!mesh_size(s->n_axes, s->mesh, &ranks) || rank >= ranks)
 		return err_set(e, EINVAL, "rank %" PRIu64 " is not in a mesh of %s", rank,
 			       TUPLE_TEXT(s->mesh, s->n_axes));
-	if (!has_axes(s))
-		return err_set(e, EINVAL, "a placement names an axis that a mesh of %s lacks",
-			       TUPLE_TEXT(s->mesh, s->n_axes));
+	rc = check_placements(s, e);
+	if (rc)
+		return rc;
 	if (!shard_box(s, rank, n_dims, shape, off, len))
 		return sharding_refused(s, n_dims, shape, e);
 	/* An empty box is after the last element, as in torch: if it began between others, its

@@ -350,8 +350,11 @@ int ckpt_load_planner_new(enum ckpt_planner_system system, struct ckpt_load_plan
 		configure,	local_plan,   global_plan, finish,
 		acquire_tensor, apply_tensor, apply_bytes, free_planner,
 	};
-	struct planner *p = calloc(1, sizeof(*p));
+	struct planner *p;
 
+	if ((unsigned)system > CKPT_PLANNER_HYPERPARALLEL_B) /* of a newer version's header */
+		return err_set(e, EINVAL, "unknown system of planners %d", (int)system);
+	p = calloc(1, sizeof(*p));
 	if (!p)
 		return err_set(e, ENOMEM, "load planner: out of memory");
 	p->system = system;

@@ -403,9 +403,15 @@ static int find_shard(const struct planner *p, const struct ckpt_meta_index *x, 
 	return local_tensor_shard(p->names.dict->entries[*ret_entry].tensor, x, ret_shard, e);
 }
 
+static int no_data(const struct ckpt_write_item *item, struct ckpt_err *e)
+{
+	return err_set(e, EINVAL, "'%s': no data", FQN_TEXT(item->index.fqn, item->index.fqn_len));
+}
+
 static int get_bytes(const struct planner *p, const struct ckpt_write_item *item,
 		     struct ckpt_data *ret, struct ckpt_err *e)
 {
+	struct ckpt_data s;
 	size_t entry;
 	int rc = state_index_find(&p->names, &item->index, &entry, e);
 
@@ -414,7 +420,10 @@ static int get_bytes(const struct planner *p, const struct ckpt_write_item *item
 	if (p->names.dict->entries[entry].tensor)
 		return err_set(e, EINVAL, "'%s' is a tensor, but bytes were requested",
 			       FQN_TEXT(item->index.fqn, item->index.fqn_len));
-	*ret = p->names.dict->entries[entry].bytes;
+	s = p->names.dict->entries[entry].bytes;
+	if (!s.data && !s.read && s.len)
+		return no_data(item, e);
+	*ret = s;
 	return 0;
 }
 
@@ -439,8 +448,7 @@ static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_
 	(void)box_volume(t->n_dims, t->shards[shard].len, &volume);
 	s.len = volume * dtype_info(t->props.dtype)->size;
 	if (!s.data && s.len)
-		return err_set(e, EINVAL, "'%s': no data",
-			       FQN_TEXT(item->index.fqn, item->index.fqn_len));
+		return no_data(item, e);
 	*ret = s;
 	return 0;
 }
@@ -461,8 +469,11 @@ int ckpt_save_planner_new(enum ckpt_planner_system system, struct ckpt_save_plan
 {
 	static const struct ckpt_save_planner_ops ops = { configure, local_plan, global_plan,
 							  finish,    get_data,	 free_planner };
-	struct planner *p = calloc(1, sizeof(*p));
+	struct planner *p;
 
+	if ((unsigned)system > CKPT_PLANNER_HYPERPARALLEL_B) /* of a newer version's header */
+		return err_set(e, EINVAL, "unknown system of planners %d", (int)system);
+	p = calloc(1, sizeof(*p));
 	if (!p)
 		return err_set(e, ENOMEM, "save planner: out of memory");
 	p->system = system;

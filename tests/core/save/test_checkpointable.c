@@ -641,6 +641,26 @@ START_TEST(what_a_mesh_does_not_divide_is_refused)
 }
 END_TEST
 
+START_TEST(placements_that_cannot_be_are_refused)
+{
+	const uint64_t mesh[] = { 2, 2 }, shape[] = { 8 };
+	struct ckpt_placement p[] = { { 1, 0, CKPT_SPLIT_CEIL }, { 1, 0, CKPT_SPLIT_CEIL } };
+	struct ckpt_sharding s = { mesh, p, 2, 2 };
+	uint64_t off = 42, len = 42;
+	struct ckpt_err e;
+
+	ck_assert_int_eq(ckpt_sharding_box(&s, 0, 1, shape, &off, &len, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "two placements name axis 1");
+	p[1] = (struct ckpt_placement){ 0, 0, CKPT_SPLIT_EVEN + 1 };
+	ck_assert_int_eq(ckpt_sharding_box(&s, 0, 1, shape, &off, &len, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "a placement has the unknown split 3");
+	s.n = 3; /* one of them is not there */
+	ck_assert_int_eq(ckpt_sharding_box(&s, 0, 1, shape, &off, &len, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "3 placements are too many for a mesh of (2, 2)");
+	ck_assert(off == 42 && len == 42);
+}
+END_TEST
+
 /* ---- ShardedObject ---- */
 
 START_TEST(names_of_objects_are_those_of_megatron)

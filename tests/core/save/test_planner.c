@@ -471,6 +471,22 @@ START_TEST(calls_in_the_wrong_order_are_refused)
 }
 END_TEST
 
+/* A program with the header of a newer version. */
+START_TEST(a_system_that_is_not_known_is_refused)
+{
+	const enum ckpt_planner_system next = CKPT_PLANNER_HYPERPARALLEL_B + 1;
+	struct ckpt_save_planner p = { 0 };
+	struct ckpt_load_planner l = { 0 };
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(ckpt_save_planner_new(next, &p, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "unknown system of planners 4");
+	ck_assert_int_eq(ckpt_load_planner_new((enum ckpt_planner_system) - 1, &l, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "unknown system of planners -1");
+	ck_assert(!p.ops && !l.ops);
+}
+END_TEST
+
 START_TEST(names_may_not_come_twice)
 {
 	static const struct ckpt_state_entry twice[] = { { .fqn = "b", .fqn_len = 1 },
@@ -501,6 +517,8 @@ START_TEST(a_save_planner_refuses_what_it_does_not_hold)
 	struct ckpt_local_tensor without = six_tensor;
 	const struct ckpt_state_entry entry = { .fqn = "w", .fqn_len = 1, .tensor = &without };
 	const struct ckpt_state_dict dict = { &entry, 1 };
+	const struct ckpt_state_entry bytes = { .fqn = "o", .fqn_len = 1, .bytes = { .len = 5 } };
+	const struct ckpt_state_dict bytes_dict = { &bytes, 1 };
 	struct ckpt_save_planning opt = { .rank = 3 };
 	struct ckpt_save_plan plan, part;
 	struct ckpt_metadata md;
@@ -533,6 +551,12 @@ START_TEST(a_save_planner_refuses_what_it_does_not_hold)
 	ck_assert(!ckpt_save_planner_finish(&p, &plan, &part, &e));
 	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &plan.items[0], &src, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "'w': no data");
+	ck_assert_uint_eq(src.len, 42);
+	ck_assert(!ckpt_save_planner_configure(&p, &bytes_dict, &opt, &e));
+	ck_assert(!ckpt_save_planner_local_plan(&p, &plan, &e));
+	ck_assert(!ckpt_save_planner_finish(&p, &plan, &part, &e));
+	ck_assert_int_eq(ckpt_save_planner_get_data(&p, &plan.items[0], &src, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "'o': no data");
 	ck_assert_uint_eq(src.len, 42);
 	opt.keep_redundancy = true;
 	ck_assert_int_eq(ckpt_save_planner_configure(&p, &six_dict, &opt, &e), -EINVAL);
