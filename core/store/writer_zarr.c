@@ -44,6 +44,8 @@ static int check_name(const struct ckpt_write_item *item, struct ckpt_err *e)
 			     "cannot be the name of a directory, which an array needs: rename it");
 	if ((n > 1 && !memcmp(s, "__", 2)) || (n == 9 && !memcmp(s, "zarr.json", 9)))
 		return lacks(item, e, "a name that zarr reserves: rename it");
+	if (!text_is_utf8(s, n))
+		return lacks(item, e, "zarr requires names in UTF-8: rename it");
 	return 0;
 }
 

@@ -214,4 +214,28 @@ START_LOOP_TEST(a_rank_that_fails_leaves_the_old_checkpoint, 3)
 }
 END_TEST
 
+/* It could not be opened afterwards. */
+START_TEST(a_name_that_zarr_cannot_have_is_refused)
+{
+	const uint64_t zero[] = { 0 }, two[] = { 2 };
+	float data[] = { 1, 2 };
+	const struct ckpt_shard shard = { zero, two, data };
+	const struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_WHOLE,
+					     .n_dims = 1,
+					     .shape = two,
+					     .props = { .dtype = CKPT_DTYPE_F32 },
+					     .shards = &shard,
+					     .n_shards = 1 };
+	const struct ckpt_state_entry entry = { .fqn = "w\xff", .fqn_len = 2, .tensor = &t };
+	const struct ckpt_state_dict dict = { &entry, 1 };
+	const struct ckpt_save_opts opts = { .format = CKPT_ZARR };
+	struct ckpt_comm alone = ckpt_comm_self();
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(ckpt_save(&alone, dest, &dict, &opts, &e), -ENOTSUP);
+	ck_assert_str_eq(e.msg, "'w%FF': zarr requires names in UTF-8: rename it");
+	ck_assert_int_ne(access(dest, F_OK), 0);
+}
+END_TEST
+
 SUITE(ckpt_save, .setup = set_up, .teardown = tear_down, .seconds = 60)
