@@ -503,10 +503,12 @@ static int check_dest(const struct resharding *s, struct ckpt_err *e)
 static int write_all(struct resharding *s, struct ckpt_err *e)
 {
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned jobs = s->r->jobs ? s->r->jobs : cpus > 0 ? (unsigned)cpus : 1;
 	struct writing w = { .s = s };
 	int rc;
 
-	(void)sem_init(&w.turns, 0, s->r->jobs ? s->r->jobs : cpus > 0 ? (unsigned)cpus : 1);
+	/* More turns than ranks are of no use, and sem_init refuses a very large number. */
+	(void)sem_init(&w.turns, 0, (unsigned)min_u64(jobs, s->ranks));
 	rc = s->r->comm ? write_rank(&w, s->r->comm, e)
 			: ckpt_comm_run_threads(s->ranks, write_rank, &w, e);
 	(void)sem_destroy(&w.turns);

@@ -19,6 +19,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,6 +161,18 @@ START_TEST(warnings_may_go_to_nobody)
 	put_source(&rows[ARRAY_LEN(rows) - 1]);
 	ck_assert_msg(!run(&rows[ARRAY_LEN(rows) - 1], &r, &e), "%s", e.msg);
 	ck_assert_uint_eq(r.objects, 1);
+}
+END_TEST
+
+/* More than a semaphore can have: it would wait for ever. */
+START_TEST(any_number_of_jobs_is_possible)
+{
+	struct ckpt_reshard r = { .jobs = UINT_MAX };
+	struct ckpt_err e = { 0 };
+
+	put_source(&rows[1]);
+	ck_assert_msg(!run(&rows[1], &r, &e), "%s", e.msg);
+	ck_assert_uint_eq(r.tensors, 3);
 }
 END_TEST
 
