@@ -17,8 +17,15 @@
 
 /* ---- saving ---- */
 
+static int unknown_format(enum ckpt_format format, struct ckpt_err *e)
+{
+	return err_set(e, EINVAL, "unknown format %d", (int)format);
+}
+
 int ckpt_save_planner(enum ckpt_format format, struct ckpt_save_planner *ret, struct ckpt_err *e)
 {
+	if ((unsigned)format > CKPT_ZARR)
+		return unknown_format(format, e);
 	return ckpt_save_planner_new(format == CKPT_HYPERPARALLEL ? CKPT_PLANNER_HYPERPARALLEL_B
 								  : CKPT_PLANNER_DCP,
 				     ret, e);
@@ -57,7 +64,7 @@ static int make_writer(const struct ckpt_save_opts *o, struct ckpt_storage_write
 	case CKPT_ZARR:
 		return writer_zarr_new(&zarr, ret, e);
 	}
-	return err_set(e, EINVAL, "unknown format %d", (int)o->format);
+	return unknown_format(o->format, e);
 }
 
 /* How the writer reaches an address. */

@@ -143,5 +143,9 @@ int ckpt_text_sized(struct ckpt *c, uint64_t i, const struct ckpt_text *s, size_
 	struct ckpt_text ours;
 	int rc = SIZED_TAKE(ours, s, size, "ckpt_text", e);
 
-	return rc ? rc : make_text(c, i, &ours, ret, ret_len, e);
+	if (rc)
+		return rc;
+	if ((unsigned)ours.form > CKPT_TEXT_JSON)
+		return err_set(e, EINVAL, "unknown form of text %d", (int)ours.form);
+	return make_text(c, i, &ours, ret, ret_len, e);
 }

@@ -123,6 +123,12 @@ int ckpt_upload_commit(struct ckpt_upload *u, struct ckpt_err *e)
 
 void ckpt_upload_end(struct ckpt_upload *u, char *left, size_t cap)
 {
+	char unwanted[1];
+
+	if (!cap) {
+		left = unwanted;
+		cap = sizeof(unwanted);
+	}
 	*left = 0;
 	if (!u)
 		return;

@@ -126,6 +126,8 @@ int ckpt_sum_sized(struct ckpt *c, struct ckpt_sum *s, size_t size, struct ckpt_
 
 	if (rc)
 		return rc;
+	if ((unsigned)ours.kind > CKPT_SUM_XXH)
+		return err_set(e, EINVAL, "unknown kind of hash %d", (int)ours.kind);
 	tensors.globs = ours.globs;
 	tensors.model = ours.model;
 	tensors.jobs = ours.jobs;

@@ -435,6 +435,8 @@ int ckpt_values_scan_sized(struct ckpt *c, struct ckpt_values_scan *s, size_t si
 	if (ours.bins && (ours.bins < CKPT_HIST_MIN || ours.bins > CKPT_HIST_MAX))
 		return err_set(e, EINVAL, "histograms of %u bins: they can have %d to %d",
 			       ours.bins, CKPT_HIST_MIN, CKPT_HIST_MAX);
+	if ((unsigned)ours.by > CKPT_VALUES_RANK)
+		return err_set(e, EINVAL, "unknown kind of group %d", (int)ours.by);
 	rc = scan(c, &ours, e);
 	SIZED_GIVE(s, size, ours);
 	return rc;

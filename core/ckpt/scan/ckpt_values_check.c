@@ -153,6 +153,9 @@ int ckpt_values_check_sized(struct ckpt *c, struct ckpt_values_check *k, size_t 
 
 	if (rc)
 		return rc;
+	if (!(ours.max_abs >= 0)) /* NaN, too: no element would ever exceed it */
+		return err_set(e, EINVAL, "max_abs is %g: a limit is a number above 0",
+			       ours.max_abs);
 	rc = check(c, &ours, e);
 	SIZED_GIVE(k, size, ours);
 	return rc;

@@ -28,7 +28,8 @@
  * Structures only ever grow at the end, so a program works with every libckpt of the soname it was
  * linked with: each function passes the size of the program's structure to its _sized counterpart.
  * A member that only the library knows counts as 0; one that only the program knows is 0 in
- * results, and is an error (ENOTSUP) if it is set in arguments.
+ * results, and is an error (ENOTSUP) if it is set in arguments. So is a value of an enumeration
+ * that only the program knows (EINVAL).
  *
  * Threads: open and close from one thread; all other functions may be called from any number of
  * threads at once.
@@ -481,7 +482,7 @@ CKPT_API int ckpt_model_box_open(struct ckpt *c, uint64_t i, const uint64_t *off
 				 const uint64_t *len, struct ckpt_file **ret, struct ckpt_err *e);
 CKPT_API int ckpt_file_open_path(struct ckpt *c, const char *path, struct ckpt_file **ret,
 				 struct ckpt_err *e);
-CKPT_API void ckpt_file_close(struct ckpt_file *f);
+CKPT_API void ckpt_file_close(struct ckpt_file *f); /* NULL is fine */
 CKPT_API uint64_t ckpt_file_size(const struct ckpt_file *f);
 /* Reads bytes [off, off+len), up to the end of the file. Returns the count, never a partial one, or
  * a negative errno. */

@@ -57,7 +57,7 @@ CKPT_API int ckpt_upload_last(struct ckpt_upload *u, const char *path, struct ck
 /* Makes the files appear. To be called when all parts of all files have been sent. */
 CKPT_API int ckpt_upload_commit(struct ckpt_upload *u, struct ckpt_err *e);
 /* Removes what is not committed, and frees u; NULL is fine. Writes a sentence about what could not
- * be removed to left, or "". */
+ * be removed to left, truncated to cap bytes, or ""; left may be NULL if cap is 0. */
 CKPT_API void ckpt_upload_end(struct ckpt_upload *u, char *left, size_t cap);
 
 CKPT_END

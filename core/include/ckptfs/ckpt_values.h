@@ -182,7 +182,7 @@ struct ckpt_values_check {
 	const char *const *globs; /* which FQNs to check, as in struct ckpt_values_scan */
 	/* FQNs exempt from a rule, NULL-terminated; NULL: the rule applies to all. */
 	const char *const *allow_nan, *const *allow_inf, *const *allow_zero, *const *allow_constant;
-	double max_abs; /* 0: no limit */
+	double max_abs; /* 0: no limit; EINVAL if it is below 0 or NaN */
 	unsigned jobs;	/* as in struct ckpt_values_scan */
 	void (*fault)(void *arg, const struct ckpt_fault *f);
 	void (*progress)(void *arg, uint64_t done, uint64_t total); /* bytes; may be NULL */

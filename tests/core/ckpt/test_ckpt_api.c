@@ -16,10 +16,15 @@
 #include "suites.h"
 #include <ckptfs/ckpt_mount.h>
 #include <ckptfs/ckpt_report.h>
+#include <ckptfs/ckpt_save.h>
+#include <ckptfs/ckpt_sum.h>
+#include <ckptfs/ckpt_upload.h>
+#include <ckptfs/ckpt_values.h>
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -1305,6 +1310,83 @@ START_TEST(what_a_newer_program_asks_for_is_refused)
 	ck_assert_int_eq(ckpt_slice_read_sized(c, 0, &s.known, sizeof(s), to, &e), -ENOTSUP);
 	ck_assert_str_eq(e.msg, "struct ckpt_slice has members that libckpt " CKPTFS_VERSION
 				" does not know");
+}
+END_TEST
+
+static int any_values(void *arg, const struct ckpt_values_item *item)
+{
+	(void)arg;
+	(void)item;
+	return 0;
+}
+
+static int any_sum(void *arg, const struct ckpt_sum_item *item)
+{
+	(void)arg;
+	(void)item;
+	return 0;
+}
+
+/* A value that the library does not know must not count as one that it knows. */
+START_TEST(values_of_an_enumeration_that_are_not_known_are_refused)
+{
+	struct ckpt_values_scan scan = { .each = any_values, .by = CKPT_VALUES_RANK + 1 };
+	const struct ckpt_text text = { .form = CKPT_TEXT_JSON + 1 };
+	struct ckpt_sum sum = { .each = any_sum, .kind = CKPT_SUM_XXH + 1 };
+	struct ckpt_storage_writer w = { 0 };
+	struct ckpt_save_planner p = { 0 };
+	const struct ckpt_save_opts opts = { .format = CKPT_ZARR + 1 };
+	struct ckpt *c = sides[0].c;
+	struct ckpt_err e = { 0 };
+	char *to = NULL;
+	size_t len;
+
+	ck_assert_int_eq(ckpt_values_scan(c, &scan, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "unknown kind of group 4");
+	ck_assert_int_eq(ckpt_sum(c, &sum, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "unknown kind of hash 2");
+	ck_assert_int_eq(ckpt_text(c, 0, &text, &to, &len, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "unknown form of text 3");
+	ck_assert_int_eq(ckpt_save_writer(&opts, &w, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "unknown format 5");
+	ck_assert_int_eq(ckpt_save_planner(opts.format, &p, &e), -EINVAL);
+	ck_assert_str_eq(e.msg, "unknown format 5");
+	ck_assert(!to && !w.ops && !p.ops);
+}
+END_TEST
+
+static void any_fault(void *arg, const struct ckpt_fault *f)
+{
+	(void)f;
+	++*(unsigned *)arg;
+}
+
+/* Otherwise a check that is to stop a training run would never do so. */
+START_TEST(a_limit_that_nothing_exceeds_is_refused)
+{
+	static const double limits[] = { -1, -INFINITY, NAN };
+	unsigned faults = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(limits); i++) {
+		struct ckpt_values_check k = { .fault = any_fault,
+					       .arg = &faults,
+					       .max_abs = limits[i] };
+		struct ckpt_err e = { 0 };
+
+		ck_assert_int_eq(ckpt_values_check(sides[0].c, &k, &e), -EINVAL);
+		ck_assert_ptr_nonnull(strstr(e.msg, ": a limit is a number above 0"));
+	}
+	ck_assert_uint_eq(faults, 0);
+}
+END_TEST
+
+START_TEST(an_upload_that_has_not_begun_can_be_ended)
+{
+	char left[] = "x";
+
+	ckpt_upload_end(NULL, NULL, 0);
+	ckpt_upload_end(NULL, left, sizeof(left));
+	ck_assert_str_eq(left, "");
 }
 END_TEST
 
