@@ -328,6 +328,18 @@ def test_errors(path):
     ck = ckptfs.open(path)
     fails(KeyError, "no tensor 'x'", lambda: ck["x"])
     fails(KeyError, "no object 'x'", lambda: ck.objects["x"])
+    for group in ck, ck.model, ck.objects:
+        for name in (5, None, b"model.n"):
+            fails(TypeError, "a name is a str", group.get, name)
+            assert name not in group
+    # A text for C ends at a null byte.
+    for function, words in ((ckptfs.open, {"path": path + "\0x"}), (ckptfs.open, {"path": path, "include": "*.n\0x"}),
+                            (ckptfs.series, {"run": path + "\0x"}), (ck.read, {"path": "tensors/model.n\0x"}),
+                            (ck.listdir, {"path": "tensors\0x"})):
+        fails(ValueError, "null byte", function, **words)
+    fails(ValueError, "null byte", ck.stat, "model.n\0x")
+    with ckptfs.open(path) as other:  # equal to none but itself; their arrays are not compared
+        assert ck == ck and ck != other and ck.model != ck and len({ck, ck.model, other, ck}) == 3
     for name in ck.model:  # the model's names find stored tensors, too
         assert name in ck and ck.tensor(name).shape == ck.model.tensor(name).shape, name
     for error, code, words, function, name in (
@@ -341,10 +353,14 @@ def test_errors(path):
     assert repr(t) == "<ckptfs.Tensor 'model.n': int32 [3, 2]>" and len(t) == 3 and t.size == 6
     for index in (3, -4, (0, 0, 0), (..., ...)):
         fails(IndexError, "", lambda: t[index])
-    for index in (True, 1.5, None, [0, 1], "x"):
+    for index in (True, np.True_, 1.5, None, [0, 1], "x"):
         fails(TypeError, "", lambda: t[index])
+    whole = t[...]
+    for index in (slice(None, None, 1 << 64), slice(None, None, -(1 << 70)), slice(1 << 70), (..., slice(0, 1, 1 << 65))):
+        assert (t[index] == whole[index]).all() and t[index].shape == whole[index].shape, index
     fails(ValueError, "room for [2, 3]", t.read_into, np.zeros((2, 3), "i4"))
     fails(ValueError, "of 8 bytes", t.read_into, np.zeros((3, 2), "i8"))
+    fails(TypeError, "big-endian", t.read_into, np.zeros((3, 2), ">i4"))
     fixed = np.zeros((3, 2), "i4")
     fixed.flags.writeable = False
     fails(ValueError, "read-only", t.read_into, fixed)
@@ -406,10 +422,21 @@ def test_files(path):
         assert f.seek(-5, os.SEEK_END) == len(want) - 5 and f.read(100) == want[-5:]
         assert f.read(1) == b"" and f.seek(1000, os.SEEK_END) and f.read() == b""
         assert f.seek(3) == 3 and io.BufferedReader(f).read() == want[3:]
-        fails(ValueError, "closed", f.pread_into, bytearray(1), 0)  # the BufferedReader has closed it
+        for call in (f.tell, lambda: f.seek(0), f.read, lambda: f.pread_into(bytearray(1), 0)):  # the BufferedReader has closed it
+            fails(ValueError, "closed", call)
         whole = ck.read("npy/model.n.npy")
         assert (np.load(io.BytesIO(whole)) == ck["model.n"]).all()
         assert {"tensors", "npy", "objects", "safetensors"} <= set(ck.listdir())
+        with ck.open_file("tensors/model.n") as f:
+            # No offset leads back to the beginning, nor to the end.
+            for at in (1 << 63, 1 << 64, (1 << 64) + 4):
+                assert f.pread_into(bytearray(4), at) == 0 and f.seek(at) == at and f.read(4) == b"" and f.tell() == at
+            for at in (-1, -(1 << 64)):
+                fails(ValueError, f"read at {at}", f.pread_into, bytearray(4), at)
+                fails(ValueError, f"seek to {at}", f.seek, at)
+            fails(ValueError, "whence=3", f.seek, 0, 3)
+            fails(TypeError, "", f.seek, 0.5)
+            assert f.seek(0) == 0 and f.readinto(np.empty((0, 2), "f4")) == 0
         g = ck.open_file("tensors/model.n")
     assert g.read() == out("cat", path, "tensors/model.n")  # an open file keeps the checkpoint open
     g.close()

@@ -8,6 +8,7 @@ import ctypes
 import errno
 import io
 import json
+import operator
 import os
 import threading
 import warnings
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from . import _values
 from ._libckpt import (_BY, _bytes, _Callbacks, _check, _EACH_CHUNK, _EACH_FAULT, _EACH_STEP, _EACH_VALUES, _EACH_VERDICT, _Err,
-                       _globs, _Hooks, _lent, _library, _Object, _OPEN_STEP, _Series, _SERVES, _Stat, _Step, _Tensor, _text,
+                       _globs, _Hooks, _lent, _library, _Object, _OPEN_STEP, _path, _Series, _SERVES, _Stat, _Step, _Tensor, _text,
                        _Totals, _ValuesCheck, _ValuesScan, _WARN, _words, NotDirectoryError, Option)
 from ._tensor import Index, Tensor
 from ._values import Finding, Step, Values
@@ -150,6 +151,10 @@ class Tensors(Mapping):
 
         return state_dict(self, prefix, device, threads, framework, mmap)
 
+    # A mapping compares its values, but those of arrays are arrays: it would read all tensors and then fail.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
     def __getitem__(self, name: str) -> numpy.ndarray:
         return self.tensor(name)[...]
 
@@ -244,6 +249,13 @@ class Objects(Mapping):
         found._checkpoint, found.name = self._checkpoint, name
         return found
 
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        raw = _bytes(name)
+        with self._checkpoint._using() as handle:
+            return self._checkpoint._lib.ckpt_object_find(handle, raw, len(raw)) >= 0
+
     def __iter__(self) -> Iterator[str]:
         names, about = [], _Object()
         with self._checkpoint._using() as handle:
@@ -289,11 +301,20 @@ class File(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("the file is closed")
+
     def tell(self) -> int:
+        self._check_open()
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        self._check_open()
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}.get(whence)
+        if base is None:
+            raise ValueError(f"whence={whence!r} is not 0, 1 or 2")
+        at = base + operator.index(offset)
         if at < 0:
             raise ValueError(f"seek to {at}")
         self._at = at
@@ -301,11 +322,13 @@ class File(io.RawIOBase):
 
     def pread_into(self, buffer, offset: int) -> int:
         """Read the bytes at offset, at most the buffer's length; from any thread."""
-        if self.closed:
-            raise ValueError("the file is closed")
-        view = memoryview(buffer).cast("B")
-        if not view:
+        self._check_open()
+        if offset < 0:
+            raise ValueError(f"read at {offset}")
+        view = memoryview(buffer)
+        if not view.nbytes or offset >= self.size:  # ctypes would take an offset modulo 2**64
             return 0
+        view = view.cast("B")
         e = _Err()
         place = (c_char * len(view)).from_buffer(view)
         return _check(self._checkpoint._lib.ckpt_file_read(self._f, place, len(view), offset,
@@ -354,7 +377,7 @@ class Checkpoint(Tensors):
         try:
             with _Callbacks() as callback:
                 warn = callback(_WARN, lambda _, what: odd.append(what.decode("utf-8", "replace")))
-                rc = self._lib.ckpt_open_sized(os.fsencode(self.path), _words(options), *_lent(_Hooks(warn=warn)),
+                rc = self._lib.ckpt_open_sized(_path(self.path), _words(options), *_lent(_Hooks(warn=warn)),
                                                byref(handle), byref(e))
         except BaseException:
             if handle:
@@ -380,7 +403,7 @@ class Checkpoint(Tensors):
         such rank."""
         path, node, e = f"ranks/{number:05d}", c_uint64(), _Err()
         with self._using() as handle:
-            _check(self._lib.ckpt_walk(handle, os.fsencode(path), byref(node), byref(e)), e, path)
+            _check(self._lib.ckpt_walk(handle, _path(path), byref(node), byref(e)), e, path)
         return Tensors(self, True, number)
 
     def paths(self) -> dict[str, tuple[Union[str, int], ...]]:
@@ -447,7 +470,7 @@ class Checkpoint(Tensors):
         """Names in a directory of the tree."""
         with self._using() as handle:
             node, pos, child, about, e = c_uint64(), c_uint64(0), c_uint64(), _Stat(), _Err()
-            _check(self._lib.ckpt_walk(handle, os.fsencode(path), byref(node), byref(e)), e, path)
+            _check(self._lib.ckpt_walk(handle, _path(path), byref(node), byref(e)), e, path)
             _check(self._lib.ckpt_type_sized(handle, node, *_lent(about), byref(e)), e, path)
             if not about.is_dir:
                 raise NotDirectoryError(errno.ENOTDIR, f"'{path}' is not a directory", path)
@@ -459,7 +482,7 @@ class Checkpoint(Tensors):
 
     def open_file(self, path: str) -> File:
         """Open a file of the tree, such as "hf/model.safetensors", for reading and seeking."""
-        return File(self, self._lib.ckpt_file_open_path, os.fsencode(path))
+        return File(self, self._lib.ckpt_file_open_path, _path(path))
 
     def read(self, path: str) -> bytes:
         """The contents of a file of the tree."""
@@ -557,7 +580,7 @@ def series(run: Union[str, os.PathLike], *globs: str, model: bool = False, jobs:
             hooks = _Hooks(warn=callback(_WARN, lambda _, what: odd.append(what.decode("utf-8", "replace"))))
             wanted = _Series(globs=_globs(globs), model=model, jobs=jobs, open=callback(_OPEN_STEP, open_step),
                              each=callback(_EACH_STEP, each))
-            rc = lib.ckpt_open_sized(os.fsencode(path), _words({**words, "runs": True}), *_lent(hooks), byref(handle),
+            rc = lib.ckpt_open_sized(_path(path), _words({**words, "runs": True}), *_lent(hooks), byref(handle),
                                      byref(e))
             if not rc:
                 rc = lib.ckpt_series_sized(handle, *_lent(wanted), byref(e))

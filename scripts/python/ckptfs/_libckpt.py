@@ -345,7 +345,20 @@ class _Callbacks:
 
 
 def _bytes(name: str) -> bytes:
+    if not isinstance(name, str):
+        raise TypeError(f"a name is a str, not {name!r}")
     return name.encode("utf-8", "surrogatepass")
+
+
+def _whole(text: bytes) -> bytes:
+    """For C, where a text ends before its first null byte: "run\\0x" would be another path, "run"."""
+    if b"\0" in text:
+        raise ValueError("embedded null byte")
+    return text
+
+
+def _path(path: Union[str, bytes, os.PathLike]) -> bytes:
+    return _whole(os.fsencode(path))
 
 
 def _text(address: Optional[int], size: int) -> str:
@@ -359,14 +372,14 @@ def _words(options: Mapping[str, Option]):
         if value is None or value is False or value == 0 or value == ():
             continue
         if value is True:
-            words.append(os.fsencode(name))
+            words.append(_path(name))
             continue
         for one in value if isinstance(value, (list, tuple)) else [value]:
             one = str(one) if isinstance(one, int) else os.fspath(one)
-            words.append(os.fsencode(name) + b"=" + os.fsencode(one))
+            words.append(_path(name) + b"=" + _path(one))
     return (c_char_p * (len(words) + 1))(*words, None)
 
 
 def _globs(globs: Union[str, Sequence[str]]):
-    names = [_bytes(g) for g in ([globs] if isinstance(globs, str) else globs)]
+    names = [_whole(_bytes(g)) for g in ([globs] if isinstance(globs, str) else globs)]
     return (c_char_p * (len(names) + 1))(*names, None)

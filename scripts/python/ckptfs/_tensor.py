@@ -42,7 +42,8 @@ def _resolve(index: Index, shape: Sequence[int]):
             start, stop, step = item.indices(size)
             out.append((start, step, len(range(start, stop, step)), True))
             continue
-        if isinstance(item, bool) or not hasattr(item, "__index__"):
+        # numpy.bool_ and torch's tensors of a bool have __index__, too.
+        if isinstance(item, bool) or str(getattr(item, "dtype", "")).endswith("bool") or not hasattr(item, "__index__"):
             raise TypeError(f"an index is an integer, a slice or '...', not {item!r}")
         i = item.__index__()
         if not -size <= i < size:
@@ -203,6 +204,8 @@ class Tensor:
                 raise ValueError("the array is read-only")
             if out.dtype.hasobject:
                 raise TypeError(f"the array is of Python objects ({out.dtype}), not of numbers")
+            if out.dtype.str.startswith(">"):
+                raise TypeError(f"the array is big-endian ({out.dtype.str}), but elements are little-endian")
             at, itemsize, strides = out.ctypes.data, out.itemsize, out.strides
         if tuple(out.shape) != shape or itemsize != self.itemsize:
             raise ValueError(f"room for {list(out.shape)} elements of {itemsize} bytes, but there "
@@ -231,7 +234,7 @@ class Tensor:
                 at += (count - 1) * stride[d]
                 stride[d] = -stride[d]
             start[d] = self._off[d] + (first if count else 0)
-            step[d] = abs(by)
+            step[d] = abs(by) if count > 1 else 1  # which may be too large for C, if nothing comes after the first
             stop[d] = start[d] + ((count - 1) * abs(by) + 1 if count else 0)
         if any(count == 0 for _, _, count, _ in wanted):
             return

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex, TensorPropertie
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
-from ._libckpt import Option, _bytes, _Callbacks, _check, _Err, _lent, _text, _words
+from ._libckpt import Option, _bytes, _Callbacks, _check, _Err, _lent, _path, _text, _words
 from ._storage import (_ChunkMeta, _CLOSE_DATA, _FqnPath, _GET_DATA, _Index, _MetaEntry, _Metadata, _PathStep, _Props,
                        _SaveOpts, _SavePlan, _SavePlanner, _SavePlannerOps, _StorageRanks, _StorageWriter, _WriteItem,
                        _WriteResult, _WriteResults, _writers)
@@ -201,10 +201,10 @@ class Writer:
         _check(rc, e, self._path)
 
     def validate(self) -> None:
-        self._call("validate_checkpoint_id", os.fsencode(self._path))
+        self._call("validate_checkpoint_id", _path(self._path))
 
     def begin(self, rank: int, size: int, plan: SavePlan) -> None:
-        self._call("reset", os.fsencode(self._path))
+        self._call("reset", _path(self._path))
         self._call("set_up", byref(_StorageRanks(rank, size)))
         local = self._memory.plan(plan, self._names)
         self._call("prepare_local_plan", byref(local), byref(local))
