@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/writer_zarr.h"
 
+#include "base/arena.h"
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -239,6 +240,26 @@ static int put_array(struct zarr_writer *w, const struct array *a,
 	return rc ? rc : staging_sync_dir(w->b.staging, a->dir, e);
 }
 
+static int put_item(struct zarr_writer *w, const struct ckpt_write_item *item,
+		    struct ckpt_save_planner *planner, struct ckpt_err *e)
+{
+	struct ckpt_storage_info info = { 0 };
+	struct array a;
+	int rc = measure(w, item, &a, e);
+
+	if (!rc)
+		rc = put_array(w, &a, planner, e);
+	if (!rc) {
+		info.path = arena_dup(&w->b.arena, a.dir, strlen(a.dir));
+		info.length = a.len;
+		rc = info.path ? 0 : err_nomem(e);
+	}
+	if (rc)
+		return err_wrap(e, "'%s'", FQN_TEXT(item->index.fqn, item->index.fqn_len));
+	writer_add_result(&w->b, item, &info);
+	return 0;
+}
+
 static int write_data(void *self, const struct ckpt_save_plan *plan,
 		      struct ckpt_save_planner *planner, struct ckpt_write_results *ret,
 		      struct ckpt_err *e)
@@ -246,19 +267,8 @@ static int write_data(void *self, const struct ckpt_save_plan *plan,
 	struct zarr_writer *w = self;
 	int rc = writer_begin_data(&w->b, plan->n_items, e);
 
-	for (size_t i = 0; i < plan->n_items && !rc; i++) {
-		const struct ckpt_write_item *item = &plan->items[i];
-		struct array a;
-
-		rc = measure(w, item, &a, e);
-		if (!rc)
-			rc = put_array(w, &a, planner, e);
-		if (!rc)
-			writer_add_result(&w->b, item,
-					  &(struct ckpt_storage_info){
-						  .path = writer_printf(&w->b, e, "%.100s", a.dir),
-						  .length = a.len });
-	}
+	for (size_t i = 0; i < plan->n_items && !rc; i++)
+		rc = put_item(w, &plan->items[i], planner, e);
 	return rc ? rc : writer_end_data(&w->b, ret, e);
 }
 

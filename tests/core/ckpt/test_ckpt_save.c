@@ -214,6 +214,61 @@ START_LOOP_TEST(a_rank_that_fails_leaves_the_old_checkpoint, 3)
 }
 END_TEST
 
+/* One rank, step by step, up to what the writer says that it has written. */
+static int write_step_by_step(struct ckpt_storage_writer *w, struct ckpt_save_planner *p,
+			      const struct ckpt_state_dict *dict, struct ckpt_write_results *ret,
+			      struct ckpt_err *e)
+{
+	const struct ckpt_storage_ranks alone = { 0, 1 };
+	const struct ckpt_save_planning opt = { .is_coordinator = true };
+	struct ckpt_save_plan mine, part, plan;
+	struct ckpt_metadata md;
+
+	ck_assert(!ckpt_storage_writer_reset(w, dest, e) &&
+		  !ckpt_storage_writer_set_up(w, &alone, e) &&
+		  !ckpt_save_planner_configure(p, dict, &opt, e) &&
+		  !ckpt_save_planner_local_plan(p, &mine, e) &&
+		  !ckpt_storage_writer_prepare_local_plan(w, &mine, &mine, e) &&
+		  !ckpt_save_planner_global_plan(p, &mine, 1, &part, &md, e) &&
+		  !ckpt_storage_writer_prepare_global_plan(w, &part, 1, e) &&
+		  !ckpt_save_planner_finish(p, &part, &plan, e));
+	return ckpt_storage_writer_write_data(w, &plan, p, ret, e);
+}
+
+START_TEST(results_and_errors_of_zarr_have_the_whole_name)
+{
+	const struct ckpt_save_opts opts = { .format = CKPT_ZARR };
+	const uint64_t zero[] = { 0 }, two[] = { 2 };
+	float data[] = { 1, 2 };
+	struct ckpt_shard shard = { zero, two, data };
+	const struct ckpt_local_tensor t = { .kind = CKPT_LOCAL_WHOLE,
+					     .n_dims = 1,
+					     .shape = two,
+					     .props = { .dtype = CKPT_DTYPE_F32 },
+					     .shards = &shard,
+					     .n_shards = 1 };
+	char name[121] = "";
+	const struct ckpt_state_entry entry = { .fqn = name, .fqn_len = 120, .tensor = &t };
+	const struct ckpt_state_dict dict = { &entry, 1 };
+	struct ckpt_storage_writer w = { 0 };
+	struct ckpt_save_planner p = { 0 };
+	struct ckpt_write_results results = { 0 };
+	struct ckpt_err e = { 0 };
+
+	memset(name, 'n', 120);
+	ck_assert(!ckpt_save_writer(&opts, &w, &e) && !ckpt_save_planner(CKPT_ZARR, &p, &e));
+	ck_assert_msg(!write_step_by_step(&w, &p, &dict, &results, &e), "%s", e.msg);
+	ck_assert_uint_eq(results.n, 1);
+	ck_assert_str_eq(results.v[0].info.path, name);
+	ck_assert_uint_eq(results.v[0].info.length, sizeof(data));
+	shard.data = NULL;
+	ck_assert_int_eq(write_step_by_step(&w, &p, &dict, &results, &e), -EINVAL);
+	ck_assert_msg(!strncmp(e.msg, "'nnnn", 5), "%s", e.msg);
+	ckpt_save_planner_free(&p);
+	ckpt_storage_writer_free(&w);
+}
+END_TEST
+
 /* It could not be opened afterwards. */
 START_TEST(a_name_that_zarr_cannot_have_is_refused)
 {
