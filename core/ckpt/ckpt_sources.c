@@ -105,7 +105,7 @@ static int tell_span(void *arg, uint32_t file, uint64_t off, uint64_t len)
 	const char *path = s->path, *outer;
 	uint64_t at;
 
-	if (s->bytes) /* in the index, which is no part of the checkpoint */
+	if (s->bytes) /* in the index, which is not part of the checkpoint */
 		return 0;
 	outer = place_within(t->eng->c->place, path, &at);
 	return outer ? t->each(t->arg, &(struct ckpt_source){ outer, at + off, len })

@@ -151,8 +151,8 @@ static int build(const struct index_request *rq, const char *path, struct catalo
 }
 
 /*
- * Locks `path`: returns a descriptor for unlock(), or -errno; -EEXIST: it is no lock of ours, which would
- * be an empty file. The lock file is removed with the lock, so check after locking that the name still
+ * Locks `path`: returns a descriptor for unlock(), or -errno. A lock is an empty file; -EEXIST: this file is
+ * something else. The lock file is removed with the lock, so check after locking that the name still
  * refers to it.
  */
 static int lock(const char *path)

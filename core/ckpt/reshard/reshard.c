@@ -411,8 +411,7 @@ static void wrote(void *arg, uint64_t bytes)
 		s->r->progress(s->r->progress_arg, done, s->total);
 }
 
-/* The planner and writer of one rank, each wrapped in ours. */
-/* On success the caller frees *ret. */
+/* The format's own writer. On success the caller frees *ret. */
 static int open_writer(const struct resharding *s, struct ckpt_save_opts *opts,
 		       struct ckpt_storage_writer *ret, struct ckpt_err *e)
 {
@@ -441,6 +440,7 @@ static struct ckpt_save_opts save_opts(const struct resharding *s)
 	return opts;
 }
 
+/* The planner and writer of one rank, each wrapped in ours. */
 static int make_parts(struct writing *w, struct ckpt_save_planner *planner,
 		      struct ckpt_storage_writer *writer, struct ckpt_err *e)
 {

@@ -61,8 +61,8 @@ static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_
 {
 	struct gate *g = self;
 
-	/* All has been read but config.json and the like. The source may be what is replaced, and on NFS the directory of a file
-	 * that is open cannot be removed. */
+	/* Everything has been read, except config.json and the like. Close the source's files: it may be what is replaced,
+	 * and NFS cannot remove a directory with an open file in it. */
 	engine_rest(g->source->engine, 0);
 	return ckpt_storage_writer_finish(&g->inner, md, all, n, e);
 }

@@ -432,7 +432,7 @@ bool run_let_go(struct ckpt_run *r, uint64_t unused_ns)
 			k->users++;
 			left_ns = k->left_ns;
 		}
-		/* SQLite has no way to close the file of an index but to close the whole. */
+		/* SQLite closes the file of an index only together with the connection. */
 		if (index_is_beside(k->ckpt->root, k->ckpt->engine->index))
 			close_unused(r, k);
 		else

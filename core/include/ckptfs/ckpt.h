@@ -266,8 +266,10 @@ CKPT_API int ckpt_model_backing(struct ckpt *c, uint64_t i, int *ret_fd, uint64_
 
 struct ckpt_chunk {
 	const uint64_t *off, *len; /* n_dims each: the chunk's box, in elements */
-	const char *path;	   /* data file, relative to the checkpoint; or "(in the index)" */
-	uint64_t offset, length;   /* its item's bytes in that file, as stored */
+	/* data file, relative to the checkpoint; or "(in the index)"; "": it is computed from other
+	 * tensors, and the encoding is "computed" */
+	const char *path;
+	uint64_t offset, length; /* its item's bytes in that file, as stored */
 	const char *encoding;
 };
 /* Calls `each` for every chunk of tensor i; a non-zero return stops and is returned. */
@@ -522,8 +524,9 @@ CKPT_API int ckpt_source_bring(struct ckpt *c, const char *path, uint64_t off, u
 struct ckpt_asset {
 	const char *name; /* in hf/ and ranks/ */
 	const char *path; /* absolute, for messages only: another file may have this name now */
-	const char
-		*from; /* "checkpoint" or "parent": that directory; "assets": that of the option */
+	/* "checkpoint" or "parent": that directory; "assets": that of the option; "GGUF": it was
+	 * made from the file's keys, and path is a text in parentheses */
+	const char *from;
 };
 CKPT_API bool ckpt_asset_sized(const struct ckpt *c, uint64_t i, struct ckpt_asset *ret,
 			       size_t size);
