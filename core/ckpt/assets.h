@@ -35,6 +35,8 @@ struct place;
 struct place_options;
 struct view_asset;
 
+#define ASSETS_MAX_CONFIG ((uint64_t)16 << 20) /* bytes of a config.json */
+
 enum asset_from { ASSET_OF_CHECKPOINT, ASSET_OF_PARENT, ASSET_GIVEN, ASSET_MADE };
 
 struct assets {

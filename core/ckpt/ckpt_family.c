@@ -4,12 +4,13 @@
 #include "base/cleanup.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "ckpt/assets.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_CONFIG = 4 << 20, MAX_WORD = CKPT_FAMILY_MAX / 2 - 2 };
+enum { MAX_WORD = CKPT_FAMILY_MAX / 2 - 2 };
 
 CLEANUP_POINTER(close_file, struct ckpt_file, ckpt_file_close)
 
@@ -23,7 +24,7 @@ static bool read_config(struct ckpt *c, char **text, struct jdoc *d)
 	if (ckpt_file_open_path(c, "hf/config.json", &f, &ignored))
 		return false;
 	size = ckpt_file_size(f);
-	if (size > MAX_CONFIG)
+	if (size > ASSETS_MAX_CONFIG)
 		return false;
 	*text = malloc(size + 1); /* and a byte for jdoc_parse */
 	return *text && ckpt_file_read(f, *text, size, 0, &ignored) == (int64_t)size &&

@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json_without.h"
+#include "ckpt/assets.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/computed/dequantise.h"
 #include "ckpt/computed/dequantise_gguf.h"
@@ -12,12 +13,8 @@
 #include "ckpt/computed/peek.h"
 #include "read/fetch.h"
 
-#define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
-
-/*
- * What config.json says about codes is not true of what is shown, so it is cut out. The text is
- * what was parsed.
- */
+/* Removes from config.json how weights are encoded, because they are shown decoded. text: its contents, which are
+ * edited in place. */
 static int edit_config(struct engine *eng, int64_t number, char *text, size_t len,
 		       struct ckpt_err *e)
 {
@@ -50,7 +47,7 @@ static int dequantise_all(struct engine *eng, const struct ckpt_opts *o, struct 
 				"in blocks");
 		return rc;
 	}
-	rc = assets_text(&eng->assets, "config.json", MAX_CONFIG, &text, &len, &number, e);
+	rc = assets_text(&eng->assets, "config.json", ASSETS_MAX_CONFIG, &text, &len, &number, e);
 	if (!rc && text && jdoc_parse_copy(&config, text, len, JDOC_BIG | JDOC_PYTHON, e))
 		rc = err_wrap(e, "'%.200s', line %zu", eng->assets.v[number].path, config.line);
 	if (!rc)

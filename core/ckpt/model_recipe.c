@@ -6,14 +6,13 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "ckpt/assets.h"
 #include "ckpt/ckpt_internal.h"
 #include "format/megatron/megatron_args.h"
 #include "index/catalog_query.h"
 #include "read/fetch.h"
 
 #include <string.h>
-
-#define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
 
 /* ---- config.json ---- */
 
@@ -23,7 +22,8 @@ static int read_config(const struct engine *eng, struct model_recipe *r, struct 
 	struct ckpt_err why;
 	int64_t number;
 	size_t size;
-	int rc = assets_text(&eng->assets, "config.json", MAX_CONFIG, &text, &size, &number, e);
+	int rc = assets_text(&eng->assets, "config.json", ASSETS_MAX_CONFIG, &text, &size, &number,
+			     e);
 
 	if (rc || !text)
 		return rc;

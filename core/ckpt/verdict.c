@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "ckpt/assets.h"
 #include "ckpt/ckpt_internal.h"
 #include "codec/cast.h"
 #include "gguf/gguf_config.h"
@@ -17,8 +18,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
-#define LIKE_IT	   2			/* names that a recipe must find to be mentioned */
+#define LIKE_IT 2 /* names that a recipe must find to be mentioned */
 
 enum face { OF_HF, OF_GGUF, OF_PT, OF_SAFETENSORS, N_OF };
 static const char *const face_names[N_OF] = { "hf", "gguf", "pt", "safetensors" };
@@ -358,7 +358,7 @@ static int read_arch(struct hf *h, struct ckpt_err *e)
 	const char *type;
 	int64_t number;
 	size_t len;
-	int rc = assets_text(assets, "config.json", MAX_CONFIG, &text, &len, &number, &why);
+	int rc = assets_text(assets, "config.json", ASSETS_MAX_CONFIG, &text, &len, &number, &why);
 
 	if (rc) {
 		no_verdict(h->v, CKPT_SERVES_UNCHECKED, "not checked", why.msg);

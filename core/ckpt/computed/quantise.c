@@ -11,6 +11,7 @@
 #include "base/json_without.h"
 #include "base/text.h"
 #include "base/vec.h"
+#include "ckpt/assets.h"
 #include "ckpt/ckpt_internal.h"
 #include "codec/cast.h"
 #include "index/catalog_query.h"
@@ -22,8 +23,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MAX_CONFIG ((uint64_t)16 << 20) /* bytes of config.json */
 
 static const char config_key[] = "quantization_config", end_weight[] = ".weight";
 
@@ -325,7 +324,7 @@ static void put_blocks(struct json_out *j, const struct quantiser *q)
 static void put_config(struct buf *b, const struct quantiser *q, const char *text, size_t len,
 		       bool empty)
 {
-	struct buf made CLEANUP(buf_release) = BUF_INIT(2 * MAX_CONFIG);
+	struct buf made CLEANUP(buf_release) = BUF_INIT(2 * ASSETS_MAX_CONFIG);
 	struct json_out j = { .to = &made };
 	const char *s;
 
@@ -351,13 +350,13 @@ static void put_config(struct buf *b, const struct quantiser *q, const char *tex
 static int make_config(struct quantiser *q)
 {
 	struct jdoc config CLEANUP(jdoc_release) = { 0 };
-	struct buf b CLEANUP(buf_release) = BUF_INIT(4 * MAX_CONFIG);
+	struct buf b CLEANUP(buf_release) = BUF_INIT(4 * ASSETS_MAX_CONFIG);
 	autofree char *text = NULL;
 	struct assets *assets = &q->eng->assets;
 	struct jval root;
 	int64_t number;
 	size_t len;
-	int rc = assets_text(assets, "config.json", MAX_CONFIG, &text, &len, &number, q->e);
+	int rc = assets_text(assets, "config.json", ASSETS_MAX_CONFIG, &text, &len, &number, q->e);
 
 	if (!rc && !text)
 		rc = err_set(q->e, ENOENT,

@@ -2,6 +2,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/cpus.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
@@ -19,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct reshard_asset {
 	const struct assets *of;
@@ -502,8 +502,7 @@ static int check_dest(const struct resharding *s, struct ckpt_err *e)
 
 static int write_all(struct resharding *s, struct ckpt_err *e)
 {
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-	unsigned jobs = s->r->jobs ? s->r->jobs : cpus > 0 ? (unsigned)cpus : 1;
+	unsigned jobs = s->r->jobs ? s->r->jobs : cpus_usable();
 	struct writing w = { .s = s };
 	int rc;
 

@@ -12,11 +12,11 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/cpus.h"
 #include "base/err.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,15 +159,6 @@ static int run_items(struct ring *r)
 	return rc;
 }
 
-static unsigned default_jobs(void)
-{
-	cpu_set_t set;
-
-	if (sched_getaffinity(0, sizeof(set), &set)) /* more CPUs than fit the set */
-		return DEFAULT_JOBS;
-	return (unsigned)min_u64((uint64_t)CPU_COUNT(&set), DEFAULT_JOBS);
-}
-
 static int run_with(struct ring *r, struct worker *workers, uint8_t *own, unsigned jobs,
 		    struct ckpt_err *e)
 {
@@ -209,7 +200,7 @@ static size_t stride(size_t size)
 int pipeline_run(const struct pipeline *pipeline, struct ckpt_err *e)
 {
 	struct pipeline of = *pipeline, *p = &of;
-	unsigned jobs = p->jobs ? p->jobs : default_jobs();
+	unsigned jobs = p->jobs ? p->jobs : (unsigned)min_u64(cpus_usable(), DEFAULT_JOBS);
 	struct ring r = { .of = p, .n = (uint64_t)jobs * PIPELINE_SLOTS };
 	struct worker *workers;
 	uint8_t *own;
