@@ -11,9 +11,10 @@
  *	rc = ckpt_save(comm, "run/step-100", &dict, &opts, &e);
  *
  * ckpt_load fills shards of the same names, however they are cut, from any checkpoint that
- * ckpt_open reads, whatever its ranks and format. A single process passes ckpt_comm_self(); with
- * ckpt_comm.h, ranks are threads or MPI processes. A program may supply its own planners
- * (ckpt_plan.h) and storage writers and readers (ckpt_storage.h).
+ * ckpt_open reads, whatever its ranks and format. It casts float64, float32, float16 and bfloat16
+ * to float32, float16 and bfloat16; any other difference of dtypes is an error (EINVAL). A single
+ * process passes ckpt_comm_self(); with ckpt_comm.h, ranks are threads or MPI processes. A program
+ * may supply its own planners (ckpt_plan.h) and storage writers and readers (ckpt_storage.h).
  *
  * Functions return 0 or a negative errno with one sentence in *e; all ranks fail with the same
  * sentence, that of the first rank that failed. If a save fails or is killed, what existed at its

@@ -61,8 +61,9 @@ struct ckpt_local_tensor {
 	const uint64_t *shape;		 /* of the whole tensor */
 	const struct ckpt_shard *shards; /* one for each part this rank holds */
 	size_t n_shards;
-	bool allow_shape_mismatch; /* loading fills what both shapes have in common and zeroes the
-                                      rest */
+	/* with CKPT_PLANNER_MEGATRON: loading fills what both shapes have in common and zeroes the
+	 * rest, if they have as many dimensions; other planners refuse a different shape */
+	bool allow_shape_mismatch;
 };
 
 /*
