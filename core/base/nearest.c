@@ -26,11 +26,11 @@ static int lower(char c)
 	return tolower((unsigned char)c);
 }
 
-/* Edit distance in bytes, if it is at most max. */
+/* Edit distance in bytes, if it is at most max. Two neighbours that changed places are one change. */
 static unsigned changes(const char *a, size_t n, const char *b, size_t m, unsigned max,
 			uint64_t *steps)
 {
-	unsigned row[MAX_BYTES + 1], least;
+	unsigned row[MAX_BYTES + 1], earlier[MAX_BYTES + 1], least; /* earlier: of the row above */
 
 	while (n && m && lower(*a) == lower(*b))
 		a++, b++, n--, m--;
@@ -39,18 +39,27 @@ static unsigned changes(const char *a, size_t n, const char *b, size_t m, unsign
 	if (m > MAX_BYTES || n > MAX_BYTES)
 		return max + 1;
 	for (size_t j = 0; j <= m; j++)
-		row[j] = (unsigned)j;
+		row[j] = earlier[j] = (unsigned)j;
 	/* Computes each row only near the diagonal: elsewhere the distance exceeds max. */
 	for (size_t i = 1; i <= n; i++) {
 		size_t from = i > max ? i - max : 1, to = min_u64(m, i + max);
 		unsigned before = row[from - 1];
+		/* two rows above, at j - 1 and j - 2 */
+		unsigned left = earlier[from - 1], left2 = earlier[from > 1 ? from - 2 : 0];
 
+		earlier[from - 1] = before;
 		least = row[from - 1] = from == 1 ? (unsigned)i : max + 1;
 		for (size_t j = from; j <= to; j++) {
 			unsigned above = row[j],
 				 best = before + (lower(a[i - 1]) != lower(b[j - 1]));
 
 			best = (unsigned)min_u64(best, above + 1);
+			if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
+			    lower(a[i - 2]) == lower(b[j - 1]))
+				best = (unsigned)min_u64(best, left2 + 1);
+			left2 = left;
+			left = earlier[j];
+			earlier[j] = above;
 			row[j] = (unsigned)min_u64(best, row[j - 1] + 1);
 			least = (unsigned)min_u64(least, row[j]);
 			before = above;

@@ -68,6 +68,32 @@ START_TEST(every_change_of_a_byte_is_near)
 }
 END_TEST
 
+/* What fingers do most often, in names that are too short for two changes. */
+START_TEST(neighbours_that_changed_places_are_one_change)
+{
+	static const char *const names[] = { "mount", "dtype", "json", "ls" };
+	static const char name[] = "model.layers.10.w";
+	const char *const near[] = { name };
+	char s[64];
+
+	expect("moutn", names, ARRAY_LEN(names), "0 ");
+	expect("omunt", names, ARRAY_LEN(names), "0 ");
+	expect("dytpe", names, ARRAY_LEN(names), "1 ");
+	expect("JSNO", names, ARRAY_LEN(names), "2 ");
+	expect("sl", names, ARRAY_LEN(names), "");
+	expect("tmoun", names, ARRAY_LEN(names), ""); /* not a neighbour */
+	/* Four of these are the most that a name of this length may differ in. */
+	for (size_t i = 0; i + 8 < sizeof(name); i++) {
+		memcpy(s, name, sizeof(name));
+		for (size_t k = 0; k < 8; k += 2) {
+			s[i + k] = name[i + k + 1];
+			s[i + k + 1] = name[i + k];
+		}
+		expect(s, near, 1, "0 ");
+	}
+}
+END_TEST
+
 /* Long names that differ everywhere, so many of them that comparing all would take minutes. */
 START_LONG_TEST(the_work_is_bounded)
 {
