@@ -110,8 +110,12 @@ static void offer_options(struct line *l, size_t front_len, bool list)
 {
 	const char *start = l->word + front_len;
 	size_t len = strcspn(start, "=");
+	/* Shells drop what does not begin like the word. */
+	char between = start[strcspn(start, "-_")], name[OPTIONS_NAME_MAX + 1];
 	struct option_word w;
 
+	if (!between)
+		between = list ? '_' : '-';
 	if (start[len]) {
 		if (find_option(l, start, len, &w) && w.value && (!list || w.in_list))
 			offer_value(l, &w, front_len + len + 1);
@@ -119,7 +123,8 @@ static void offer_options(struct line *l, size_t front_len, bool list)
 	}
 	for (size_t i = 0; options_word(l->command->words | WORDS_ANY, i, &w); i++)
 		if (!list || w.in_list)
-			offer_word(l, front_len, w.name, w.value && !w.may_omit ? "=" : "");
+			offer_word(l, front_len, options_spell(w.name, between, name),
+				   w.value && !w.may_omit ? "=" : "");
 }
 
 static void offer_list(struct line *l)
@@ -312,8 +317,8 @@ static void offer_argument(struct line *l)
 	first = joined ? joined : args[0];
 	kind = kinds[min_u64(n, strlen(kinds) - 1)];
 	/* A path in the tree of a run begins with the name of a checkpoint, too. */
-	if (l->command->checkpoints && n == 1 && !joined && kind != 'p' &&
-	    offer_checkpoints(l, first) && l->command->checkpoints == 1)
+	if (n == 1 && l->command->checkpoints > (joined ? 1 : 0) && kind != 'p' &&
+	    offer_checkpoints(l, args[0]) && l->command->checkpoints == 1)
 		return;
 	if (n >= l->command->max_args)
 		return;
@@ -352,6 +357,7 @@ static void offer_help(struct line *l)
 static void offer_of_command(struct line *l)
 {
 	const char *before = l->words[l->n - 2];
+	char name[OPTIONS_NAME_MAX + 1];
 	struct option_word w;
 
 	if (l->n > 2 && !strcmp(before, "-o") && l->command->words & WORDS_OPEN)
@@ -363,7 +369,8 @@ static void offer_of_command(struct line *l)
 		offer_options(l, 2, false);
 	else if (!strcmp(l->word, "-"))
 		for (size_t i = 0; options_word(l->command->words | WORDS_ANY, i, &w); i++)
-			(void)printf("--%s%s\n", w.name, w.value && !w.may_omit ? "=" : "");
+			(void)printf("--%s%s\n", options_spell(w.name, '-', name),
+				     w.value && !w.may_omit ? "=" : "");
 	else
 		offer_argument(l);
 }

@@ -272,6 +272,7 @@ static bool meant(unsigned groups, const char *s, size_t len, struct word *ret)
 static int refuse(unsigned groups, const char *dashes, const char *s, size_t len,
 		  struct ckpt_err *e)
 {
+	char name[OPTIONS_NAME_MAX + 1];
 	struct word w;
 
 	if (!*dashes && find_word(groups, s, len, &w))
@@ -280,11 +281,24 @@ static int refuse(unsigned groups, const char *dashes, const char *s, size_t len
 			       w.name, s);
 	if (groups & WORDS_OPEN && find_word(WORDS_OPEN, s, len, &w))
 		return err_set(e, EINVAL, "option '%s%s' has no effect on this command", dashes,
-			       w.name);
-	if (meant(groups, s, len, &w))
+			       options_spell(w.name, *dashes ? '-' : '_', name));
+	if (meant(groups, s, len, &w)) {
+		const char *front = in_list(&w) ? dashes : "--";
+
 		return err_set(e, EINVAL, "unknown option '%s%.*s': did you mean '%s%s'?", dashes,
-			       (int)len, s, in_list(&w) ? dashes : "--", w.name);
+			       (int)len, s, front, options_spell(w.name, *front ? '-' : '_', name));
+	}
 	return err_set(e, EINVAL, "unknown option '%s%.*s'", dashes, (int)len, s);
+}
+
+const char *options_spell(const char *name, char between, char ret[OPTIONS_NAME_MAX + 1])
+{
+	size_t n = 0;
+
+	for (; name[n] && n < OPTIONS_NAME_MAX; n++)
+		ret[n] = name[n] == '_' ? between : name[n];
+	ret[n] = 0;
+	return ret;
 }
 
 static int push(const char ***list, size_t n, const char *s, struct ckpt_err *e)
@@ -717,12 +731,12 @@ static void help_choices(FILE *to, const char *left)
 
 static void help_word(FILE *to, const struct word *w, char of_letter)
 {
-	char letter[] = "-x,", left[160];
+	char letter[] = "-x,", left[160], name[OPTIONS_NAME_MAX + 1];
 
 	letter[1] = of_letter;
 	(void)snprintf(left, sizeof(left), w->kind == LEVEL ? "%3s --%s[%s%s]" : "%3s --%s%s%s",
-		       of_letter ? letter : "", w->name, w->value ? "=" : "",
-		       w->value ? w->value : "");
+		       of_letter ? letter : "", options_spell(w->name, '-', name),
+		       w->value ? "=" : "", w->value ? w->value : "");
 	(void)fputs("  ", to);
 	help_choices(to, left);
 	if (strlen(left) > HELP_LEFT)

@@ -128,14 +128,18 @@ int options_put(struct options *o, const char *name, const char *value, struct c
 typedef const char *options_value_fn(const struct ckpt_option *x, const char *value);
 void options_add_shape(const struct options *o, options_value_fn *instead, struct buf *b);
 
-/* Word i of these groups, as a user types it; false after the last. */
+/* Word i of these groups; false after the last. */
 struct option_word {
-	const char *name;
+	const char *name;  /* with underscores */
 	const char *value; /* NULL: it takes none; "a|b": one of these; else its kind: "FILE" */
 	bool may_omit;	   /* the value */
 	bool in_list;	   /* -o takes it, too */
 };
 bool options_word(unsigned groups, size_t i, struct option_word *ret);
+
+/* A name as it is shown: with dashes behind "--", with underscores in the list of -o. Returns ret. */
+enum { OPTIONS_NAME_MAX = 31 };
+const char *options_spell(const char *name, char between, char ret[OPTIONS_NAME_MAX + 1]);
 
 /* The words of these groups with one line each, as --help shows them. */
 void options_help(FILE *to, unsigned groups);

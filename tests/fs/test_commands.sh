@@ -32,7 +32,7 @@ options_of() {
 
 cases_manual_and_help_name_the_same_options() { cases_every_command_has_help; }
 test_manual_and_help_name_the_same_options() {
-  ckptfs help "$1" | grep -oE '^ +(-., )?--[a-z_]+' | sed -E 's/.*--//' | sort -u >in_help
+  ckptfs help "$1" | grep -oE '^ +(-., )?--[a-z-]+' | sed -E 's/.*--//; s/-/_/g' | sort -u >in_help
   # The options of all commands, those that decide what is shown, and this command's own.
   options_of ckptfs.1 ckptfs-mount.1 "ckptfs-$1.1" | sort -u >in_manual
   [[ -z $(comm -23 in_help in_manual) ]] || fail "not in the manual: $(comm -23 in_help in_manual | xargs)"
@@ -54,7 +54,7 @@ cases_options_are_taken_or_refused() { cases_every_command_has_help; }
 test_options_are_taken_or_refused() {
   local c=$1 word value help said
   cases_every_command_has_help | while read -r x; do ckptfs help "$x"; done >all
-  sed -nE 's/^ +(-., )?--([a-z_]+)(\[?=[^ ]*)?.*/\2 \3/p' all | sort -u >words
+  sed -nE 's/^ +(-., )?--([a-z-]+)(\[?=[^ ]*)?.*/\2 \3/p' all | sort -u >words
   (($(wc -l <words) > 30))
   help=$(ckptfs help "$c")$'\n'
   while read -r word value; do
@@ -63,7 +63,7 @@ test_options_are_taken_or_refused() {
     mapfile -t said <err # in bash: starting a program hundreds of times would be slow
     is 1 "${#said[@]}"
     if [[ $'\n'$help =~ $'\n'\ +(-.,\ )?--$word(\[?=|\ |$'\n') ]]; then
-      [[ ${said[0]} == *"unknown option '--no-such-option'"* || ${said[0]} == *"'$word'"* ]] || fail "$c --$word: ${said[0]}"
+      [[ ${said[0]} == *"unknown option '--no-such-option'"* || ${said[0]} == *"'${word//-/_}'"* ]] || fail "$c --$word: ${said[0]}"
     else
       [[ ${said[0]} == "ckptfs: unknown option '--$word'"*" (try 'ckptfs help $c')" ||
         ${said[0]} == "ckptfs: option '--$word' has no effect on this command (try 'ckptfs help $c')" ]] ||
@@ -114,6 +114,9 @@ test_unknown_commands_are_errors() {
     ckptfs ls --dequantise=bf16 "$(big)/ckpt"
   refused "unknown option 'dequantise': did you mean 'dequantize'\?" ckptfs ls -o dequantise=bf16 "$(big)/ckpt"
   refused "unknown command 'mout': did you mean 'mount'\?" ckptfs mout "$(big)/ckpt" m
+  refused "unknown option '--allow-nna': did you mean '--allow-nan'\?" ckptfs check --allow-nna=x "$(big)/ckpt"
+  refused "unknown option '--gguf_dtpye': did you mean '--gguf-dtype'\?" ckptfs cat --gguf_dtpye=f16 "$(big)/ckpt" x
+  refused "unknown option 'gguf_dtpye': did you mean 'gguf_dtype'\?" ckptfs cat -o gguf_dtpye=f16 "$(big)/ckpt" x
   refused "unknown option '--threads'" ckptfs ls --threads=3 "$(big)/ckpt"
   # Words that fstab may have are accepted only in the -o list of a mount.
   mkdir m

@@ -21,6 +21,12 @@ test_commands_and_options() {
   expect_offered "--values" diff --v
   expect_offered "io=direct,allow_missing io=direct,allow_other io=direct,allow_root" mount -o io=direct,allo
   expect_offered 'a\,b=c,io= a\,b=c,io_uring' mount -o 'a\,b=c,io'
+  expect_offered "--allow-constant= --allow-inf= --allow-nan= --allow-zero=" check --allow
+  expect_offered "--allow-nan=" check --allow-n # as in the manual
+  expect_offered "--allow_nan=" check --allow_n
+  expect_offered "--gguf-dtype=q8_0" mount --gguf-dtype=q8
+  expect_offered "gguf_dtype=" mount -o gguf
+  expect_offered "a,gguf-dtype=" mount -o a,gguf-
   expect_offered "" mount -o a,foregr # is no word of -o
   expect_offered "" ls --weig         # would change nothing
   expect_offered "--zstd" reshard --zs # may go without a value
@@ -30,9 +36,9 @@ test_commands_and_options() {
 # Every option of every help text, and nothing else.
 cases_options_are_those_of_help() { commands; }
 test_options_are_those_of_help() {
-  ckptfs help "$1" | sed -nE 's/^ +(-., )?--([a-z_]+).*/--\2/p' | sort >want
-  offered "$1" -- | tr -d = | diff want -
-  offered "$1" - | tr -d = | diff want -
+  ckptfs help "$1" | sed -nE 's/^ +(-., )?--([a-z-]+).*/--\2/p' | sort >want
+  offered "$1" -- | tr -d = | sort | diff want -
+  offered "$1" - | tr -d = | sort | diff want -
   expect_offered "$(ckptfs help | sed -nE "s/^  ($1[a-z]*) .*/\1/p" | sort | xargs)" help "$1"
 }
 
@@ -44,7 +50,7 @@ values_of() {
   for how in "$1 ck x" "$1 ck x y" "$1 ck x --model" "cat ck x"; do
     # shellcheck disable=SC2086 # words
     said=$({ ckptfs $how --"$2"='?' --index=:memory: 2>&1 || :; } |
-      sed -nE "s/.*option '$2'.* is not one of //p" | sed -E "s/ \(try .*//; s/,//g")
+      sed -nE "s/.*option '${2//-/_}'.* is not one of //p" | sed -E "s/ \(try .*//; s/,//g")
     [[ -z $said && -n $3 ]] || break
   done
   case $(ckptfs help "$1" | sed -nE "s/^ +(-., )?--($2=[A-Z]*).*/\2/p") in
@@ -71,7 +77,7 @@ test_values_are_those_that_the_program_takes() {
     is "--$word: $want" "--$word: $got"
     [[ $want == *:* ]] && continue
     expect_offered "$(xargs -n 1 <<<"$want" | sed "s/^./--$word=&/" | xargs)" "$command" "--$word="
-  done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z_]+)=.*/\2/p')
+  done < <(ckptfs help "$command" | sed -nE 's/^ +(-., )?--([a-z-]+)=.*/\2/p')
 }
 
 # Were both the program's list of choices and the completion lost, the test above would still pass.
@@ -137,6 +143,9 @@ test_the_checkpoints_of_a_run() {
   expect_offered "latest step-1 step-2" info run ""
   expect_offered "step-1 step-2" check run st
   expect_offered ":files  step-1 step-2" diff run st
+  expect_offered ":files  step-1 step-2" diff run step-1 st
+  expect_offered "" ls run step-1 st
+  expect_offered v diff run step-1 step-2 ""
   expect_offered v head run step-1 ""
   expect_offered w ls run latest ""
   expect_offered tensors/v cat run step-1 tensors/
