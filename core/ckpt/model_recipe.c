@@ -160,8 +160,7 @@ static int choose(const struct model_recipe *r, const struct recipe_builtin **b,
 		       choice);
 }
 
-/* The name is neither that of a file nor a built-in one. */
-static int no_recipe(const char *name, struct ckpt_err *e)
+int model_recipe_none(const char *name, struct ckpt_err *e)
 {
 	enum { MAX_NAMES = 64 };
 	const char *names[MAX_NAMES], *summary, *text;
@@ -182,7 +181,7 @@ static int parse_file(const char *path, struct model_recipe *r, struct ckpt_err 
 	int rc = io_read_file(path, &b, e);
 
 	if (rc == -ENOENT)
-		rc = no_recipe(path, e);
+		rc = model_recipe_none(path, e);
 	digest_add(&r->digest, b.data, b.len);
 	if (!rc)
 		rc = recipe_parse(b.data ? b.data : "", b.len, path, &r->recipe, e);

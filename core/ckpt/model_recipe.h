@@ -40,5 +40,7 @@ int model_recipe_facts(struct engine *eng, struct model_recipe *ret, struct ckpt
 void model_recipe_release(struct model_recipe *r);
 /* Does the name refer to a file? */
 bool model_recipe_is_file(const char *name);
+/* Reports that the name is neither that of a file nor a built-in one. Returns -ENOENT. */
+int model_recipe_none(const char *name, struct ckpt_err *e);
 
 #endif

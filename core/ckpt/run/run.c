@@ -604,6 +604,10 @@ static int own_paths(struct ckpt_run *r, struct ckpt_err *e)
 		    (at == &r->opts.recipe && !model_recipe_is_file(*at)))
 			continue;
 		path = realpath(*at, NULL);
+		if (!path && errno == ENOENT && at == &r->opts.recipe) {
+			(void)model_recipe_none(*at, e);
+			return err_wrap(e, "option 'recipe'");
+		}
 		if (!path)
 			return err_sys(e, errno, "option '%s': '%s'", x->name, *at);
 		*at = arena_dup(&r->paths, path, strlen(path));

@@ -320,6 +320,10 @@ START_TEST(options_that_cannot_be_are_refused_at_once)
 		{ { .rename = "/nowhere/rules" },
 		  ENOENT,
 		  "checkpoint '@': option 'rename': '/nowhere/rules': No such file or directory" },
+		{ { .recipe = "megatron-lama" },
+		  ENOENT,
+		  "checkpoint '@': option 'recipe': 'megatron-lama' is neither a file nor a recipe "
+		  "that 'ckptfs help recipes' lists; did you mean 'megatron-llama'?" },
 		{ { .layout = "/dev/null" },
 		  EINVAL,
 		  "checkpoint '@': option 'layout': layout '/dev/null': " },
