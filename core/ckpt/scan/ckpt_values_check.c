@@ -108,12 +108,14 @@ static int look(void *arg, const struct ckpt_values_item *i)
 {
 	struct check *r = arg;
 
-	r->k->tensors++;
-	r->k->bytes += i->bytes;
 	if (i->fault) {
 		buf_printf(&r->what, "its values cannot be read: %s", i->fault);
 		report(r, i, "unreadable");
-	} else if (i->values.known) {
+	} else {
+		r->k->tensors++;
+		r->k->bytes += i->bytes;
+	}
+	if (!i->fault && i->values.known) {
 		check_special(r, i);
 		check_size(r, i);
 		check_constant(r, i);

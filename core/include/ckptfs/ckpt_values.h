@@ -187,7 +187,7 @@ struct ckpt_values_check {
 	void (*fault)(void *arg, const struct ckpt_fault *f);
 	void (*progress)(void *arg, uint64_t done, uint64_t total); /* bytes; may be NULL */
 	void *arg;
-	/* Results: */
+	/* Results; tensors and bytes do not include what is unreadable. */
 	uint64_t faults, tensors, bytes;
 };
 /* Returns 0 also if there are faults. For a run: -EISDIR. */
