@@ -37,7 +37,7 @@ enum {
 	WORDS_CHECK = 1 << 6,
 	WORDS_INDEX = 1 << 7,
 	WORDS_DIFF = 1 << 8,
-	WORDS_JOBS = 1 << 9,
+	WORDS_EXPORT = 1 << 9,
 	WORDS_RESHARD = 1 << 10,
 	WORDS_COLOR = 1 << 11,
 	/* The library's options (see ckpt.h) by their effect. An option without a group is in all
@@ -56,6 +56,7 @@ enum {
 	WORDS_STAT = 1 << 20,
 	WORDS_SUM = 1 << 21,
 	WORDS_HEAD = 1 << 22,
+	WORDS_WARM = 1 << 23,
 	WORDS_REPORT = 1 << 25,
 };
 

@@ -38,6 +38,17 @@ test_manual_and_help_name_the_same_options() {
   [[ -z $(comm -23 in_help in_manual) ]] || fail "not in the manual: $(comm -23 in_help in_manual | xargs)"
 }
 
+# Each command has its own.
+test_help_tells_how_many_jobs_are_the_default() {
+  local c
+  for c in check diff stat sum report; do
+    ckptfs help $c | grep -q -- '--jobs=N .*one per CPU, but at most 4)$' || fail "$c: $(ckptfs help $c)"
+  done
+  ckptfs help export | grep -q -- '--jobs=N .*(default 8)$'
+  ckptfs help reshard | grep -q -- '--jobs=N .*(default one per CPU)$'
+  ckptfs help warm | grep -q -- '--jobs=N .*(default 4, or 16 for an object store)$'
+}
+
 test_help_has_the_recipes() {
   status_of 0 ckptfs help recipes
   grep -q '^  megatron-llama ' out
