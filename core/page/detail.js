@@ -132,8 +132,16 @@ function chart(w, h, title, low, high) {
     'aria-label': `${title}: from ${numberText(low)} to ${numberText(high)}` })];
 }
 
-function tickText(v) {
-  return numberText(+v.toPrecision(3));
+function tickText(v, places = 3) {
+  return numberText(+v.toPrecision(places));
+}
+
+// The ends of an axis with as few digits as tell how far they are apart.
+function endTexts(low, high) {
+  let n = low === high ? 6 : 3;
+  while (n < 6 && Math.abs((high.toPrecision(n) - low.toPrecision(n)) / (high - low) - 1) > 0.1)
+    n++;
+  return [tickText(low, n), tickText(high, n)];
 }
 
 function histogram(title, { edges, heights }) {
@@ -172,9 +180,10 @@ function lineChart(title, series, current, labels) {
     points.forEach(([cx, cy]) => drawn(svg, 'circle', { cx, cy, r: 2, class: 'point' }));
   if (Number.isFinite(series[current]))
     drawn(svg, 'circle', { cx: x(current), cy: y(series[current]), r: 4, class: 'here' });
-  drawn(svg, 'text', { x: left - 6, y: 13, class: 'tick end' }, tickText(high));
+  const ends = endTexts(low, high);
+  drawn(svg, 'text', { x: left - 6, y: y(high) + 5, class: 'tick end' }, ends[1]);
   if (high !== low)
-    drawn(svg, 'text', { x: left - 6, y: h - bottom, class: 'tick end' }, tickText(low));
+    drawn(svg, 'text', { x: left - 6, y: h - bottom, class: 'tick end' }, ends[0]);
   drawn(svg, 'text', { x: left, y: h - 3, class: 'tick' }, clipped(labels[0], 30));
   drawn(svg, 'text', { x: w - 8, y: h - 3, class: 'tick end' }, clipped(labels[labels.length - 1], 30));
   return figure;

@@ -398,6 +398,28 @@ def long_run(tensors, steps):
         write_safetensors(f"long/step-{step}/model.safetensors", dict.fromkeys(names, [2, 3]))
 
 
+AXES = """[...document.querySelectorAll('svg.chart')].filter(c => c.querySelector('.line')).map(c =>
+    [c.getAttribute('aria-label'), +c.querySelector('.point').getAttribute('cy'),
+     [...c.querySelectorAll('text')].slice(0, -2).map(t => [t.textContent, +t.getAttribute('y')])])"""
+
+
+def axes(file):
+    """The ends of an axis have enough digits; a line that is level has its value beside it."""
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file, height=1300)
+        search(page, "w")
+        charts = page.value(AXES)
+        assert {len(ticks) for _, _, ticks in charts} == {1, 2}, charts
+        for label, at, ticks in charts:
+            low, high = map(float, label.rsplit(": from ", 1)[1].split(" to "))
+            if low == high:
+                assert abs(ticks[0][1] - at) < 8 and float(ticks[0][0]) == low, (label, at, ticks)
+            else:
+                shown = float(ticks[0][0]) - float(ticks[1][0])
+                assert 0.85 < shown / (high - low) < 1.15, (label, ticks)
+        page.shot("axes", whole=True)
+
+
 def run_of_nothing(file):
     with Quiet(SHOTS) as b:
         page = b.open(URL + file)

@@ -3,9 +3,9 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
 browser=yes
-long="many_alike a_hundred_thousand_tensors a_run a_long_run tensors_through_a_run a_page_is_small hostile_names repeated_layers \
-  what_a_recipe_makes values_are_those_of_stat what_is_incomplete a_run_without_a_complete_checkpoint \
-  chunks_are_those_of_info"
+long="many_alike a_hundred_thousand_tensors a_run a_long_run tensors_through_a_run axes_of_charts a_page_is_small \
+  hostile_names repeated_layers what_a_recipe_makes values_are_those_of_stat what_is_incomplete \
+  a_run_without_a_complete_checkpoint chunks_are_those_of_info"
 
 SHOTS=${SHOTS-$(shots "$@")}
 export SHOTS
@@ -98,6 +98,20 @@ for i, v in enumerate([(1, 2, 2), (1, 2, 4), (1, float("nan"), 4), (0, 0, 0), (0
   aged run
   ckptfs report -q --stat run
   look the_series report.html run
+}
+
+# Values that hardly change, and values that do not.
+test_axes_of_charts() {
+  local i
+  mkdir run
+  for i in 0 1 2; do
+    python3 -c 'import array, sys
+array.array("f", [1000 + 0.4 * int(sys.argv[1]), 500, 20]).tofile(open("v" + sys.argv[1], "wb"))' "$i"
+    make_dcp "run/step-$i" w 3 "1:v$i"
+  done
+  aged run
+  ckptfs report -q --stat run
+  look axes report.html
 }
 
 # To keep the page small, only every second checkpoint of a long run is shown, or fewer.
