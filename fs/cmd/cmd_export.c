@@ -139,6 +139,10 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 
 	if (o->jobs > EXPORT_MAX_JOBS)
 		return err_set(e, EINVAL, "option 'jobs': at most %d", EXPORT_MAX_JOBS);
+	if (!strcmp(job.dest, "-"))
+		return err_set(e, EINVAL,
+			       "'-': 'ckptfs cat' writes to standard output; a file of that name "
+			       "is './-'");
 	if (cmd_refuse_nothing(c, o, e) || cmd_find(c, path, o->fqn, &job.what, e))
 		return -e->code;
 	if (o->fqn)

@@ -572,6 +572,8 @@ static const struct row others[] = {
 	  "'gguf': there is no such file in the tree: no config.json beside" },
 	{ "export -q --fqn @plain model.norm %/n", 0, NULL, NULL },
 	{ "export -q @plain tensors/model.norm %/run", 2, NULL, "/run' exists already" },
+	{ "export -q @plain tensors/model.norm -", 2, NULL,
+	  "export: '-': 'ckptfs cat' writes to standard output; a file of that name is './-'" },
 	{ "export -q @truncated_data tensors %/t3", 2, NULL,
 	  "reach up to 14318; with the option allow_missing, the rest can be read\n" },
 	{ "export -q @hole tensors %/t3", 2, NULL,
