@@ -42,9 +42,10 @@ static void put_heading(struct buf *b, const char *name, bool empty)
 	buf_str(b, empty ? "none\n" : "\n");
 }
 
+/* A run has no identity and no index. */
 static void put_string(struct buf *b, const char *s)
 {
-	cmd_add_fqn(b, s, strlen(s));
+	cmd_add_fqn(b, *s ? s : "none", *s ? strlen(s) : strlen("none"));
 	buf_str(b, "\n");
 }
 

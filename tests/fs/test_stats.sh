@@ -294,6 +294,11 @@ test_the_command() {
   ckptfs stats link >/dev/null
   refused 'not a mount of ckptfs' ckptfs stats .
   refused 'not a mount of ckptfs' ckptfs stats m/tensors
+  mkdir run
+  old_copy "$(big)/ckpt" run/step-1
+  mount_at n run # has no identity and no index
+  ckptfs stats n >table
+  is 2 "$(grep -cE '^(identity|index) +none$' table)"
   refused 'No such file' ckptfs stats absent
   refused 'needs MNT' ckptfs stats
   pid=$(daemon_of m)
