@@ -432,6 +432,13 @@ static int diff_run(const struct options *o)
 	struct ckpt_err e = { 0 };
 	int rc;
 
+	if (cmd_is_sums(o->args[0])) {
+		(void)err_set(&e, EINVAL,
+			      "'%s' is a list of hashes, which comes after the checkpoint, as in "
+			      "'ckptfs diff CKPT %s'",
+			      o->args[0], o->args[0]);
+		return cmd_fail(&e);
+	}
 	if (cmd_is_sums(o->args[1]))
 		return diff_sums(o);
 	if (check_options(o, &e) || open_both(o, &a, &b, &e))

@@ -55,6 +55,8 @@ test_a_list_is_compared() {
   status_of 1 ckptfs diff "$(zoo)" other 'n*'
   grep -q '^missing    new$' out
   refused 'leave out --values' ckptfs diff --values "$(zoo)" list
+  refused "^ckptfs: 'list' is a list of hashes, which comes after the checkpoint, as in 'ckptfs diff CKPT list'$" \
+    ckptfs diff list "$(zoo)"
 }
 
 # One name is empty, and others ("\1" and "%01") could be confused in the list.
