@@ -189,6 +189,10 @@ static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct 
 	rc = read_storage(&a[0], ret, e);
 	if (rc)
 		return rc;
+	if (ret->dtype == CKPT_DTYPE_QU4X2 || ret->dtype == CKPT_DTYPE_QU2X4) /* rows are padded */
+		return err_set(e, ERR_UNSUPPORTED,
+			       "data.pkl: %s, which has several elements in a byte",
+			       dtype_info(ret->dtype)->name);
 	if (a[1].type != PK_INT || a[1].i < 0 ||
 	    !pk_numbers(&a[2], ret->size, CKPT_MAX_DIMS, &ret->n_dims) ||
 	    !pk_numbers(&a[3], ret->stride, CKPT_MAX_DIMS, &strides) || strides != ret->n_dims)

@@ -145,6 +145,8 @@ START_LOOP_TEST(every_dtype_is_found_where_it_lies, CKPT_DTYPE_COUNT - 1)
 	int64_t size[4], stride[4];
 	uint8_t storage[4096];
 
+	if (t == CKPT_DTYPE_QU4X2 || t == CKPT_DTYPE_QU2X4) /* no element has its own byte */
+		return;
 	for (int i = 0; i < 30; i++) {
 		struct saved s = { .dtype = t, .how = i % 2 ? REBUILD_V3 : saved_way(t) };
 

@@ -46,6 +46,8 @@ static const struct special {
 	{ "Todd", "_rebuild_tensor_v2", "OddStorage", "0", 4, 0, 4, 1, false, 0 },
 	{ "Tint", "_rebuild_tensor_v2", "LongStorage", "0", 2, 0, 2, 1, false, 0 },
 	{ "Tq", "_rebuild_qtensor", "QInt8Storage", "0", 4, 0, 4, 1, false, 0 },
+	{ "Tq4", "_rebuild_qtensor", "QUInt4x2Storage", "1", 6, 0, 12, 1, false, 0 },
+	{ "Tq2", "_rebuild_qtensor", "QUInt2x4Storage", "1", 6, 0, 4, 1, false, 0 },
 	{ "Tsparse", "_rebuild_sparse_tensor", "FloatStorage", "0", 4, 0, 4, 1, false, 0 },
 	{ "Tnumbers", "_rebuild_tensor_v2", "LongStorage", "2", 8, 0, 8, 1, false, 0 },
 	{ "Tnegative", "_rebuild_tensor_v2", "FloatStorage", "0", 4, -1, 4, 1, false, 0 },
@@ -348,6 +350,10 @@ static const struct {
 	  "q/1 a quantised tensor without its quantiser\n"
 	  "s/1 a sparse tensor that is not written as torch writes it\n"
 	  "st/2 a storage that is not a tensor's\n" },
+	{ "](<Tq4><Tq2><T>e", /* their sizes and strides do not count bytes */
+	  "2/1 float32 [4] 16 raw 00000000\n"
+	  "0/1 data.pkl: quint4x2, which has several elements in a byte\n"
+	  "1/1 data.pkl: quint2x4, which has several elements in a byte\n" },
 	/* quantised: numbers, or tensors and the axis; what a quantiser lacks is said */
 	{ "}<q>" QUANTISED "(ctorch\nper_tensor_affine\nG?\xe0      <#10>t\x89NtRs",
 	  "q/1 qint8 [4] 4 raw 00000000\nq.scale/7 0.503921568627451\nq.zero_point/12 10\n" },
