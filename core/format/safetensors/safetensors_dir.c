@@ -67,19 +67,49 @@ static int choose_index(const struct name_list *indexes, const char **ret, struc
 	return 0;
 }
 
-/* Is there a file with the whole model beside the index of another version of it? */
-static int refuse_two(const char *index, const struct st_index *x, const struct name_list *files,
-		      struct ckpt_err *e)
+/* The file with the whole model of which the index describes another version, or NULL. */
+static const char *whole_beside(const char *index, const struct name_list *files)
 {
 	size_t stem = (size_t)(strstr(index, index_infix) - index) + sizeof(suffix) - 1;
 
 	for (size_t i = 0; i < files->n; i++)
-		if (strlen(files->v[i]) == stem && !strncmp(files->v[i], index, stem) &&
-		    !st_index_names_file(x, files->v[i]))
-			return err_set(e, ENOTUNIQ,
-				       "'%.100s' and '%.100s', which does not name it, are two "
-				       "models: name one of them instead of the directory",
-				       files->v[i], index);
+		if (strlen(files->v[i]) == stem && !strncmp(files->v[i], index, stem))
+			return files->v[i];
+	return NULL;
+}
+
+static int refuse_two(const char *index, const struct st_index *x, const struct name_list *files,
+		      struct ckpt_err *e)
+{
+	const char *whole = whole_beside(index, files);
+
+	if (!whole || st_index_names_file(x, whole))
+		return 0;
+	return err_set(e, ENOTUNIQ,
+		       "'%.100s' and '%.100s', which does not name it, are two models: name one of "
+		       "them instead of the directory",
+		       whole, index);
+}
+
+/*
+ * A model that was saved in parts, and is saved again in one file: transformers removes the parts and
+ * leaves their index, which it does not read. So an index is none if it names only missing files.
+ */
+static int forget_leftover(struct place *place, const struct name_list *files, const char **index,
+			   struct ckpt_err *e)
+{
+	CLEANUP(st_index_release) struct st_index x = { 0 };
+	struct place_seen seen;
+	int rc;
+
+	if (!whole_beside(*index, files))
+		return 0;
+	rc = st_index_read(place, *index, &x, &seen, NULL, e);
+	for (size_t i = 0; !rc && i < x.n_files; i++)
+		rc = place_look(place, x.files[i], &seen, e);
+	if (rc)
+		return rc < 0 ? rc : 0;
+	*index = NULL;
 	return 0;
 }
 
@@ -263,6 +293,8 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 	name_list_sort(&indexes);
 	if (!rc && !file)
 		rc = choose_index(&indexes, &index, e);
+	if (!rc && !file && index)
+		rc = forget_leftover(place, files, &index, e);
 	if (!rc && index)
 		rc = add_index(place, index, file != NULL, files, e);
 	else if (!rc)

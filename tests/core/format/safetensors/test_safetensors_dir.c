@@ -632,6 +632,11 @@ static const struct {
 	  "a.safetensors",
 	  "a.safetensors " },
 	{ { { INDEX, AN_INDEX, 0 } }, INDEX, "model.safetensors.index.json " },
+	/* saved in parts and then again in one file; transformers keeps the index */
+	{ { { "model.safetensors", A, 8 }, { INDEX, AN_INDEX, 0 } }, NULL, "model.safetensors " },
+	{ { { "model.safetensors", A, 8 }, { INDEX, MAP(IN("a", "model") "," IN("b", "b")), 0 } },
+	  NULL,
+	  "model.safetensors model.safetensors.index.json " },
 	{ { { "b", B, 8 } }, NULL, NULL },
 	{ { { "b", " \n\t\r{}", 0 } }, "b", "b " },
 	{ { { "b", "  ", 0 } }, "b", NULL },
