@@ -18,7 +18,7 @@
 enum { ROOT = 0, NODES = 4096, CHANGES = 1 << 16, BLOCK = 4096, HEADER = 512 };
 static const size_t never = SIZE_MAX;
 
-/* What an inode is, as long as the recording lasts: its number may be another's later. */
+/* What is known of an inode while the recording lasts; later its number may be another's. */
 struct node {
 	ino_t inode; /* 0: it has no name any more */
 	mode_t type; /* S_IFREG, S_IFDIR, S_IFLNK */
@@ -39,7 +39,7 @@ struct content {
 struct tree {
 	struct entry entries[NODES];
 	size_t n;
-	unsigned n_files; /* none behind has bytes */
+	unsigned n_files; /* files from this one on have no bytes */
 	struct content files[NODES];
 };
 
@@ -50,11 +50,11 @@ struct change {
 	unsigned node;	 /* what is made, written, moved, removed, synced */
 	unsigned dir;	 /* where its name is */
 	unsigned to_dir; /* where it goes */
-	unsigned other;	 /* what is there before, or NODES */
+	unsigned other;	 /* what has that name already; NODES: nothing */
 	char *name, *to;
 	uint8_t *data;
 	size_t off, len; /* RESIZE: len */
-	size_t sure;	 /* the fsync behind it that covers it, or never */
+	size_t sure;	 /* the first later fsync that covers it, or never */
 };
 
 static char root[4096];
@@ -65,7 +65,7 @@ static struct node nodes[NODES];
 static unsigned n_nodes;
 static struct change changes[CHANGES];
 static size_t n_changes;
-/* As it began; as it is while recording, without bytes; what is left; as it ended. */
+/* The tree at the beginning; now, while recording, without bytes; after a crash; at the end. */
 static struct tree first, now, crashed, last;
 
 static void *copied(const void *p, size_t n)
@@ -160,7 +160,7 @@ static const char *name_of(const struct tree *t, unsigned node)
 	return "?";
 }
 
-/* False: it cannot be, because of another change that is lost. */
+/* Returns false if it cannot be done because another change that it relies on is lost. */
 static bool apply_name(struct tree *t, const struct change *c)
 {
 	struct entry *from = find(t, c->dir, c->name),
@@ -214,7 +214,8 @@ static unsigned node_of_fd(int fd)
 	return node_of_stat(&st);
 }
 
-/* The directory of a path, and its last element. NODES: it is not a recorded one. */
+/* Finds the directory of a path, and its last element. Returns NODES if that directory is not
+ * recorded. */
 static unsigned parent_of(int dirfd, const char *path, const char **ret_name)
 {
 	const char *slash = strrchr(path, '/');
@@ -306,7 +307,7 @@ void disk_resized(int fd)
 	note(RESIZE, node)->len = (size_t)st.st_size;
 }
 
-/* What the fsync of node `node` at change `at` makes certain. */
+/* Marks as certain the changes that an fsync of node `node` at change `at` covers. */
 static void make_sure(size_t at, unsigned node)
 {
 	for (size_t i = 0; i < at; i++) {
@@ -478,10 +479,11 @@ struct crash {
 	enum disk_keep keep;
 	size_t n, cut;
 	struct rng rng;
-	const uint8_t *chosen; /* for what is not certain, in order; NULL: by chance */
+	/* What becomes of each change that is not certain, in order; NULL: draw it. */
+	const uint8_t *chosen;
 };
 
-enum choice { LOST, THERE, ZEROS }; /* ZEROS: the file has become longer, and no more */
+enum choice { LOST, THERE, ZEROS }; /* ZEROS: the file is longer, but the new bytes are zeros */
 
 static enum choice choose(struct crash *x, size_t i)
 {
@@ -501,7 +503,7 @@ static enum choice choose(struct crash *x, size_t i)
 	}
 }
 
-/* The bytes of a change's block that begins `at` bytes behind its beginning. */
+/* The length of the block that begins `at` bytes into the change. */
 static size_t block_of(const struct change *c, size_t at)
 {
 	size_t n = BLOCK - (c->off + at) % BLOCK;
@@ -532,7 +534,7 @@ static void apply_data(struct crash *x, struct tree *t, size_t i, bool sure)
 	}
 }
 
-/* What is left of the first x->n changes, in *t. */
+/* Makes *t what is left of the first x->n changes. */
 static void leave(struct crash *x, struct tree *t)
 {
 	copy(t, &first);
@@ -655,7 +657,7 @@ static bool seen_add(uint64_t hash)
 	return seen_put(hash);
 }
 
-/* Of all that has a name, in any order. */
+/* A hash of everything that has a name; the order does not matter. */
 static uint64_t hash_of(const struct tree *t)
 {
 	uint64_t sum = 0;
@@ -668,7 +670,7 @@ static uint64_t hash_of(const struct tree *t)
 		if (!is_below(t, x->dir, ROOT))
 			continue;
 		if (nodes[x->node].type == S_IFDIR)
-			h += x->node; /* what is in it has this number */
+			h += x->node; /* its entries refer to it by this number */
 		else
 			h = XXH3_64bits_withSeed(f->data ? f->data : (const void *)"", f->len, h);
 		sum += XXH3_64bits(&h, sizeof(h));
@@ -693,11 +695,12 @@ static void add_unit(size_t change, size_t at, unsigned choices)
 	units[n_units++] = (struct unit){ change, at, (uint8_t)choices, is_data(&changes[change]) };
 }
 
-/* In the order in which leave() asks. The number of states, or UINT64_MAX. */
+/* Lists the choices in the order in which leave() asks for them. Returns the number of states, at
+ * most UINT64_MAX. */
 static uint64_t find_units(size_t n)
 {
 	uint64_t states = 1;
-	size_t *len = calloc(NODES, sizeof(*len)); /* with all that came before */
+	size_t *len = calloc(NODES, sizeof(*len)); /* with all changes before */
 
 	REQUIRE(len);
 	n_units = 0;
@@ -744,7 +747,7 @@ static void look_at(const struct looking *l)
 	l->see(l->arg);
 }
 
-/* The next choice; false: that was the last. */
+/* Goes on to the next combination of choices; false after the last. */
 static bool choose_next(void)
 {
 	for (size_t i = 0; i < n_units; i++) {
@@ -762,7 +765,7 @@ static void look_at_some(const struct looking *l)
 	size_t step = l->how->brief ? 1 + 7 * n_units / l->how->most : 1;
 
 	for (size_t cut = rng_below(&rng, step); cut <= n_units; cut += step)
-		for (int data = 0; data < 3; data++) { /* none, all, up to there */
+		for (int data = 0; data < 3; data++) { /* bytes: none, all, up to the cut */
 			for (size_t i = 0; i < n_units; i++)
 				chosen[i] = units[i].data && data < 2 ? data : i < cut;
 			look_at(l);
@@ -855,7 +858,7 @@ static bool pending(size_t j, size_t i)
 	return changes[j].kind != SYNC && changes[j].sure > i;
 }
 
-/* A change of bytes below `top`, or of names, that is pending; never: all of it is on disk. */
+/* A change of bytes (or of names) at or below `top` that is pending, or never if all is on disk. */
 static size_t pending_below(unsigned top, size_t i, bool names)
 {
 	for (size_t j = 0; j < i; j++) {
@@ -868,7 +871,7 @@ static size_t pending_below(unsigned top, size_t i, bool names)
 	return never;
 }
 
-/* A change in directory `dir` to one of these names that is pending. */
+/* A pending change that gives or takes this name in directory `dir`, or never. */
 static size_t pending_name(unsigned dir, const char *name, size_t i)
 {
 	for (size_t j = 0; j < i; j++) {
@@ -933,7 +936,7 @@ static size_t law_of_rename(const struct change *c, size_t i)
 	return bad;
 }
 
-/* Did change j take from node x, or from what it is in, a name that was on disk? */
+/* Did change j take a name that was on disk from node x, or from a directory that x is in? */
 static bool displaced(unsigned x, size_t j)
 {
 	const struct change *r = &changes[j];

@@ -12,21 +12,21 @@
  * A change is a file, directory or link made, bytes written, a size set, a name moved or removed.
  * It is on disk for certain once an fsync of the file (bytes, size) or of a directory concerned (names)
  * has returned after it; an fsync of a new file says nothing about its name. All other changes may
- * be lost, each alone: bytes in blocks of 4 KiB. A change whose forerunner is lost is lost with it:
- * the second rename of a name, a file in a directory that was never made.
+ * be lost, each alone: bytes in blocks of 4 KiB. When a change is lost, so are those that rely on
+ * it, such as a second rename of the name, or a file in a directory that was never made.
  *
- * What may be left in all orders in which the disk may have written what was not synced:
+ * To see all that may be left, in whatever order the disk writes what was not synced:
  *
  *	disk_states(i, &how, see, arg);	// see(arg) for each state after a crash at change i
  *	disk_what("dest");		// in see(): DISK_OLD, DISK_NEW, ...
  *	disk_put();			// in see(): /tmp/x/out becomes it
  *	disk_forget(node);		// as if it had never been synced: is that found?
  *
- * Calls are seen where fault.c wraps them. Whether it sees all, the caller checks: with DISK_ALL
- * the directory has to be the one that the calls left.
+ * Calls are seen where fault.c wraps them. The caller has to check that none is missed: with
+ * DISK_ALL the directory must be the one that the calls left.
  *
  * Threads: disk_record, disk_stop, disk_law and disk_crash from one while no other thread writes.
- * What goes wrong in here fails the test.
+ * An error in here fails the test.
  */
 #ifndef TESTS_DISK_H
 #define TESTS_DISK_H
@@ -59,22 +59,22 @@ const char *disk_change(size_t i);
  * there or, at the end of a file, zeros that only its new length has brought. That is more than any
  * file system does: names reach the disk in any order, before and after the bytes of their files.
  *
- * If there are more than how->most, it is not each of them but: what a journal leaves (names up to
- * each change, with bytes up to there, all and none), all and nothing with the exception of one
- * choice, and by chance up to how->most. States that see() was called for since disk_record are left
- * out if how->again is false.
+ * If there are more than how->most states, only some are seen: what a journal leaves (names up to
+ * each change, and the bytes up to there, all bytes or none), everything but one choice, nothing
+ * but one choice, and random ones up to how->most. States that see() was called for since
+ * disk_record are left out if how->again is false.
  */
 struct disk_how {
 	uint64_t most, seed;
 	bool again;
-	bool brief; /* of more than `most`, no more are seen than about twice as many */
+	bool brief;		    /* if there are more than `most`, see about twice `most` */
 	uint64_t states, different; /* counted: all, and those that see() was called for */
-	size_t whole, part;	    /* counted: crashes of which each state was there, and others */
+	size_t whole, part;	    /* counted: crashes all of whose states were seen, and others */
 };
 typedef void disk_see_fn(void *arg);
 void disk_states(size_t n, struct disk_how *how, disk_see_fn *see, void *arg);
 
-/* In see(): what a name is, with all that is below it, byte for byte. */
+/* In see(): what a name leads to, compared byte for byte with everything below it. */
 enum disk_what {
 	DISK_ABSENT,
 	DISK_OLD, /* what it was at disk_record */
@@ -82,22 +82,22 @@ enum disk_what {
 	DISK_OTHER,
 };
 enum disk_what disk_what(const char *name);
-/* Is it what `before` was at disk_record? */
+/* Is `name` the same as `before` was at disk_record? */
 bool disk_is_old(const char *name, const char *before);
-/* In see(): empty the directory, and put there what is left. */
+/* In see(): empty the directory, and fill it with what is left. */
 void disk_put(void);
 
-/* The node (file or directory) that change i syncs; -1: it is no fsync. */
+/* The node (file or directory) that change i syncs; -1 if it is not an fsync. */
 int disk_synced_by(size_t i);
-/* Until the next call, and disk_record: no fsync of that node did anything; -1: all did. False: that
- * makes no change less certain. */
+/* Pretends, until the next call or disk_record, that no fsync of that node did anything; -1: that
+ * all did. Returns false if that makes no change less certain. */
 bool disk_forget(int node);
 
 /*
- * The laws that hold for whatever is written, as the sentence of the first that was broken, or
- * NULL:
- * - what is renamed is on disk, all that is below a directory included, before it gets its name;
- * - what a rename has displaced is removed when the rename is on disk, not before;
+ * Checks the laws that hold for whatever is written. Returns a sentence about the first that was
+ * broken, or NULL:
+ * - what is renamed is on disk, with all that is below it, before it gets its name;
+ * - what a rename has displaced is removed only once the rename is on disk;
  * - the note beside NAME.partial (NAME.partial.lock, NAME.partial.state) is on disk before
  *   NAME.partial is made, and removed when NAME.partial has gone from the disk;
  * - a unit (one byte of NAME.partial.state, behind its header of 512) is recorded when all of
@@ -106,12 +106,13 @@ bool disk_forget(int node);
  */
 const char *disk_law(const char *dest);
 
-/* For fault.c: around a call and what it says about it. disk_begin: is it to be told? */
+/* For fault.c: disk_begin before a call, then what the call did. disk_begin: does disk.c want to
+ * know? */
 bool disk_begin(void);
 void disk_end(void);
 void disk_made(int dirfd, const char *path);
 void disk_opened(int dirfd, const char *path, int flags, int fd);
-void disk_wrote(int fd, const void *p, ssize_t n, off_t off); /* -1: where the file stands now */
+void disk_wrote(int fd, const void *p, ssize_t n, off_t off); /* -1: at the file's position */
 void disk_resized(int fd);
 void disk_synced(int fd);
 void disk_renamed(int from_fd, const char *from, int to_fd, const char *to, bool exchange);

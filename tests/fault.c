@@ -145,7 +145,7 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 	  (fd, p, n, cap)) \
 	X(FAULT_READ, EIO, ssize_t, -1, getline, (char **line, size_t *cap, FILE *f), \
 	  (line, cap, f)) \
-	/* what getline() is when compilers optimize */ \
+	/* what compilers turn getline() into when they optimize */ \
 	X(FAULT_READ, EIO, ssize_t, -1, __getdelim, (char **line, size_t *cap, int end, FILE *f), \
 	  (line, cap, end, f)) \
 	X(FAULT_WRITE, EIO, int, -1, futimens, (int fd, const struct timespec t[2]), (fd, t)) \
@@ -178,7 +178,7 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 	  (p, n, prot, flags, fd, off)) \
 	X(FAULT_MAP, EAGAIN, int, -1, mincore, (void *p, size_t n, unsigned char *out), (p, n, out))
 
-/* Those that change what is on disk, and what disk.c is told when they have. */
+/* Calls that change what is on disk, and how disk.c is told when they have. */
 #define CHANGING_CALLS(X) \
 	X(FAULT_WRITE, ENOSPC, ssize_t, pwrite, (int fd, const void *p, size_t n, off_t off), \
 	  (fd, p, n, off), disk_wrote(fd, p, done, off)) \
@@ -199,7 +199,7 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 	X(FAULT_NAME, EIO, int, unlinkat, (int fd, const char *path, int flags), \
 	  (fd, path, flags), disk_removed(fd, path))
 
-/* Those with a function of their own below. */
+/* Calls with a function of their own below. */
 #define OTHER_CALLS(X) \
 	X(void *, malloc, (size_t n)) \
 	X(void *, calloc, (size_t n, size_t size)) \
@@ -244,7 +244,7 @@ static bool fails_with(enum fault_kind kind, int code, const char *name)
 #define DECLARE_CHANGING(kind, code, type, name, params, args, tell) DECLARE(type, name, params)
 #define DECLARE(type, name, params) \
 	type __real_##name params; \
-	/* Not hidden: the linker takes calls from libcurl to zlib for calls of this. */ \
+	/* Not hidden: the linker makes libcurl's calls of zlib calls of these. */ \
 	type __wrap_##name params __attribute__((visibility("default")));
 FAILING_CALLS(DECLARE_FAILING)
 CHANGING_CALLS(DECLARE_CHANGING)
@@ -429,7 +429,7 @@ ssize_t __wrap_pread(int fd, void *buf, size_t len, off_t off)
 	return n;
 }
 
-/* A call that returns -1 where it changes nothing: others wait until disk.c knows of it. */
+/* Makes a call that returns -1 if it changes nothing; others wait until disk.c knows of it. */
 #define CHANGE(type, call, tell) \
 	do { \
 		bool told = disk_begin(); \
@@ -496,7 +496,7 @@ int __wrap_close(int fd)
 	return fails_with(FAULT_CLOSE, EIO, "close") ? -1 : rc;
 }
 
-/* The mode is there only where a file may be made. */
+/* The mode is an argument only if the call may make a file. */
 #define OPEN_MODE(last, flags, mode) \
 	do { \
 		va_list ap; \
@@ -541,7 +541,7 @@ int __wrap_fcntl(int fd, int cmd, ...)
 	return fails_with(FAULT_STAT, EAGAIN, "fcntl") ? -1 : __real_fcntl(fd, cmd, arg);
 }
 
-/* Only openat2 is one that does something. */
+/* openat2 fails as opening does, any other call as asking what is there does. */
 long __wrap_syscall(long number, ...)
 {
 	long a[4];
@@ -569,7 +569,7 @@ int __wrap_regcomp(regex_t *ret, const char *text, int flags)
 	return fails(FAULT_ALLOC, "regcomp") ? REG_ESPACE : __real_regcomp(ret, text, flags);
 }
 
-/* What fails with one value and errno. */
+/* Calls that fail in only one way: with one value and one errno. */
 #define FAILING(kind, code, type, bad, name, params, args) \
 	type __wrap_##name params \
 	{ \
@@ -579,7 +579,7 @@ FAILING_CALLS(FAILING)
 
 /* ---- SQLite ---- */
 
-static _Thread_local int sql_code; /* what the call that failed last would have left behind */
+static _Thread_local int sql_code; /* the error code of the last call, if it was made to fail */
 
 static bool sql_fails(const char *name, int code)
 {
@@ -775,7 +775,7 @@ void fault_sqlite(void)
 
 	(void)sqlite3_shutdown();
 	(void)sqlite3_config(SQLITE_CONFIG_MALLOC, &methods);
-	(void)sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0); /* else most of it goes by unseen */
+	(void)sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0); /* else most calls go unseen */
 	(void)sqlite3_initialize();
 	vfs = sqlite3_vfs_find(NULL);
 	for (size_t i = 0; vfs && i < sizeof(calls_of) / sizeof(calls_of[0]); i++)

@@ -23,10 +23,10 @@
 enum fault_kind {
 	FAULT_ALLOC = 1,    /* NULL, ENOMEM; also contexts of zstd and xxHash */
 	FAULT_READ = 2,	    /* -1, EIO */
-	FAULT_WRITE = 4,    /* -1, ENOSPC; also what makes files larger, and directories */
+	FAULT_WRITE = 4,    /* -1, ENOSPC; also making files larger, and making directories */
 	FAULT_SYNC = 8,	    /* -1, EIO */
-	FAULT_OPEN = 16,    /* -1, EMFILE; everything that gives a descriptor */
-	FAULT_STAT = 32,    /* -1, EIO; everything that asks what is there, readdir */
+	FAULT_OPEN = 16,    /* -1, EMFILE; every call that gives a descriptor */
+	FAULT_STAT = 32,    /* -1, EIO; every call that asks what is there, and readdir */
 	FAULT_NAME = 64,    /* -1, EIO; renaming and unlinking */
 	FAULT_CLOSE = 128,  /* -1, EIO, and the descriptor is closed */
 	FAULT_MAP = 256,    /* MAP_FAILED, ENOMEM; mincore */
@@ -42,27 +42,27 @@ void fault_on(enum fault_kind kind, uint64_t from, uint64_t count);
 uint64_t fault_off(void);
 /* Did a call fail since fault_on? */
 bool fault_hit(void);
-/* In place of failing, those calls are made as ever once `act` has run, in which no call counts: it
- * is what others do at that moment. NULL: they fail again. */
+/* Instead of failing, those calls first run `act`, which does what others might do at that moment,
+ * and then work. Calls inside it do not count. NULL: they fail again. */
 void fault_act(void (*act)(void *arg), void *arg);
-/* The last call that did: "openat"; "" when none. */
+/* The last call that failed, such as "openat"; "" if none did. */
 const char *fault_name(void);
 
 /* For FAULT_LOOP: arms round `n`; false when the round before met no fault. */
 bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count);
-/* The call that fails after call n has: the next, in a long run that MOST_CASES bounds, after the first 64, one of
- * the next three, in a short run (rng.h) one of the next n / 8. */
+/* The call to fail after call n: the next one; in a long run that MOST_CASES bounds, after the
+ * first 64 one of the next three; in a short run (rng.h), one of the next n / 8. */
 uint64_t fault_next(uint64_t n);
-/* The same, also with sanitizers: for what takes long. */
+/* The same, but short in builds with sanitizers, too: for what takes long. */
 uint64_t fault_some(uint64_t n);
 #define FAULT_LOOP_BY(next, kind, count) \
 	for (uint64_t fault_n = 1; fault_round(kind, fault_n, count); fault_n = next(fault_n))
 #define FAULT_LOOP(kind)	     FAULT_LOOP_BY(fault_next, kind, 1)
 #define FAULT_LOOP_SOME(kind, count) FAULT_LOOP_BY(fault_some, kind, count)
-/* The same, but everything fails from there on. */
+/* The same, but all calls from there on fail. */
 #define FAULT_LOOP_REST(kind) FAULT_LOOP_BY(fault_next, kind, UINT64_MAX)
 
-/* pread calls and bytes they gave, fsync calls, since the process began. */
+/* Since the process began: calls of pread and the bytes that they gave; calls of fsync. */
 uint64_t fault_reads(void);
 uint64_t fault_read_bytes(void);
 uint64_t fault_syncs(void);

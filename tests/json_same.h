@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* json_same - what base/json makes of a text, and what jansson makes of it. */
+/* json_same - compares what base/json makes of a text with what jansson makes of it. */
 #ifndef TESTS_JSON_SAME_H
 #define TESTS_JSON_SAME_H
 
@@ -47,8 +47,8 @@ static inline bool json_same(struct jval v, const json_t *want)
 	}
 }
 
-/* Both take the text, as the same value, or neither does; but jansson takes a NUL at the end of some.
- * flags: JDOC_ANY, _NULS. */
+/* Both accept the text, with the same value, or both refuse it; but jansson accepts a NUL at the
+ * end of some. flags: JDOC_ANY, _NULS. */
 static inline bool json_agrees(const char *text, size_t len, unsigned flags)
 {
 	size_t theirs = JSON_REJECT_DUPLICATES | (flags & JDOC_ANY ? JSON_DECODE_ANY : 0) |

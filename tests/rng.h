@@ -5,8 +5,9 @@
  *	struct rng r = rng_new();
  *	uint64_t n = 1 + rng_below(&r, 5);    // 1..5
  *
- * `make check` is short: it draws less, and of what takes long it does a part, another one with each
- * seed. `make check-full` does all of it, and builds with sanitizers most.
+ * `make check` is a short run: it draws fewer numbers, and does only a part of what takes long, a
+ * different one with each seed. `make check-full` does all of it, and builds with sanitizers do
+ * most.
  */
 #ifndef TESTS_RNG_H
 #define TESTS_RNG_H
@@ -67,7 +68,7 @@ static inline unsigned rng_rounds(unsigned many, unsigned few)
 	return rng_long() ? many : few;
 }
 
-/* Is it the turn of number i? In a short run one in `of` has it. */
+/* Is it the turn of number i? In a short run, one number in `of` gets its turn. */
 static inline bool rng_turn(uint64_t i, uint64_t of)
 {
 	struct rng r = rng_new();

@@ -50,7 +50,8 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	TCase *t = tcase_create(name);
 	uint64_t n_long = 0;
 
-	for (const char *c = name; *c; c++) /* or every suite's first long test has the same turn */
+	/* By name, or the first long tests of all suites would have the same turn. */
+	for (const char *c = name; *c; c++)
 		n_long = n_long * 31 + (unsigned char)*c;
 	if (how.setup || how.teardown)
 		tcase_add_checked_fixture(t, how.setup, how.teardown);
@@ -112,8 +113,8 @@ static int run_here(int suite)
 	return result;
 }
 
-/* In a process of its own: what a suite has in memory is copied for each test, and looked through
- * for leaks at its end; so would be what all suites before it had. */
+/* In a process of its own: each test gets a copy of what its suite has in memory, and searches it
+ * for leaks at its end. In one process, that would include the memory of all suites before it. */
 static int run_apart(int suite)
 {
 	int status;

@@ -18,13 +18,13 @@
  *	START_FEW_TEST(every_large_size_fits, ARRAY_LEN(large), 2) // a loop that is short in a short run
  *	START_LONG_TEST(a_million_fit) // a quarter of a second or more: in one short run out of four
  *
- * A short run (see rng.h) does a part of a loop: so many of its times, or LOOP_FEW, each drawn from another
- * stretch of the loop. TEST_SEED decides which.
+ * A short run (see rng.h) takes only part of a loop: as many iterations as given, or LOOP_FEW, each
+ * drawn from another stretch of the loop. TEST_SEED decides which.
  *
  *	SUITE(NAME, .setup = setup, .teardown = teardown, .seconds = 60) // before and after each test
  *
- * Each test is run in a process of its own. Suites whose tests differ in what is done before and
- * after them define NAME_suite themselves, with the functions of Check.
+ * Each test runs in a process of its own. Suites whose tests need different things before and after
+ * them define NAME_suite themselves, with the functions of Check.
  */
 #ifndef TESTS_SUITES_H
 #define TESTS_SUITES_H
@@ -39,13 +39,13 @@
 enum {
 	LOOP_FEW = 12,
 	LONG_ONE_IN = 4, /* of a suite's long tests */
-	TEST_LONG = 0,	 /* in place of a number of times */
+	TEST_LONG = 0,	 /* instead of a number of iterations */
 };
 
 struct test_row {
 	const TTest *test;
 	int (*times)(void);
-	int few;	       /* times in a short run, or TEST_LONG */
+	int few;	       /* iterations in a short run, or TEST_LONG */
 	struct test_row *next; /* further down in the file */
 };
 
@@ -64,7 +64,8 @@ static inline void test_note(struct test_row **list, struct test_row *row)
 	*list = row;
 }
 
-/* Adds a test that has n times, of which a short run takes so few, each from another part of the loop. */
+/* Adds a test of n iterations, of which a short run takes `few`, each from another part of the
+ * loop. */
 void test_add(TCase *t, const TTest *test, int n, int few);
 Suite *suite_make(const char *name, const struct test_row *rows, struct suite_setting how);
 
@@ -95,14 +96,14 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 
 /* ---- suites ---- */
 
-/* ck_assert for loops: Check notes every single ck_assert in a file, which takes its time. */
+/* ck_assert for loops: Check writes each ck_assert to a file, which takes time. */
 #define REQUIRE(cond) \
 	do { \
 		if (!(cond)) \
 			ck_abort_msg("%s", #cond); \
 	} while (0)
 
-/* Whether loops that inject faults or draw random input are to run at full length (`make check-full`). */
+/* Should loops that inject faults or draw random input run at full length (`make check-full`)? */
 #define CHECK_FULL() rng_full()
 
 #define SUITES(X) \
