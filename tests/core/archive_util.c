@@ -28,7 +28,8 @@ static void put_u16s(struct buf *b, size_t n, const uint16_t *v)
 		add_le(b, v[i], 2);
 }
 
-/* The FB field pads the data to the alignment, counted from the item's start. */
+/* The FB field pads so that the data begins at a multiple of the alignment, counted from the item's
+ * start. */
 static void put_padding(struct buf *b, size_t alignment, size_t name_len)
 {
 	size_t at = b->len + 2 + name_len + 4, pad = (alignment - at % alignment) % alignment;
@@ -303,7 +304,8 @@ void emit_saved(struct emit *m, const struct saved *t)
 	case REBUILD_SUBCLASS:
 		emit_global(m, "torch._tensor", "_rebuild_from_type_v2");
 		emit_op(m, OP_MARK);
-		/* function, type, arguments, state: emit_v2 leaves function and arguments */
+		/* an object of function, type, arguments and state; emit_v2 would close the
+		 * arguments */
 		emit_global(m, "torch._utils", "_rebuild_tensor_v2");
 		emit_global(m, "my.module", "Subclass");
 		emit_view(m, t, false);

@@ -71,7 +71,7 @@ struct saved {
 	size_t storage_bytes;
 	bool conj, neg;
 	bool big; /* byteorder says so */
-	/* Instead of what belongs there: */
+	/* What is written instead of the right value: */
 	const char *function, *storage_class, *key;
 	int64_t claimed;  /* storage count + 1 */
 	size_t n_strides; /* + 1 */
@@ -90,14 +90,14 @@ struct saved {
 	} order;
 };
 
-/* The value that data.pkl holds; or data.pkl, appended. */
+/* Appends the value that data.pkl holds, or data.pkl itself. */
 struct emit;
 void emit_saved(struct emit *m, const struct saved *t);
 void saved_pickle(struct buf *b, const struct saved *t);
-/* The whole item, appended to an empty b; where the storage's bytes begin. */
+/* Appends the whole item to an empty b; returns where the storage's bytes begin. */
 uint64_t saved_item(struct buf *b, const struct saved *t);
 
-/* v2 where the dtype has a storage class, else v3. */
+/* v2 if the dtype has a storage class, else v3. */
 enum rebuild saved_way(enum ckpt_dtype t);
 
 #endif

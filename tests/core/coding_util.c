@@ -58,7 +58,7 @@ static uint8_t *pack_zlib(struct rng *r, const uint8_t *p, size_t n, bool gzip, 
 	return out;
 }
 
-/* In one thread or several, whose blocks are in any order. */
+/* Compressed by one thread or by several, whose blocks are in any order. */
 static uint8_t *pack_blosc(struct rng *r, const uint8_t *p, size_t n, size_t *ret_n)
 {
 	static const char *const names[] = { "blosclz", "lz4", "lz4hc", "zlib", "zstd" };

@@ -11,7 +11,8 @@
 /* Bytes that compress more or less well: runs, counters, noise. */
 uint8_t *coding_bytes(struct rng *r, size_t n);
 
-/* What `coding` undoes, in frames, members and blocks of random sizes. The caller frees it. */
+/* Encodes what `coding` decodes, in frames, members and blocks of random sizes. The caller frees
+ * it. */
 uint8_t *coding_encode(struct rng *r, const void *p, size_t n, uint32_t coding, size_t *ret_n);
 
 /* A coding of up to `most` codecs, at least one. */

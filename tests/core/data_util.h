@@ -32,7 +32,7 @@ static inline int data_has(const struct dirent *d)
 	return d->d_name[0] != '.' && !access(path, R_OK);
 }
 
-/* How many have something of that name: the same one in all calls. */
+/* How many directories have something of that name, which must be the same in all calls. */
 static inline int data_count(const char *name)
 {
 	data_wanted = name;

@@ -25,11 +25,11 @@ enum { DCP_FILES = 4, DCP_NO_OFFSET = 65 };
 struct dcp {
 	int dirfd;
 	const char *prefix;	    /* of data files: PREFIX0.distcp ...; dcp_begin sets "__0_" */
-	struct emit state, storage; /* pairs of state_dict_metadata and storage_data */
-	struct emit planner;	    /* of planner_data, or its whole value where that is odd */
+	struct emit state, storage; /* the pairs in state_dict_metadata and storage_data */
+	struct emit planner;	    /* pairs of planner_data, or its whole value if that is odd */
 	enum { PLANNER_PAIRS, PLANNER_VALUE, PLANNER_ABSENT } planner_is;
-	struct emit more;   /* further attributes: name, value... */
-	bool planner_first; /* of the attributes; the second otherwise, as torch writes it */
+	struct emit more;   /* further attributes, each a name and a value */
+	bool planner_first; /* the first attribute; otherwise the second, as torch writes it */
 	struct buf files[DCP_FILES];
 	bool used[DCP_FILES];
 };
@@ -46,25 +46,25 @@ struct chunk_loc dcp_item(struct dcp *d, unsigned file, const void *p, size_t n,
 void dcp_tensor(struct dcp *d, const char *fqn, size_t len, const char *dtype, size_t n_dims,
 		const uint64_t *shape, uint32_t count, const uint64_t *boxes);
 void dcp_object(struct dcp *d, const char *fqn, size_t len);
-/* One of planner_data: the value is state_dict[keys[0]]...[keys[n-1]]. */
+/* An entry of planner_data: the value is state_dict[keys[0]]...[keys[n-1]]. */
 void dcp_path(struct dcp *d, const char *fqn, size_t len, size_t n, const char *const *keys);
-/* One of storage_data. n_dims DCP_NO_OFFSET: of an object. */
+/* An entry of storage_data. n_dims DCP_NO_OFFSET: that of an object. */
 void dcp_stored(struct dcp *d, const char *fqn, size_t len, size_t n_dims, const uint64_t *off,
 		const char *path, int64_t offset, int64_t length, unsigned layers);
 
 /* ---- whole ones ---- */
 
-/* Chunks are told apart by their offset: no two may have the same. */
+/* DCP tells chunks apart by their offsets, so no two may have the same. */
 bool dcp_can_hold(const struct scene *s);
-/* A dtype of that many bytes: 1, 2, 4, 8, 16. */
+/* A dtype of that many bytes: 1, 2, 4, 8 or 16. */
 enum ckpt_dtype dcp_dtype(uint32_t element);
 /*
- * The scene's chunks as torch.save items, spread over the data files from `file` on; its strides
+ * Stores the scene's chunks as torch.save items, spread over the data files from `file` on. Strides
  * must be whole elements (not ROWS_BYTES).
  */
 void dcp_scene(struct dcp *d, const char *fqn, size_t len, const struct scene *s, unsigned file,
 	       unsigned layers);
-/* The same as another dtype of that size. */
+/* The same with another dtype of that size. */
 void dcp_scene_as(struct dcp *d, const char *fqn, size_t len, const struct scene *s,
 		  enum ckpt_dtype dtype, unsigned file, unsigned layers);
 /* An object of those bytes. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fixture_util - every checkpoint of tests/data that can be opened, and boxes cut out of bytes. */
+/* fixture_util - every checkpoint of tests/data that can be opened, and boxes cut out of tensors'
+ * bytes. */
 #ifndef TESTS_FIXTURE_UTIL_H
 #define TESTS_FIXTURE_UTIL_H
 
@@ -53,7 +54,7 @@ static inline uint8_t *fixture_read(struct ckpt_file *f)
 	return p;
 }
 
-/* A box inside the shape, sometimes an empty one, sometimes all of it. */
+/* A random box inside the shape, sometimes empty, sometimes all of it. */
 static inline void random_box(struct rng *r, size_t n, const uint64_t *shape, uint64_t *off,
 			      uint64_t *len)
 {
@@ -94,7 +95,7 @@ static inline uint8_t *cut_box(const uint8_t *whole, size_t size, size_t n, cons
 typedef int open_box_fn(struct ckpt *c, uint64_t i, const uint64_t *off, const uint64_t *len,
 			struct ckpt_file **ret, struct ckpt_err *e);
 
-/* Boxes of tensor i, whose bytes are `whole`. */
+/* Reads boxes of tensor i, and compares them with its bytes, `whole`. */
 static inline void check_boxes(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
 			       open_box_fn *open, const uint8_t *whole, struct rng *r)
 {
@@ -110,7 +111,7 @@ static inline void check_boxes(struct ckpt *c, uint64_t i, const struct ckpt_ten
 		want = cut_box(whole, size, t->n_dims, t->shape, off, len, &bytes);
 		ck_assert_msg(!open(c, i, off, len, &f, &e), "%s", e.msg);
 		REQUIRE(ckpt_file_size(f) == bytes);
-		if (bytes) { /* a part, which need not be of whole elements */
+		if (bytes) { /* a part, which may begin and end within an element */
 			uint64_t from = rng_below(r, bytes), n = 1 + rng_below(r, bytes - from);
 			autofree uint8_t *part = malloc(n);
 

@@ -9,10 +9,11 @@
 #define TESTS_GGUF_TEXT_H
 
 /*
- * A key is its name and a value: "TEXT", true, false, [LIST of numbers or of true and false], a number,
- * which is a float32 if it has a point or an exponent, else a uint32. A name that begins with a dot has arch before it.
- * changes: keys that replace those of the same name, or that are added; "-" as a value: there is no such key.
- * A tensor is its name, F32, F16 or Q8_0, and its shape, outermost first. Its bytes are zeros.
+ * A key is a name and a value: "TEXT", true, false, [LIST of numbers, or of true and false], or a
+ * number. A number is a float32 if it has a point or an exponent, else a uint32. A name that begins
+ * with a dot gets arch in front. changes: keys that replace those of the same name, or are added;
+ * the value "-" removes a key. A tensor is its name, F32, F16 or Q8_0, and its shape, outermost
+ * first; its bytes are zeros.
  */
 void gguf_put(int dirfd, const char *file, const char *arch, const char *keys, const char *changes,
 	      const char *tensors);

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Bytes that a value of the type takes at p, as far as they reach; .bad: not whole. */
+/* Skips a value of that type; c->bad if it is cut off. */
 static inline void gguf_skip(struct cursor *c, uint32_t type)
 {
 	uint64_t n;
@@ -43,8 +43,8 @@ static inline void gguf_skip(struct cursor *c, uint32_t type)
 	}
 }
 
-/* The value of a key, of that type; a cursor that is .bad: there is none. *ret_keys: how many there
- * are. */
+/* The value of a key, if it has that type; otherwise a cursor that is .bad. *ret_keys: how many
+ * keys there are. */
 static inline struct cursor gguf_value(const struct gguf_keys *k, const char *key, uint32_t type)
 {
 	struct cursor c = cursor_of(k->text.data, k->text.len), found = { .bad = true };
@@ -64,7 +64,7 @@ static inline struct cursor gguf_value(const struct gguf_keys *k, const char *ke
 	return found;
 }
 
-/* Are the keys well formed, and none there twice, which llama.cpp refuses? */
+/* Are the keys well formed, and each there only once? llama.cpp refuses a second one. */
 static inline bool gguf_keys_fine(const struct gguf_keys *k)
 {
 	struct cursor c = cursor_of(k->text.data, k->text.len);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What layout_parse does is done to a copy. */
+/* Parses a copy of the text, as layout_parse changes it. */
 static inline int parse_copy(const char *text, size_t len, const char *name, struct layout **ret,
 			     struct ckpt_err *e)
 {

@@ -32,7 +32,8 @@ struct tree {
 	_Atomic uint64_t calls, fail, count;
 	int code;
 	unsigned delay;
-	/* What is announced and not read yet; counted from the first memory_place_traffic on. */
+	/* What has been announced and not yet read; counted from the first
+	 * memory_place_traffic on. */
 	pthread_mutex_t lock;
 	bool counts;
 	struct memory_traffic traffic;
@@ -74,7 +75,7 @@ static void leave(struct tree *t)
 	free(t);
 }
 
-/* 0, or the errno that this call fails with. */
+/* 0, or the errno with which this call is to fail. */
 static int call(struct tree *t)
 {
 	uint64_t n = ++t->calls;
@@ -178,7 +179,7 @@ static void count_read(const struct memory_file *f, uint64_t off, uint64_t end)
 		rest.off = to;
 		if (a->off == a->end)
 			*a = rest;
-		else if (rest.off < rest.end) { /* read from the middle: what is before stays */
+		else if (rest.off < rest.end) { /* read from the middle: the part before it stays */
 			t->announced = reallocarray(t->announced, t->n_announced + 1, sizeof(rest));
 			REQUIRE(t->announced);
 			t->announced[t->n_announced++] = rest;

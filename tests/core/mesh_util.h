@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mesh_util - local tensors of the ranks of a mesh, with their numbers in an arena. */
+/* mesh_util - the local tensors of a mesh's ranks, in memory of an arena. */
 #ifndef TESTS_MESH_UTIL_H
 #define TESTS_MESH_UTIL_H
 

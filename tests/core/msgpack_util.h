@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * msgpack_util - msgpack with the extensions of flax.serialization, written down as Python would show
- * what is in it:
+ * msgpack_util - makes msgpack, with the extensions of flax.serialization, from a text that shows
+ * its contents much as Python would:
  *
  *	{'a': [1, -2, 1.5], 5: N}	maps, lists, integers, floats, None
  *	T, F				True, False

@@ -19,7 +19,7 @@
 #define OCDBT_MANIFEST_MAGIC 0x0cdb3a2aU
 #define OCDBT_NODE_MAGIC     0x0cdb20deU
 
-/* Where the envelope begins. */
+/* Begins an envelope; returns where it begins. */
 static inline size_t ocdbt_begin(struct buf *b, uint32_t magic, bool zstd)
 {
 	size_t at = b->len;
@@ -32,7 +32,7 @@ static inline size_t ocdbt_begin(struct buf *b, uint32_t magic, bool zstd)
 	return at;
 }
 
-/* The envelope's length and sum: of what is there plus the sum itself. */
+/* Sets the envelope's length and checksum, for what is there and the checksum itself. */
 static inline void ocdbt_seal(uint8_t *p, size_t n)
 {
 	if (n < 16)
@@ -47,7 +47,8 @@ static inline void ocdbt_end(struct buf *b, size_t at)
 	ocdbt_seal((uint8_t *)b->data + at, b->len - at);
 }
 
-/* A table of files: what each shares with the one before it, the rest, and the length of its base. */
+/* A path in a table of files: how much it shares with the one before it, the rest, and the length
+ * of its base. */
 struct ocdbt_path {
 	unsigned shared;
 	const char *rest;
@@ -117,7 +118,7 @@ static inline void ocdbt_node(struct buf *b, unsigned height, const struct ocdbt
 	ocdbt_end(b, at);
 }
 
-/* The manifest of a store with one version, of that generation. */
+/* The manifest of a store whose only version has that generation. */
 static inline void ocdbt_manifest(struct buf *b, unsigned kind, uint64_t generation,
 				  unsigned height, const struct ocdbt_path *file, uint64_t offset,
 				  uint64_t length)

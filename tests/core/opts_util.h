@@ -6,7 +6,7 @@
 #include "ckpt/ckpt_options.h"
 #include <ckptfs/ckpt.h>
 
-/* Until this thread's next call. No memory is asked for: faults are injected around it. */
+/* Valid until this thread's next call. It allocates nothing, as faults are injected around it. */
 const char *const *words_of(const struct ckpt_opts *o);
 
 static inline struct ckpt_hooks hooks_of(const struct ckpt_opts *o)

@@ -18,23 +18,24 @@ struct feed {
 int64_t feed_read(void *arg, uint64_t off, void *buf, size_t cap, struct ckpt_err *e);
 
 /*
- * pickle_load with `step` bytes at a time through the read callback, or from memory where step is
- * 0. The bytes are copied to an allocation of exactly that size first, for AddressSanitizer.
+ * Calls pickle_load with `step` bytes at a time through the read callback, or with memory if step
+ * is 0. The bytes are first copied to an allocation of exactly their size, for AddressSanitizer.
  */
 int load_bytes(const void *bytes, size_t n, size_t step, const struct pickle_opts *opts,
 	       struct pickle **ret, struct ckpt_err *e);
 
 /*
- * Much as Python would print it: (1, 'a', b'x', {None: [True, 1.5]}); a global mod.name, an object
- * mod.name(args) and behind a '!' its state, behind a '+' its items, a long integer in hex, &id for
- * a persistent id, <hex> for a record, ? for what was not kept, ... where it is deeper than 40.
+ * Prints a value much as Python would: (1, 'a', b'x', {None: [True, 1.5]}). A global is mod.name;
+ * an object is mod.name(args), with its state after a '!' and its items after a '+'. A long integer
+ * is in hex, a persistent id is &id, a record is <hex>. "?" stands for what was not kept, "..." for
+ * what is more than 40 levels deep.
  */
 void print_value(struct buf *b, const struct pk_value *v);
 
 struct emit {
 	struct buf b;
 	int protocol;
-	bool memoize; /* as the pickler does, after everything but numbers */
+	bool memoize; /* as the pickler does, for everything but numbers */
 	uint32_t n_puts;
 };
 
@@ -60,8 +61,8 @@ void emit_attrs_end(struct emit *m);
 void emit_size(struct emit *m, size_t n, const uint64_t *v); /* torch.Size */
 
 /*
- * A .metadata of `tensors` tensors t0, t1, ... of `chunks` chunks, with all three dicts, in the
- * pickler's batches of 1000 pairs.
+ * A .metadata with `tensors` tensors t0, t1, ... of `chunks` chunks each, and all three dicts, in
+ * the batches of 1000 pairs that a pickler writes.
  */
 void emit_metadata(struct emit *m, unsigned tensors, unsigned chunks);
 

@@ -13,7 +13,7 @@
 
 static const uint64_t plan_zero[2]; /* an offset */
 
-/* A whole tensor of n_dims times `size`. */
+/* A whole tensor with n_dims dimensions of `size`. */
 static inline struct ckpt_write_item whole(const char *fqn, uint8_t n_dims, const uint64_t *size,
 					   uint8_t dtype)
 {
@@ -25,7 +25,7 @@ static inline struct ckpt_write_item whole(const char *fqn, uint8_t n_dims, cons
 					 .type = CKPT_WRITE_TENSOR };
 }
 
-/* A small one of n dimensions inside shape, perhaps empty: n offsets, n lengths. */
+/* A small box of n dimensions inside shape, perhaps empty: n offsets, then n lengths. */
 static inline void random_box(struct rng *r, size_t n, const uint64_t *shape, uint64_t *box)
 {
 	for (size_t d = 0; d < n; d++) {

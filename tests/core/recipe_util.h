@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recipe_util - the inputs of recipes in tests: stored tensors that consist of names and shapes, and
+ * recipe_util - inputs of recipes for tests: stored tensors that have only names and shapes, and
  * facts from a list.
  */
 #ifndef TESTS_RECIPE_UTIL_H
@@ -30,9 +30,9 @@ struct fact {
 struct store {
 	struct namelist names; /* after store_finish */
 	struct recipe_source sources[STORE_CAP];
-	struct stored tensors[STORE_CAP]; /* number in the catalog: place here */
+	struct stored tensors[STORE_CAP]; /* by their number in the catalog */
 	uint32_t n;
-	const struct fact *facts; /* up to one whose key is NULL */
+	const struct fact *facts; /* the last one has no key */
 	struct recipe_facts of;
 	char warning[600];
 };
@@ -88,7 +88,7 @@ static inline void store_warn(void *arg, const char *what)
 	(void)snprintf(s->warning, sizeof(s->warning), "%s", what);
 }
 
-/* 0 or an error of namelist. */
+/* Returns 0, or an error of namelist. */
 static inline int store_finish(struct store *s, struct ckpt_err *e)
 {
 	int rc = 0;

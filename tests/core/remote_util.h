@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * remote_util - a small HTTP server of the test's own, and a waiting reader.
+ * remote_util - a small HTTP server inside the test, and a reader that waits.
  *
  *	static bool serve(struct served *r)        // false: close the connection
  *	{
@@ -8,7 +8,8 @@
  *	}
  *	unsigned port = server_start(serve);
  *
- * One thread for each connection, gone with the test's process. `serve` runs on several at once.
+ * Each connection has a thread, which ends with the test's process, so `serve` runs on several at
+ * once.
  */
 #ifndef TESTS_REMOTE_UTIL_H
 #define TESTS_REMOTE_UTIL_H
@@ -32,10 +33,10 @@
 
 struct served {
 	int fd;
-	unsigned number; /* of the request, from 1, over all connections */
+	unsigned number; /* number of the request, from 1, over all connections */
 	char method[16], target[4096];
 	char head[16384];
-	size_t got; /* bytes of it, with what came of the body */
+	size_t got; /* bytes in head, with those of the body that came with it */
 	bool ranged;
 	uint64_t first, last;
 };
@@ -62,7 +63,7 @@ static inline void send_all(int fd, const void *p, size_t n)
 	}
 }
 
-/* The value of a request's field, or NULL; valid until the next call of this thread. */
+/* The value of a field of the request, or NULL; valid until this thread's next call. */
 static inline const char *request_field(const struct served *r, const char *name)
 {
 	static _Thread_local char value[8192];
@@ -80,7 +81,8 @@ static inline const char *request_field(const struct served *r, const char *name
 	return NULL;
 }
 
-/* The body of a request with a Content-Length, up to cap - 1 bytes, and NUL. Returns its length. */
+/* Reads the body of a request with a Content-Length, up to cap - 1 bytes, and adds a NUL. Returns
+ * its length. */
 static inline size_t request_body(struct served *r, char *to, size_t cap)
 {
 	const char *length = request_field(r, "Content-Length");
@@ -102,7 +104,7 @@ static inline size_t request_body(struct served *r, char *to, size_t cap)
 	return n;
 }
 
-/* Sends a whole answer with its length; fields end in "\r\n" each. */
+/* Sends a whole answer, with its length; each of the fields ends in "\r\n". */
 static inline bool answer(struct served *r, unsigned status, const char *fields, const void *body,
 			  size_t n)
 {
@@ -116,7 +118,7 @@ static inline bool answer(struct served *r, unsigned status, const char *fields,
 	return true;
 }
 
-/* Sends what was asked for of an object, with its range, and `fields`. */
+/* Sends the part of an object that was asked for, with its range, and `fields`. */
 static inline bool answer_object(struct served *r, const char *fields, const uint8_t *p, size_t n)
 {
 	char more[8192];
@@ -130,7 +132,7 @@ static inline bool answer_object(struct served *r, const char *fields, const uin
 
 static inline void *serve_connection(void *arg)
 {
-	/* Not allocated: tests count what is, and make it fail. */
+	/* Not allocated, because tests count allocations, and make them fail. */
 	struct served all, *r = &all;
 	int fd = (int)(intptr_t)arg;
 	bool on = true;
@@ -173,7 +175,7 @@ static inline void *serve_all(void *arg)
 
 		if (fd < 0)
 			return NULL;
-		/* Twice: the first may be made to fail. */
+		/* Tried twice, as the first attempt may be made to fail. */
 		if (pthread_create(&t, NULL, serve_connection, (void *)(intptr_t)fd) &&
 		    pthread_create(&t, NULL, serve_connection, (void *)(intptr_t)fd))
 			abort();
@@ -202,12 +204,12 @@ static inline unsigned server_start(serve_fn *serve)
 /* ---- a server that follows a script ---- */
 
 struct reply {
-	unsigned status;	   /* 0: `body` is sent as it is, and the connection closed */
+	unsigned status;	   /* 0: `body` is sent as it is, and the connection is closed */
 	const char *fields, *body; /* fields end in "\r\n" each; either may be NULL */
 };
 
 __attribute__((unused)) static struct {
-	const struct reply *v; /* request n gets the n-th; the last stands for all that follow */
+	const struct reply *v; /* request n gets reply n; the last one stands for all that follow */
 	size_t n;
 	_Atomic unsigned served;
 	pthread_mutex_t lock;
@@ -315,7 +317,7 @@ static inline void reader_start(struct reader *r, struct store *s, const char *p
 	*r = (struct reader){ .p = malloc(len), .cap = len };
 	(void)pthread_mutex_init(&r->lock, NULL);
 	(void)pthread_cond_init(&r->ended, NULL);
-	/* It may be over before this returns. */
+	/* The read may have ended before this returns. */
 	if (store_get(s, path, seen, off, len, urgent, &sink, &r->get, &e))
 		ck_abort_msg("%s", e.msg);
 }
@@ -334,7 +336,7 @@ static inline void reader_release(struct reader *r)
 	free(r->p);
 }
 
-/* Reads [off, off+len) into *r and waits; it may not begin at all. */
+/* Reads [off, off+len) into *r and waits. Returns an error if the read cannot even begin. */
 static inline int read_range_of(struct reader *r, struct store *s, const char *path,
 				const struct place_seen *seen, uint64_t off, uint64_t len,
 				struct ckpt_err *e)

@@ -28,7 +28,7 @@ static void *take(size_t n, size_t size)
 	return p;
 }
 
-/* ---- what there is ---- */
+/* ---- what the ranks hold ---- */
 
 /* The elements of a box of a tensor, one behind the other. */
 static void *cut(const struct saved_entry *x, const uint64_t *off, const uint64_t *len)
@@ -54,7 +54,7 @@ static void *cut(const struct saved_entry *x, const uint64_t *off, const uint64_
 	return p;
 }
 
-/* x->of[rank] has a shard more: [off, off + len) of dimension dim. */
+/* Adds a shard to x->of[rank]: [off, off + len) of dimension dim. */
 static void add_shard(struct saved_entry *x, size_t rank, size_t dim, uint64_t off, uint64_t len)
 {
 	struct ckpt_local_tensor *t = &x->of[rank];
@@ -158,7 +158,7 @@ void saved_random(struct rng *r, struct saved *s, bool whole, bool objects)
 		for (size_t d = 0; d < n_dims; d++)
 			shape[d] = rng_chance(r, 4) ? 0 : 1 + rng_below(r, 12);
 		for (size_t d = 0; d < n_dims && kind == SAVED_ROWS; d++)
-			if (!shape[d]) /* no row, and nobody would know of it */
+			if (!shape[d]) /* without rows, no rank would know of the tensor */
 				kind = SAVED_MESH;
 		if (kind == SAVED_ROWS && !n_dims)
 			kind = SAVED_WHOLE;
@@ -197,7 +197,7 @@ void saved_dicts(struct saved *s)
 
 /* ---- saving ---- */
 
-/* A planner around another, which hands out data piece by piece. */
+/* Wraps a planner, and hands out data piece by piece. */
 struct pieces {
 	struct ckpt_save_planner inner;
 };
@@ -310,7 +310,7 @@ static int save_all(const struct saved *s, const char *dest, struct ckpt_storage
 		rc = ckpt_save_planner_global_plan(&ranks[0].planner, all, s->ranks, parts, &md, e);
 	if (!rc)
 		rc = ckpt_storage_writer_prepare_global_plan(&w[0], parts, s->ranks, e);
-	for (size_t r = s->ranks; r-- > 0 && !rc;) { /* the coordinator last, for a change */
+	for (size_t r = s->ranks; r-- > 0 && !rc;) { /* this time the coordinator comes last */
 		ranks[r].part = parts[r];
 		rc = write_rank(r, &w[r], o, e);
 		results[r] = ranks[r].results;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save_util - state dicts of several ranks with random tensors, saved by planners and writers that
- * are stepped by hand, and read through ckpt_open.
+ * save_util - state dicts of several ranks, with random tensors. Planners and writers that are
+ * stepped by hand save them, and ckpt_open reads them back.
  *
- * Nothing is freed before the process ends: tests are processes. Errors fail the test, except those
- * that saved_save returns.
+ * Nothing is freed before the process ends: each test is a process. Errors fail the test, except
+ * those that saved_save returns.
  */
 #ifndef TESTS_SAVE_UTIL_H
 #define TESTS_SAVE_UTIL_H
@@ -22,14 +22,14 @@ struct ckpt_err;
 enum { SAVED_RANKS = 8, SAVED_ENTRIES = 16, SAVED_DIMS = 3 };
 
 struct saved_entry {
-	const char *fqn, *path; /* the latter in the tree: "tensors/a%2Fb" */
+	const char *fqn, *path; /* path: in the tree, such as "tensors/a%2Fb" */
 	bool is_tensor;
 	uint8_t dtype, n_dims;
 	uint64_t shape[SAVED_DIMS];
 	uint8_t *data; /* all of it */
 	size_t len;
 	struct ckpt_local_tensor
-		of[SAVED_RANKS]; /* kind, shards; n_shards 0 and CKPT_LOCAL_WHOLE: not there */
+		of[SAVED_RANKS]; /* kind, shards; CKPT_LOCAL_WHOLE without any: not there */
 };
 
 struct saved {
@@ -40,7 +40,7 @@ struct saved {
 
 enum saved_kind {
 	SAVED_WHOLE, /* every rank has all of it */
-	SAVED_ONE,   /* one rank alone has it, the others do not know it */
+	SAVED_ONE,   /* only one rank has it, and the others do not know it */
 	SAVED_MESH,  /* cut along a dimension, some parts may be empty */
 	SAVED_ROWS,  /* rows dealt out as shards */
 	SAVED_OBJECT,
@@ -51,19 +51,19 @@ void saved_add(struct rng *r, struct saved *s, const char *fqn, const char *path
 	       enum saved_kind kind, uint8_t dtype, size_t n_dims, const uint64_t *shape);
 /* Ranks and entries of all kinds; tensors of any dtype that safetensors has. */
 void saved_random(struct rng *r, struct saved *s, bool whole, bool objects);
-/* The dicts, when all entries are there. */
+/* Makes the dicts, once all entries are there. */
 void saved_dicts(struct saved *s);
 
 struct saved_opts {
 	enum ckpt_planner_system system;
-	bool piecewise; /* tensors come by source.read */
-	bool caching;	/* planners are kept, plans cached */
-	bool stop;	/* when all data is written: nothing is finished */
+	bool piecewise; /* tensors are read through source.read */
+	bool caching;	/* keep planners and cache plans */
+	bool stop;	/* after all data is written, so that nothing is finished */
 };
-/* All ranks, one step after the other; w[r] is rank r's writer. */
+/* Saves with all ranks, one step after the other; w[r] is rank r's writer. */
 int saved_save(const struct saved *s, const char *dest, struct ckpt_storage_writer *w,
 	       const struct saved_opts *o, struct ckpt_err *e);
-/* Every byte of every entry, and nothing else is there. */
+/* Checks every byte of every entry, and that there is nothing else. */
 void saved_check(const struct saved *s, const char *dest);
 
 /* Bytes and names of all files of a directory as one number. */

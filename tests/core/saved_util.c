@@ -22,7 +22,7 @@ struct py {
 	const char *s;
 	struct emit m;
 	bool big;	   /* numbers in storages are big-endian */
-	unsigned storages; /* of floats: the highest that was named, + 1 */
+	unsigned storages; /* of floats: the highest number named, plus 1 */
 	struct integers {
 		unsigned n, size; /* bytes of one */
 		int64_t v[ELEMENTS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * saved_util - small files of torch.save, written down as Python would show what is in them, and what
- * a checkpoint of them is shown as.
+ * saved_util - makes small files of torch.save from a text that shows their contents much as Python
+ * would, and checks what a checkpoint of them is shown as.
  *
  *	{'a': [1, (2,)], 'b': N}	dicts, lists, tuples, integers, None
  *	1.5, T, F			a float, True, False
@@ -26,16 +26,17 @@
 
 /* The pickle alone, which the caller releases. */
 struct buf saved_text_pickle(const char *text);
-/* Element i of storage k is first + 100 k + i; a storage has 40. */
+/* Element i of storage k has the value first + 100 k + i; a storage has 40 elements. */
 void saved_put(int dirfd, const char *path, const char *text, unsigned first);
 
-/* Tensors, and objects except not_shown and those of train_state; then the warning. */
+/* want: the tensors, then the objects (without not_shown and those of train_state), then the
+ * warning. */
 void saved_expect(const char *path, const char *format, const char *want);
-/* The same, of which only the beginning is given. */
+/* The same, but want is only the beginning. */
 void saved_expect_begin(const char *path, const char *format, const char *want);
-/* It cannot be opened, or is of another format. */
+/* It must not be opened as that format: there is an error, or another format. */
 void saved_expect_not(const char *path, const char *format);
-/* It cannot be opened, with a message that contains `want`. */
+/* Opening it must fail with a message that contains `want`. */
 void saved_expect_error(const char *path, const char *want);
 
 #endif

@@ -9,7 +9,7 @@ struct catalog;
 struct ckpt_err;
 struct scan_opts;
 
-/* file: one of its files that is a checkpoint, or NULL. */
+/* file: NULL, or one of the directory's files that is a checkpoint by itself. */
 int scan_file(int dirfd, const char *file, const struct scan_opts *o, struct catalog **ret,
 	      struct ckpt_err *e);
 int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e);
@@ -17,15 +17,15 @@ int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct 
 void scan_expect(int dirfd, const char *want);
 
 /*
- * Scans the directory again and again, with one bit of the file flipped each time: whatever comes of it
- * is a catalog, or an error with a sentence. How often: see rng_rounds.
+ * Scans the directory again and again, with one bit of the file flipped each time. The result must
+ * be a catalog, or an error with a sentence. How often: see rng_rounds.
  */
 typedef int scan_fn(struct catalog **ret, struct ckpt_err *e);
 void scan_flipped(int dirfd, const char *name, scan_fn *scan, unsigned many, unsigned few);
 
 /*
- * Scans the directory again and again, without memory for one call each time (SQLite's calls, too),
- * then with one that cannot read or open: it is an error with a sentence, or the catalog is the same.
+ * Scans the directory again and again. First one allocation fails each time (SQLite's, too), later
+ * one call that reads or opens. There must be an error with a sentence, or the same catalog.
  */
 void scan_failing(int dirfd);
 

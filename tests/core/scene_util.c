@@ -318,7 +318,7 @@ void scene_memory_make(struct scene_memory *m, const struct scene *s, struct rng
 		order[d] = order[k];
 		order[k] = d;
 	}
-	if (rng_chance(r, 30)) /* the last dimension dense, as most memory is */
+	if (rng_chance(r, 30)) /* the last dimension dense, as in most memory */
 		for (size_t d = 0; d < s->n; d++)
 			order[d] = s->n - 1 - d;
 	for (size_t k = 0; k < s->n; k++) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scene_util - a random tensor in chunks with items in memory, and its bytes assembled element by
- * element, with which plan, gather and fetch are compared.
+ * scene_util - a random tensor in chunks, whose items are in memory, and its bytes assembled
+ * element by element, for comparison with plan, gather and fetch.
  *
- * Grids and irregular tilings, overlapping lists where the later chunk wins, items that are dense,
- * transposed, padded, overlapping or with strides of 0.
+ * There are grids, irregular tilings and overlapping lists in which the later chunk wins. Items are
+ * dense, transposed, padded, overlapping or have strides of 0.
  */
 #ifndef TESTS_SCENE_UTIL_H
 #define TESTS_SCENE_UTIL_H
@@ -60,7 +60,7 @@ struct scene {
 	uint8_t *want; /* the tensor's bytes */
 };
 
-/* The elements' bytes are what below() gives. */
+/* The bytes of the elements come from below(). */
 void scene_make(struct scene *s, const struct choose *c, const struct scene_opts *o);
 /* The same for a tensor whose shape is given. */
 void scene_make_shape(struct scene *s, const struct choose *c, const struct scene_opts *o, size_t n,
@@ -73,12 +73,10 @@ void scene_make_of(struct scene *s, const struct choose *c, const struct scene_o
 		   const uint64_t *shape, uint32_t count, const uint64_t *boxes);
 void scene_release(struct scene *s);
 
-/*
- * Memory that a tensor's elements go to: dimensions in any order, forwards or backwards, with gaps.
- */
+/* Memory for a tensor's elements: dimensions in any order, forwards or backwards, with gaps. */
 struct scene_memory {
 	int64_t stride[CKPT_MAX_DIMS];
-	uint64_t first, bytes; /* where element 0 goes; of all of it */
+	uint64_t first, bytes; /* where element 0 goes; the size of all of it */
 };
 void scene_memory_make(struct scene_memory *m, const struct scene *s, struct rng *r);
 /* Put bytes [off, off+len) of the tensor there, one by one. */

@@ -9,8 +9,8 @@
 
 struct rng;
 
-/* A tensor is its name, its dtype as safetensors has it, and its shape, "-" for none; "=TEXT" behind it
- * is what it begins with. There is no blank and no semicolon in TEXT. */
+/* A tensor is its name, its dtype as in safetensors, and its shape ("-": no dimensions). "=TEXT"
+ * after these gives its first bytes; TEXT has no blank and no semicolon. */
 void st_put(int dirfd, const char *file, struct rng *r, const char *tensors);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An export that is cut short, goes on, and finds that something has changed meanwhile: what comes
- * of it in the end is what an export that was never cut short makes, byte for byte.
+ * An export that is cut short goes on later, and may find that something has changed meanwhile. The
+ * result must be what an export that was never cut short makes, byte for byte.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -49,7 +49,7 @@ static void teardown(void)
 
 /* ---- what is exported ---- */
 
-/* Numbers of what its files say. */
+/* Numbers that are written into the files. */
 struct state {
 	unsigned data, shape, config, recipe, layout, rename;
 };
@@ -87,7 +87,7 @@ __attribute__((format(printf, 2, 3))) static void put_text(const char *name, con
 	put_file(dir_fd, name, text, strlen(text));
 }
 
-/* All but the data, at the size they always have. */
+/* All files but the data; their sizes never change. */
 static void put_texts(const struct state *s)
 {
 	put_text("ckpt/config.json", "{\"model_type\":\"x\",\"first\":%u}", s->config % 9);
@@ -127,8 +127,8 @@ static void replace_data(const struct state *s)
 	buf_release(&b);
 }
 
-/* The same file with other bytes at the same time. The clock of files may stand still for some
- * milliseconds, in which nobody could tell: it is waited for. */
+/* Overwrites the file with other bytes of the same time. The clock of files may stand still for
+ * some milliseconds, during which nobody could tell; this waits until it goes on. */
 static void overwrite_data(const struct state *s)
 {
 	struct stat before, st;
@@ -152,7 +152,7 @@ struct change {
 	const char *what;
 	size_t at; /* in struct state */
 	void (*make)(const struct state *s);
-	const char *why; /* what is said of x.partial */
+	const char *why; /* the reason why x.partial is not continued */
 };
 static const struct change changes[] = {
 	{ "config.json", offsetof(struct state, config), put_texts,
@@ -234,7 +234,7 @@ static void die(void *arg)
 	_exit(KILLED);
 }
 
-/* Of an export that is not cut short; the last few make it x. */
+/* How many calls an export makes that is not cut short; the last few give x its name. */
 static uint64_t count_calls(const struct how *h)
 {
 	struct ckpt_err e;
@@ -247,7 +247,7 @@ static uint64_t count_calls(const struct how *h)
 	return n;
 }
 
-/* In a process of its own, which ends in front of its `at`th call. True: it came to its end. */
+/* Exports in a process that ends just before its `at`th call. Returns whether it finished. */
 static bool cut_short(const struct how *h, uint64_t at)
 {
 	pid_t child = fork();
@@ -267,7 +267,7 @@ static bool cut_short(const struct how *h, uint64_t at)
 	REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status));
 	ck_assert_msg(WEXITSTATUS(status) == KILLED || !WEXITSTATUS(status), "status %d",
 		      WEXITSTATUS(status));
-	/* Killed once it had its name, it left the state behind. */
+	/* If it was killed after x had got its name, it has left the state behind. */
 	if (!faccessat(dir_fd, "x", F_OK, 0))
 		(void)unlinkat(dir_fd, "x.partial.state", 0);
 	return !faccessat(dir_fd, "x", F_OK, 0);
@@ -304,7 +304,7 @@ static void look(const char *name, struct buf *ret)
 	REQUIRE(!ret->err);
 }
 
-/* x is what an export makes that is never cut short. */
+/* x must be what an export makes that is never cut short. */
 static void compare(const struct how *h, const char *what)
 {
 	struct buf want = BUF_INIT(1 << 22), got = BUF_INIT(1 << 22);
@@ -324,7 +324,7 @@ static void compare(const struct how *h, const char *what)
 
 /* ---- tests ---- */
 
-/* Each of what decides about bytes, after all units but the last have been written. */
+/* Each input that decides about bytes changes after all units but the last have been written. */
 START_FEW_TEST(what_was_made_from_something_else_is_written_again_and_said, ARRAY_LEN(changes), 2)
 {
 	const struct change *c = &changes[_i];
@@ -359,7 +359,7 @@ START_TEST(what_was_made_from_the_same_is_gone_on_with)
 	put_all(&s);
 	calls = count_calls(&h);
 	REQUIRE(!cut_short(&h, calls - 8));
-	put_texts(&s); /* touched, and as they were */
+	put_texts(&s); /* touched, but not changed */
 	ck_assert_msg(!export(&h, "x", &e), "%s", e.msg);
 	buf_add(&said, "", 1);
 	ck_assert_ptr_eq(strstr(said.data, "resuming: "), said.data);
@@ -369,7 +369,7 @@ START_TEST(what_was_made_from_the_same_is_gone_on_with)
 }
 END_TEST
 
-/* Exports, each cut short once to four times at a random call, with random changes in between. */
+/* Exports that are cut short one to four times, at random calls, with random changes in between. */
 START_LONG_TEST(interrupted_and_changed_at_random_it_is_as_a_fresh_one)
 {
 	static const char *const paths[] = { "hf", "tensors", "pt/model.pt", ".", "ranks" };
@@ -382,7 +382,7 @@ START_LONG_TEST(interrupted_and_changed_at_random_it_is_as_a_fresh_one)
 	put_all(&(struct state){ 0 });
 	for (size_t i = 0; i < ARRAY_LEN(paths); i++)
 		calls[i] = count_calls(&(struct how){ paths[i], true, true, true, 1 });
-	/* Until there was one of each. */
+	/* Until each kind of result has occurred. */
 	for (unsigned i = 0; killed < cuts_wanted || !finished || !resumed || !over; i++) {
 		struct rng own = { rng_u64(&r) };
 		struct how h = { .recipe = rng_chance(&own, 60),
@@ -430,7 +430,7 @@ START_LONG_TEST(interrupted_and_changed_at_random_it_is_as_a_fresh_one)
 }
 END_TEST
 
-/* Somebody changes what is exported in front of a call. */
+/* What is exported changes just before a call. */
 struct meanwhile {
 	const struct change *c;
 	struct state s;
@@ -443,7 +443,7 @@ static void make_change(void *arg)
 	change(m->c, &m->s);
 }
 
-/* The clock of files goes on: what is written from now on shows. */
+/* Waits until the clock of files goes on: what is written from now on gets another time. */
 static void settle(void)
 {
 	struct stat before, st;
@@ -479,7 +479,7 @@ START_FEW_TEST(what_changes_while_it_runs_is_all_there_or_not_at_all_or_a_failur
 	REQUIRE(!export(&h, "x", &e));
 	look("x", &is);
 	REQUIRE(!io_remove(dir_fd, "x", &e));
-	/* Until it comes behind the last call. */
+	/* Until the change comes after the last call. */
 	for (uint64_t n = 1; !old || n < 5; n += 1 + rng_below(&r, CHECK_FULL() ? 6 : 20)) {
 		int rc;
 
@@ -493,7 +493,7 @@ START_FEW_TEST(what_changes_while_it_runs_is_all_there_or_not_at_all_or_a_failur
 		fault_act(NULL, NULL);
 		if (rc) {
 			REQUIRE(faccessat(dir_fd, "x", F_OK, 0));
-			/* Given again, it has all that is there now. */
+			/* The same export again has all that is there now. */
 			ck_assert_msg(!export(&h, "x", &e), "call %ju: %s", (uintmax_t)n, e.msg);
 			look("x", &got);
 			ck_assert_msg(same(&got, &is), "call %ju: goes on with old bytes",

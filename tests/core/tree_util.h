@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tree_util - what an open checkpoint or run shows. The caller frees what is returned; a test that
- * asks for something that cannot be read fails, unless it asks for text.
+ * tree_util - reads what an open checkpoint or run shows. The caller frees what is returned. A test
+ * that reads what cannot be read fails; only tree_text returns the error.
  */
 #ifndef TESTS_TREE_UTIL_H
 #define TESTS_TREE_UTIL_H
@@ -14,7 +14,7 @@ struct ckpt_file;
 
 /* All bytes of a file, and a NUL behind them. ret_n may be NULL. */
 uint8_t *tree_bytes(struct ckpt *c, const char *path, size_t *ret_n);
-/* The same of an open file, which is closed. */
+/* The same for an open file, which it closes. */
 uint8_t *tree_bytes_of(struct ckpt_file *f, size_t *ret_n);
 /* What a short file holds, or "error CODE: MESSAGE". */
 char *tree_text(struct ckpt *c, const char *path);

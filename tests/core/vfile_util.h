@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * vfile_util - virtual files to read from, their tensors and objects full of made-up bytes, and
- * made-up tensors to put into them.
+ * vfile_util - reads virtual files, whose tensors and objects hold made-up bytes, and makes up
+ * tensors to put into them.
  *
  *	struct members l = members_random(&r, 100, st_holds);
  *	...
@@ -24,7 +24,7 @@
 
 /* Byte `off` of tensor, object or asset `id`. */
 uint8_t fake_byte(uint64_t id, uint64_t off);
-/* Borrows f. Checks on the way that its segments follow each other. */
+/* Borrows f. Reading checks that the segments follow each other. */
 struct blob vfile_blob(const struct vfile *f);
 /* All of it, for the caller to release. */
 struct buf vfile_all(const struct vfile *f);
@@ -35,18 +35,18 @@ struct members {
 };
 
 /*
- * n tensors of unlike names (quotes, blanks, any Unicode but NUL), of dtypes that `holds` likes, of
- * 0 to 5 dimensions, some without elements. Their ids are 1000, 1001, ...
+ * n tensors with varied names (quotes, blanks, any Unicode but NUL), of dtypes that `holds`
+ * accepts, of 0 to 5 dimensions, some without elements. Their ids are 1000, 1001, ...
  */
 struct members members_random(struct rng *r, size_t n, bool (*holds)(enum ckpt_dtype));
 void members_free(struct members *l);
-/* One tensor; bytes follow from shape and dtype. */
+/* One tensor; its size in bytes follows from shape and dtype. */
 struct tensor_info member_of(const char *name, enum ckpt_dtype t, size_t n_dims,
 			     const uint64_t *shape, uint64_t id);
 
 typedef int layout_fn(const struct tensor_info *m, size_t n, struct vfile *ret, struct ckpt_err *e);
-/* Lays out a file of random tensors while each allocation fails in turn: a clean error each time,
- * and more than `least` of them. */
+/* Lays out a file of random tensors while each allocation fails in turn: each time there must be a
+ * clean error, and more than `least` of them in all. */
 void layout_without_memory(layout_fn *layout, bool (*holds)(enum ckpt_dtype), unsigned least);
 
 #endif

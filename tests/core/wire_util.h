@@ -13,8 +13,8 @@
 
 #include <stdio.h>
 
-/* Sends the message and waits for its answer, with *ret_text its text; other messages are dropped.
- * Nothing is allocated, so that allocations of others can be made to fail meanwhile. */
+/* Sends the message and waits for its answer, whose text goes to *ret_text; other messages are
+ * dropped. This allocates nothing, so that other allocations can be made to fail meanwhile. */
 static inline struct wire_head wire_ask(int sock, const struct wire_head *h, const void *text,
 					size_t len, int fd, char ret_text[static 512])
 {
