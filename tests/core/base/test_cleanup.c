@@ -36,7 +36,7 @@ START_TEST(a_lock_ends_with_its_scope)
 END_TEST
 
 #ifdef CHECK_LOCKS
-/* What builds with sanitizers find. */
+/* Mistakes that only builds with sanitizers find. */
 static void inner_twice(void)
 {
 	SCOPED_LOCK(&a);

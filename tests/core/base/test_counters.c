@@ -48,7 +48,7 @@ static void *add_many(void *arg)
 
 		counters_add(a->c, i, by);
 		a->sum[i] += by;
-		if (k % 1024 == 0) /* to another CPU, now and then */
+		if (k % 1024 == 0) /* so that it moves to another CPU now and then */
 			(void)sched_yield();
 	}
 	return NULL;
@@ -68,7 +68,7 @@ static void *watch(void *arg)
 	return NULL;
 }
 
-/* Threads end and others begin; a reader sees numbers grow meanwhile. */
+/* Threads end and others begin; meanwhile a reader must see the numbers grow. */
 START_TEST(nothing_is_lost_whoever_adds)
 {
 	struct counters *c = counters_new(N);

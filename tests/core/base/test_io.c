@@ -359,7 +359,7 @@ START_TEST(what_is_read_ends_with_a_nul)
 	struct ckpt_err e;
 	char path[4200];
 
-	/* Bytes of an earlier use lie behind it. */
+	/* Bytes of an earlier use follow in the buffer. */
 	ck_assert_ptr_nonnull(buf_room(&b, 100 << 10));
 	memset(b.data, 'x', 100 << 10);
 	write_file(ckpt, "token", "hf_secret");

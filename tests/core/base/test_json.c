@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON: what passes, what it says, and how much memory it takes. jansson is what it is held
- * against. */
+/* JSON: what is accepted, what it means, and how much memory it takes. The reference is jansson. */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -156,7 +155,7 @@ static size_t random_text(struct rng *r, char *out, size_t cap)
 	return n;
 }
 
-/* JSON, so that values are compared; then perhaps with a byte that is not. */
+/* Valid JSON, so that values are compared; one byte may be made wrong later. */
 static void random_value(struct rng *r, char *out, size_t *n, size_t cap, int depth)
 {
 	static const char *const scalars[] = { "null",	  "true", "0",	    "-12",
@@ -314,7 +313,7 @@ START_TEST(the_locale_of_the_program_changes_nothing)
 	CLEANUP(jdoc_release) struct jdoc d = parsed("[1.5]", 0);
 	double x = 0;
 
-	/* Where the machine has none with a comma there is nothing to see. */
+	/* If the machine has no locale with a comma, this tests nothing. */
 	(void)setlocale(LC_ALL, "de_DE.UTF-8");
 	ck_assert(jval_number(jval_at(jdoc_root(&d), 0), &x) && x == 1.5);
 	(void)setlocale(LC_ALL, "C");
@@ -403,7 +402,7 @@ START_TEST(a_key_that_comes_twice_is_found_among_many)
 }
 END_TEST
 
-/* What makes most of its bytes: values of two, keys, strings, blanks. */
+/* What makes the most of its bytes: values of two bytes, keys, strings, blanks. */
 static const struct {
 	const char *first, *then, *last;
 	int rc; /* of 52 million bytes */
@@ -419,7 +418,7 @@ static const struct {
 
 START_FEW_TEST(memory_is_eight_bytes_a_value, ARRAY_LEN(bombs), 1)
 {
-	/* A text of 52 MB has more values than are allowed; most short runs try the rest of it. */
+	/* A text of 52 MB has more values than are allowed; most short runs try a smaller one. */
 	const bool large = rng_turn((uint64_t)_i, 8);
 	const size_t size = (large ? 52 : 5) * 1000 * 1000, unit = strlen(bombs[_i].then);
 	const int want = large || bombs[_i].rc != -EFBIG ? bombs[_i].rc : 0;
@@ -441,7 +440,7 @@ START_FEW_TEST(memory_is_eight_bytes_a_value, ARRAY_LEN(bombs), 1)
 	ck_assert_msg(rc == want, "%d: %s", rc, e.msg);
 	if (rc == -EFBIG)
 		ck_assert_str_eq(e.msg, "more than 25165824 values");
-	/* When the table grows there are two of them, the old one half as long. */
+	/* When the table grows there are two tables for a while, the old one half as long. */
 	ck_assert_int_le(fault_peak() - before, (int64_t)(12 * JDOC_MAX_VALUES + 1000));
 	if (!rc)
 		ck_assert_int_le(fault_live() - before, (int64_t)(16 * d.n + 1000));
@@ -467,7 +466,7 @@ START_TEST(many_keys_take_four_bytes_more_each)
 	fault_peak_reset();
 	ck_assert_int_eq(jdoc_parse(&d, text, len, 0, &e), 0);
 	ck_assert_uint_eq(d.n, 2 * n + 1);
-	/* Two nodes each, half of the table unused, and what the sort takes. */
+	/* Each member takes two nodes; half of the table is unused; and the sort needs some. */
 	ck_assert_int_le(fault_peak() - before, (int64_t)(n * (2 * 16 + 2 * 4)));
 	jdoc_release(&d);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members cut out of a text, compared with jansson's idea of the same. */
+/* Cuts members out of a text; jansson does the same, and the results are compared. */
 #include "base/json_without.h"
 
 #include "base/buf.h"
@@ -47,7 +47,7 @@ static void blank(struct rng *r, struct buf *b)
 		   (const char *[]){ "  ", "\n\t", "\r\n" }[rng_below(r, 3)]);
 }
 
-/* Keys differ, as jdoc_parse demands; one in three objects has the key. */
+/* Keys are unique, as jdoc_parse demands; one in three objects has the key. */
 static void put_value(struct rng *r, struct buf *b, unsigned depth)
 {
 	static const char *const scalars[] = { "1",	   "-2.5e3", "true",

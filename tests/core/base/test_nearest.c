@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The numbers of those that are near, nearest first, as "2 0 ". */
+/* Which names are near, as their numbers, nearest first: "2 0 ". */
 static void expect(const char *want, const char *const *names, size_t n, const char *ids)
 {
 	struct nearest near = NEAREST_INIT(want, strlen(want));
@@ -47,7 +47,7 @@ START_TEST(a_short_name_is_like_no_other)
 }
 END_TEST
 
-/* All changes of one byte are found, whatever the lengths. */
+/* A name in which one byte was changed, added or removed is always found. */
 START_TEST(every_change_of_a_byte_is_near)
 {
 	static const char name[] = "model.layers.10.self_attn.q_proj.weight";
@@ -107,7 +107,7 @@ START_LONG_TEST(the_work_is_bounded)
 	for (uint64_t i = 0; i < 3000000; i++)
 		nearest_try(&n, other, sizeof(other), i);
 	ck_assert_uint_eq(n.steps, 0);
-	nearest_try(&n, want, sizeof(want) - 1, 7); /* it is near, and comes too late */
+	nearest_try(&n, want, sizeof(want) - 1, 7); /* it is near, but comes too late */
 	for (size_t i = 0; i < n.n; i++)
 		ck_assert_uint_ne(n.best[i].id, 7);
 }

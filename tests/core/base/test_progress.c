@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* What is drawn at once, with stderr on a terminal of this width, of `done` of these. */
+/* What is drawn at once for `done`, if stderr is a terminal of this width. */
 static void drawn_in(unsigned short columns, struct progress *p, uint64_t done,
 		     char out[static 200])
 {

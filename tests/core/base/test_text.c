@@ -25,7 +25,7 @@ static const struct {
 	{ "\xdf\xbf", 2, 0x7ff, 2 },
 	{ "\xe0\xa0\x80", 3, 0x800, 3 },
 	{ "\xef\xbf\xbd", 3, 0xfffd, 3 }, /* U+FFFD itself is fine */
-	{ "\xed\xa0\x80", 3, 0xd800, 3 }, /* lone surrogates are Python's */
+	{ "\xed\xa0\x80", 3, 0xd800, 3 }, /* lone surrogates, as Python has them */
 	{ "\xed\xbf\xbf", 3, 0xdfff, 3 },
 	{ "\xf0\x90\x80\x80", 4, 0x10000, 4 },
 	{ "\xf4\x8f\xbf\xbf", 4, 0x10ffff, 4 },
@@ -123,10 +123,10 @@ START_TEST(numbers_order_as_numbers_and_text_as_bytes)
 		"a00b",
 		"a0b0",
 		"a0b00",
-		"a00b0", /* the first of them decides */
+		"a00b0", /* the first difference decides */
 		"a0b1",
 		"layers.2.w",
-		"layers.02.w", /* leading zeros decide only between equals */
+		"layers.02.w", /* leading zeros decide only if all else is equal */
 		"layers.02.w9",
 		"layers.2.w10",
 		"layers.10",
@@ -219,7 +219,7 @@ START_TEST(glob_without_closing_bracket_matches_nothing)
 	ck_assert(!glob("[a", "a"));
 	ck_assert(!glob("[!", "a"));
 	ck_assert(!glob("*[a-", "a"));
-	ck_assert(glob("a\\", "a\\")); /* a backslash at the end stands for itself */
+	ck_assert(glob("a\\", "a\\")); /* at the end, a backslash stands for itself */
 }
 END_TEST
 
@@ -234,7 +234,7 @@ START_TEST(glob_has_braces)
 	ck_assert(glob("*{a*,b}c", "xxabc") && glob("*{a*,b}c", "bbc") && !glob("*{a*,b}c", "xc"));
 	ck_assert(glob("{[a-c],?d}", "b") && glob("{[a-c],?d}", "xd"));
 	ck_assert(glob("{\\,,\\}}", ",") && glob("{\\,,\\}}", "}"));
-	/* These stand for themselves. */
+	/* These braces stand for themselves. */
 	ck_assert(glob("{a}", "{a}") && !glob("{a}", "a"));
 	ck_assert(glob("{a,b", "{a,b") && glob("a,b}", "a,b}") && glob("{", "{") && glob("}", "}"));
 	ck_assert(glob("{}", "{}") && glob("{{a,b}", "{b"));
@@ -247,7 +247,8 @@ static void repeat(const char *s, size_t times, char *out)
 		memcpy(out + i * strlen(s), s, strlen(s) + 1);
 }
 
-/* Alternatives multiply; more than can be tried are an error, not minutes. */
+/* Alternatives multiply. If there are too many to be tried, that is an error, and does not take
+ * minutes. */
 START_TEST(braces_are_within_the_steps)
 {
 	char many[600], deep[512], s[64];
@@ -280,7 +281,7 @@ START_TEST(one_glob_of_many_is_enough_and_none_is_all)
 }
 END_TEST
 
-/* A class, which is gone through for every byte, costs what it is long. */
+/* A class is gone through for every byte, so it costs as much as it is long. */
 START_TEST(steps_of_globs_are_counted_over_all_names)
 {
 	static const char *const globs[] = { "a*x", "*[bbbbbbbbbbbbbbbbbbbb]", "*[bbb", NULL };
@@ -291,10 +292,11 @@ START_TEST(steps_of_globs_are_counted_over_all_names)
 	memset(s, 'c', sizeof(s));
 	ck_assert(!text_glob_any(globs, s, sizeof(s), &left));
 	all = 1000 - left;
-	/* One, the star and per byte the bracket and what is in it, and the shorter one. */
+	/* One step; for each byte the star, the bracket and what is in it; and the same for the
+	 * shorter one. */
 	ck_assert_uint_ge(all, 1 + 10 * 21 + 10 * 4);
 	ck_assert_uint_le(all, 1 + 10 * 22 + 10 * 5 + 5);
-	for (uint64_t n = 0; n <= all; n++) { /* the last step must not be the one too many */
+	for (uint64_t n = 0; n <= all; n++) { /* the last step must not be one too many */
 		left = n;
 		ck_assert(!text_glob_any(globs, s, sizeof(s), &left));
 		ck_assert_uint_eq(left, 0);
@@ -382,7 +384,8 @@ START_TEST(show_escapes_control_bytes_and_cuts_to_fit)
 	ck_assert_str_eq(text_show("a\0b", 3, out, sizeof(out)), "a%00b");
 	ck_assert_str_eq(text_show("a\xc2\x9b", 3, out, sizeof(out)), "a%C2%9B");
 	ck_assert_str_eq(text_show("\xc3\xa9", 2, out, sizeof(out)), "\xc3\xa9");
-	/* C1 of a terminal that knows no UTF-8; U+202E turns what follows it round. */
+	/* \x9b is a control character for terminals without UTF-8; U+202E reverses the text that
+	 * follows. */
 	ck_assert_str_eq(text_show("a\x9b\xc3", 3, out, sizeof(out)), "a%9B%C3");
 	ck_assert_str_eq(text_show("\xe2\x80\xae", 3, more, sizeof(more)), "%E2%80%AE");
 	ck_assert_str_eq(text_show("\xe2\x81\xa6", 3, more, sizeof(more)), "%E2%81%A6");
