@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which files hf/ shows beside the weights: where they are looked for, which are left out, and what is said of those. */
+/* Which files hf/ shows beside the weights: where they are looked for, which are left out, and what
+ * is said about those. */
 #include "ckpt/assets.h"
 
 #include "base/buf.h"
@@ -56,7 +57,8 @@ static void teardown(void)
 	(void)close(top_fd);
 }
 
-/* Files of these names, with a blank between, that hold their own name; of "NAME*" a pointer to what was not fetched. */
+/* Files with these names, separated by blanks, that hold their own name; for "NAME*", a pointer to
+ * a file that was not fetched. */
 static void put_files(int fd, const char *names)
 {
 	char copy[4000], *at = copy, *one;
@@ -112,7 +114,7 @@ static const struct row {
 	{ "", "", "", NULL, false, false, "{}", "config.json:GGUF", NULL },
 	{ "vocab.txt config.json", "", "", NULL, false, false, "{}",
 	  "config.json:checkpoint vocab.txt:checkpoint", NULL },
-	/* One that is there and cannot be used is not looked for elsewhere. */
+	/* If one is there but cannot be used, no other place is searched for it. */
 	{ "config.json*", "config.json", "config.json", NULL, false, false, NULL, "",
 	  "/ckpt/config.json' is not used: it is a Git LFS pointer" },
 	{ "config.json* vocab.txt* tokenizer.json*", "", "", NULL, false, false, NULL, "",
@@ -121,7 +123,7 @@ static const struct row {
 	  "/ckpt/huggingface/config.json' is not used: it is a Git LFS pointer" },
 	{ "", "", "config.json*", NULL, false, false, NULL, "",
 	  "run 'git lfs pull'; assets= can name its directory" },
-	/* A directory that is named. */
+	/* A directory that assets= names. */
 	{ "config.json", "", "", "a.json b.safetensors c.bin d.gguf .hidden e.ckpt", false, false,
 	  NULL, "a.json:assets", NULL },
 	{ "", "", "", "a.json hf_quant_config.json quantize_config.json quant_config.json", false,
@@ -203,7 +205,7 @@ START_LOOP_TEST(files_are_found_beside_the_weights, ARRAY_LEN(rows))
 		ck_assert_str_eq(text, want);
 	}
 	assets_release(&a);
-	/* The same if nobody listens. */
+	/* The same without a caller that wants warnings. */
 	ck_assert_msg(!find(x, place, NULL, &a, &e), "%s", e.msg);
 	ck_assert_uint_eq(a.n_refused, told.n);
 	assets_release(&a);
@@ -233,8 +235,8 @@ START_LOOP_TEST(whatever_fails_is_an_error_or_leaves_files_out, ARRAY_LEN(rows))
 		ck_assert_int_eq(e.code, -rc);
 		ck_assert_int_eq(*e.msg != 0, rc != 0);
 		show(&a, have);
-		/* The parent and what is below are left alone if they cannot be looked at; what cannot be
-		 * read is not seen to be a pointer. */
+		/* If the parent or an inner directory cannot be looked at, it is left out; a file
+		 * that cannot be read does not count as a pointer. */
 		for (char *at = have, *one; !rc && !x->told && *have && (one = strsep(&at, " "));)
 			ck_assert_msg(strstr(x->want, one) != NULL, "%s in %s", one, x->want);
 		if (!rc && !fault_hit())
@@ -253,7 +255,7 @@ static const struct {
 	{ ENOMEM, "" },	  { ETIMEDOUT, "" },
 };
 
-/* A store that does not say what is there. */
+/* A store that does not say whether files are there. */
 START_LOOP_TEST(an_answer_that_tells_nothing_is_an_error, ARRAY_LEN(failures))
 {
 	const struct row *x = &rows[0];
@@ -326,7 +328,7 @@ START_LOOP_TEST(a_directory_may_have_only_so_many_files, 2)
 		(void)snprintf(name, sizeof(name), "%u", i);
 		REQUIRE(!linkat(given_fd, "0", given_fd, name, 0));
 	}
-	if (!x.address) { /* of a store each would be asked for */
+	if (!x.address) { /* a store would be asked for each of them */
 		ck_assert_msg(!find(&x, place, NULL, &a, &e), "%s", e.msg);
 		ck_assert_uint_eq(a.n, 10000);
 		assets_release(&a);

@@ -433,7 +433,7 @@ START_TEST(attributes_describe_tensors)
 		if (!rows[i].value)
 			continue;
 		ck_assert_mem_eq(value, rows[i].value, (size_t)len);
-		/* As much as fits, and the length all the same. */
+		/* A short buffer gets what fits; the length is returned all the same. */
 		memset(value, 'x', sizeof(value));
 		ck_assert_int_eq(ckpt_xattr(c, n, rows[i].name, value, 1, &e), len);
 		ck_assert(value[0] == rows[i].value[0] && value[1] == 'x');
@@ -526,7 +526,8 @@ END_TEST
 
 /* ---- holes ---- */
 
-/* whole, half (a hole), lost (a chunk stored nowhere), an object stored nowhere */
+/* Tensors whole, half (which has a hole) and lost (a chunk stored nowhere), and an object stored
+ * nowhere. */
 static void put_holes(void)
 {
 	struct dcp d;
@@ -660,7 +661,7 @@ static void remove_two(void)
 
 static const struct {
 	void (*damage)(void);
-	const char *msg; /* of an open that allows nothing, as far as it goes */
+	const char *msg; /* the error if nothing may be missing; its beginning */
 	bool packed_too; /* the object "packed" and the tensor "a/c" are lost as well */
 } damages[] = {
 	{ remove_one, "data file '__0_1.distcp' is missing", false },
@@ -727,7 +728,7 @@ START_TEST(missing_files_and_a_damaged_index_together_are_no_obstacle)
 	ckpt_close(c);
 	remove_one();
 	ck_assert_int_eq(fstatat(dir_fd, "index", &st, 0), 0);
-	/* Page by page: some hold chunk maps, some what every open reads. */
+	/* Page by page: some pages hold chunk maps, others what every open reads. */
 	for (off_t at = 16384; at < st.st_size; at += 16384) {
 		autoclose int fd = openat(dir_fd, "index", O_RDWR | O_CLOEXEC);
 
@@ -739,7 +740,7 @@ START_TEST(missing_files_and_a_damaged_index_together_are_no_obstacle)
 }
 END_TEST
 
-/* A file that no entry names, an empty file that nothing is in. */
+/* A file that no entry names, and an empty file without items. */
 START_TEST(files_that_nobody_needs_may_be_missing)
 {
 	struct dcp d;
@@ -776,7 +777,7 @@ START_TEST(a_damaged_compressed_object_has_no_size_and_fails_when_opened)
 	ck_assert_int_eq(ckpt_stat(c, n, &st, &e), 0);
 	ck_assert_uint_eq(st.size, 0);
 	expect_file(c, "objects/o", "error 74: 'objects/o': zstd: Unknown frame descriptor");
-	/* Its value is as little known, also when it is asked for first. */
+	/* Its value cannot be read either, even if it is asked for first. */
 	expect_file(c, "objects/o.json",
 		    "error 74: 'objects/o.json': zstd: Unknown frame descriptor");
 	ck_assert_int_eq(ckpt_walk(c, "objects/o.json", &n, &e), 0);
@@ -786,7 +787,7 @@ START_TEST(a_damaged_compressed_object_has_no_size_and_fails_when_opened)
 }
 END_TEST
 
-/* A compressed item that ends before its elements do: an error, and an answer. */
+/* A compressed item that ends before its elements do is an error; it does not hang. */
 START_LOOP_TEST(a_compressed_item_that_is_too_short_is_an_error, 4)
 {
 	const int64_t size[] = { 3000000 };
@@ -867,7 +868,7 @@ static char *check(const struct ckpt_opts *o, bool data, struct ckpt_check *ret)
 	return x.b.data;
 }
 
-/* Data files older than the metadata, as after a finished save. */
+/* Makes the data files older than the metadata, as they are after a finished save. */
 static void age_files(void)
 {
 	static const char *const names[] = { "__0_0.distcp", "__0_1.distcp", "__0_2.distcp" };

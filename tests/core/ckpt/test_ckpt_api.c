@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every function of ckpt.h, ckpt_mount.h and ckpt_report.h on a checkpoint and on a run, with numbers and nodes that are there and
- * that are not: an answer or an error with a sentence, as the header says. The headers themselves are
- * read for what there is, so that a function without a row here is noticed.
+ * Calls every function of ckpt.h, ckpt_mount.h and ckpt_report.h on a checkpoint and on a run, with
+ * numbers and nodes that exist and that do not: each gives an answer, or an error with a sentence,
+ * as the header says. The headers themselves are searched for functions, so that one without a row
+ * here is noticed.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -39,7 +40,7 @@ struct side {
 	bool is_run;
 	struct ckpt_totals totals;
 	size_t n_nodes, n_files;
-	ckpt_node nodes[MAX_NODES]; /* all of the tree, and many that are none */
+	ckpt_node nodes[MAX_NODES]; /* all of the tree, and many that do not exist */
 	ckpt_node files[MAX_NODES]; /* those that can be opened */
 	struct ckpt_file *open[MAX_NODES];
 };
@@ -60,7 +61,7 @@ static const uint64_t numbers[] = {
 	UINT64_MAX,
 };
 
-/* 0, or a sentence about one of the errors that are allowed. */
+/* Success, or an allowed error with a sentence. */
 static void well(int64_t rc, const struct ckpt_err *e, int allowed)
 {
 	if (rc >= 0)
@@ -219,7 +220,7 @@ static void call_report(struct side *s)
 	r.open = refuse_step;
 	r.arg = &asked;
 	ck_assert_int_eq(ckpt_report(s->c, &r, &page, &len, &e), s->is_run ? -EIO : 0);
-	ck_assert_uint_eq(asked, s->is_run ? 3 : 0); /* each, and the latest */
+	ck_assert_uint_eq(asked, s->is_run ? 3 : 0); /* each checkpoint, and the latest */
 	free(page);
 	r.path = NULL;
 	ck_assert_int_eq(ckpt_report(s->c, &r, &page, &len, &e), -EINVAL);
@@ -580,7 +581,7 @@ static void call_object_node(struct side *s)
 		check_node(s, ckpt_object_node(s->c, numbers[i]), numbers[i] < s->totals.objects);
 }
 
-/* -ENOENT: no node; -ESTALE: of a checkpoint of the run that is not there. */
+/* -ENOENT: there is no such node; -ESTALE: its checkpoint has gone from the run. */
 static void well_of_node(int64_t rc, const struct ckpt_err *e)
 {
 	REQUIRE(rc >= 0 || ((rc == -ENOENT || rc == -ESTALE) && e->msg[0] && e->code == -rc));
@@ -1016,7 +1017,7 @@ static void call_others(struct side *s)
 	ck_assert_int_eq(ckpt_others(s->c, no_other, NULL), 0);
 }
 
-/* Threads are those of checkpoints elsewhere: see test_remote. */
+/* The threads that it stops are those for checkpoints elsewhere: see test_remote. */
 static void call_rest(struct side *s)
 {
 	(void)s;
@@ -1049,7 +1050,7 @@ static void call_name(struct side *s)
 		ckpt_node found;
 
 		ck_assert(rc <= 1);
-		/* Of a run there are numbers that no lookup gives. */
+		/* A run also has numbers that no lookup gives. */
 		if (!rc && !s->is_run)
 			ck_assert(
 				!ckpt_lookup(s->c, ckpt_parent(s->c, s->nodes[i]), name, &found) &&
@@ -1165,7 +1166,7 @@ static void add_tree(struct side *s, ckpt_node at, unsigned depth)
 		add_tree(s, found, depth + 1);
 }
 
-/* Those of the tree with one bit or two changed, and any. */
+/* Nodes of the tree with one or two bits changed, and random ones. */
 static void add_strange_nodes(struct side *s)
 {
 	struct rng r = rng_new();
@@ -1233,7 +1234,7 @@ START_LOOP_TEST(any_function_answers_of_a_checkpoint_and_of_a_run, 2 * ARRAY_LEN
 }
 END_TEST
 
-/* The functions that the headers declare: what stands before the '(' behind each CKPT_API. */
+/* The functions that the headers declare: the name before the '(' that follows each CKPT_API. */
 START_TEST(all_functions_of_the_headers_are_called)
 {
 	struct buf b CLEANUP(buf_release) = BUF_INIT(1 << 20);
@@ -1265,7 +1266,7 @@ START_TEST(all_functions_of_the_headers_are_called)
 }
 END_TEST
 
-/* A program that knows fewer members of a structure than the library, or more. */
+/* A program may know fewer members of a structure than the library, or more. */
 START_TEST(structures_of_other_versions_are_filled_as_far_as_both_know)
 {
 	struct {

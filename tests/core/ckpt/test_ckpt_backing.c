@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which files of the tree are a real file: of all checkpoints of tests/data, compared byte for
- * byte. */
+/* Which files of the tree are backed by a real file: for all checkpoints of tests/data, compared
+ * byte for byte. */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -60,8 +60,8 @@ struct count {
 	unsigned real, made;
 };
 
-/* What is said to be a real file is one; of what is not, no file that it is made of has its bytes.
- */
+/* If a file is said to be a real file, it is one; if not, none of the files that it is made of has
+ * its bytes. */
 static void check_file(struct ckpt *c, ckpt_node node, bool object, struct count *count)
 {
 	autofree uint8_t *want = NULL;
@@ -133,7 +133,7 @@ START_LOOP_TEST(what_is_a_real_file_has_its_bytes_and_no_other_file_has,
 
 	(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data_dir(), name);
 	count = walk_case(path, &o);
-	if (!strcmp(name, "mcore_zarr")) /* a file for every chunk, elements alone */
+	if (!strcmp(name, "mcore_zarr")) /* each chunk is a file of nothing but elements */
 		ck_assert_uint_gt(count.real, 0);
 	if (!strcmp(name, "plain")) { /* every item has a header */
 		ck_assert_uint_eq(count.real, 0);
@@ -147,7 +147,8 @@ END_TEST
 typedef int backing_fn(struct ckpt *c, uint64_t i, int *ret_fd, uint64_t *ret_off,
 		       struct ckpt_err *e);
 
-/* Of tensors that are in a file as they are shown: there are their bytes. Returns how many are. */
+/* Tensors that a file holds as they are shown: it must have their bytes there. Returns how many
+ * there are. */
 static unsigned mapped(struct ckpt *c, uint64_t n, bool model, backing_fn *backing)
 {
 	unsigned found = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every checkpoint of tests/data through the whole of core, compared with what torch itself said
- * about it.
+ * Every checkpoint of tests/data goes through all of core, and is compared with what torch itself
+ * said about it.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -26,8 +26,8 @@
 /* ---- expected.json ---- */
 
 /*
- * Jansson takes neither lone surrogates nor NULs in names. Both move to where nothing else is:
- * \udXXX to \ueXXX, \u0000 to \ue700; fqn_name() does the same to a FQN.
+ * Jansson accepts neither lone surrogates nor NULs in names. Both are moved to code points that no
+ * name uses: \udXXX to \ueXXX, \u0000 to \ue700; fqn_name() does the same to a FQN.
  */
 static void move_strange(char *text)
 {
@@ -100,7 +100,7 @@ static int open_case(const char *name, const char *sub, const struct ckpt_opts *
 
 /* ---- reading ---- */
 
-/* A whole file; ranges of it are read once more and compared. */
+/* Reads a whole file, then ranges of it once more, and compares them. */
 static uint8_t *read_file(struct ckpt *c, ckpt_node node, size_t *ret_n)
 {
 	struct rng r = rng_new();
@@ -208,7 +208,7 @@ static int each_chunk(void *arg, const struct ckpt_chunk *chunk)
 	return 0;
 }
 
-/* Chunks that torch lists, without empty ones and replicas. */
+/* The number of chunks that torch lists, without empty ones and replicas. */
 static size_t count_boxes(const json_t *want, size_t n_dims)
 {
 	size_t count = 0;
@@ -283,7 +283,8 @@ static uint64_t objects_of(const struct ckpt *c)
 	return t.objects;
 }
 
-/* NAME.json is as long as it says before anybody has read it; that it is JSON Python has to find. */
+/* NAME.json must have the size that was given before anybody read it; Python checks that it is
+ * JSON. */
 static void check_value(struct ckpt *c, uint64_t i)
 {
 	char name[CKPT_NAME_MAX + 1];
@@ -318,7 +319,7 @@ static void check_object(struct ckpt *c, uint64_t i, const json_t *want)
 	check_value(c, i);
 }
 
-/* logical/ has those that were flattened, in the shapes that they had. */
+/* logical/ has the tensors that were flattened, in their original shapes. */
 static void check_logical(struct ckpt *c, const json_t *want)
 {
 	struct ckpt_stat st = { 0 };
@@ -438,7 +439,7 @@ static void check_good(const char *name, const json_t *want)
 {
 	char index[4400];
 	bool holes = has_holes(want);
-	/* In memory, built into a file, found there. */
+	/* With an index in memory, with one built into a file, and with that file. */
 	const struct ckpt_opts opts[] = {
 		{ .index = ":memory:", .allow_missing = holes },
 		{ .index = index, .allow_holes = holes, .cache = 1, .maps = 1 },
@@ -493,7 +494,7 @@ static void check_refused(const char *name, const json_t *want)
 
 /* ---- rank files ---- */
 
-/* The union of the ranks' chunks of tensor `fqn`, or NULL when dtype or shape differ. */
+/* The union of the ranks' chunks of tensor `fqn`, or NULL if ranks differ in dtype or shape. */
 static uint8_t *join_ranks(const char *name, const json_t *ranks, const char *fqn, size_t *ret_n)
 {
 	const json_t *first = NULL;
@@ -524,7 +525,7 @@ static uint8_t *join_ranks(const char *name, const json_t *ranks, const char *fq
 			REQUIRE(out);
 		}
 		first = t;
-		/* The fixtures cut along the first dimension: a chunk is some rows. */
+		/* The fixtures are cut along the first dimension, so a chunk is some rows. */
 		row = *ret_n /
 		      (size_t)json_number_value(json_array_get(json_object_get(t, "shape"), 0));
 		chunks = json_object_get(t, "chunks");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every allocation and every read of opening and reading a checkpoint fails once (of allocations one in 16, unless
- * CHECK_FULL is set): a clean error, or the right bytes. AddressSanitizer finds leaks.
+ * Every allocation and every read of opening and reading a checkpoint fails once (one allocation in
+ * 16, unless CHECK_FULL is set): the result is a clean error, or the right bytes. AddressSanitizer
+ * finds leaks.
  */
 #include "archive_util.h"
 #include "base/checked.h"
@@ -102,8 +103,8 @@ static int use(const char *path, const struct ckpt_opts *o, struct buf *out, str
 
 static const struct {
 	const char *ckpt; /* of tests/data, or one of our own */
-	bool file;	  /* the index is a file; else in memory */
-	bool there;	  /* and there already */
+	bool file;	  /* the index is a file, not in memory */
+	bool there;	  /* and exists already */
 	enum fault_kind kind;
 	bool rest;    /* all calls from there on fail */
 	bool options; /* all there are */
@@ -168,7 +169,7 @@ static void put_checkpoint(unsigned n)
 	buf_release(&b);
 }
 
-/* Options with all their files, which lie beside the data. */
+/* All options that take files; the files lie beside the data. */
 static void put_options(struct ckpt_opts *o)
 {
 	static const char rules[] = "s/^t([0-9])$/layer.\\1/\ns/never/x/\n";
@@ -203,7 +204,7 @@ START_FEW_TEST(nothing_that_fails_gives_wrong_bytes, ARRAY_LEN(runs), 5)
 	if (runs[_i].ckpt) {
 		(void)snprintf(path, sizeof(path), "%s/%s/ckpt", data_dir(), runs[_i].ckpt);
 	} else {
-		put_checkpoint(runs[_i].options ? 2 : 4); /* there is more to do for each */
+		put_checkpoint(runs[_i].options ? 2 : 4); /* options make each round longer */
 		(void)snprintf(path, sizeof(path), "%s", dir);
 	}
 	if (runs[_i].options)
@@ -227,7 +228,7 @@ START_FEW_TEST(nothing_that_fails_gives_wrong_bytes, ARRAY_LEN(runs), 5)
 			REQUIRE(!e.code);
 			REQUIRE(got.len == want.len && !memcmp(got.data, want.data, want.len));
 		}
-		/* Whatever happened, the next one finds no obstacle. */
+		/* Whatever happened, the next attempt works. */
 		if (++rounds % 64 == 0) {
 			e = (struct ckpt_err){ 0 };
 			ck_assert_msg(!use(path, &o, &got, &e), "%s", e.msg);
@@ -239,7 +240,7 @@ START_FEW_TEST(nothing_that_fails_gives_wrong_bytes, ARRAY_LEN(runs), 5)
 }
 END_TEST
 
-/* Directories inside a checkpoint's: what cannot be looked at is not taken as absent. */
+/* Directories inside a checkpoint: one that cannot be looked at does not count as absent. */
 START_TEST(an_inner_directory_that_cannot_be_opened_is_not_absent)
 {
 	static const char config[] = "{\"model_type\": \"x\"}";

@@ -52,7 +52,8 @@ static void teardown(void)
 
 /* ---- the checkpoint ---- */
 
-/* In natural order of their names; `name` is the model's, NULL: it is not part of it. */
+/* In natural order of their names. `name` is the name in the model; NULL: it is not part of the
+ * model. */
 static const struct sample {
 	const char *key, *rest, *name;
 	enum ckpt_dtype dtype;
@@ -296,7 +297,7 @@ static int check_record(void *arg, const struct zip_member *m, struct ckpt_err *
 	return 0;
 }
 
-/* Its records are in natural order of the names, which is that of w. */
+/* Records are in natural order of the names, and so is w. */
 static void check_pt(struct ckpt *c, const struct want *w, size_t n)
 {
 	size_t bytes;
@@ -314,7 +315,8 @@ static void check_pt(struct ckpt *c, const struct want *w, size_t n)
 	mem_release(&m);
 }
 
-/* The files of hf/ that the index names, each tensor in the one it names. */
+/* The files of hf/ that the index names: each tensor must be in the file that the index gives for
+ * it. */
 static void check_shards(struct ckpt *c, const struct want *w, size_t n)
 {
 	size_t bytes;
@@ -502,7 +504,7 @@ END_TEST
 
 /* ---- casts ---- */
 
-/* Stored with the sign to be flipped, which concerns whole elements only. */
+/* Stored with the sign to be flipped, for which an element has to be read whole. */
 static void put_odd(const void *values, size_t n)
 {
 	const int64_t size[] = { (int64_t)n };
@@ -535,7 +537,7 @@ static const struct {
 		{ "fp16", CKPT_DTYPE_F16 },
 		{ "fp32", CKPT_DTYPE_F32 } };
 
-/* Every offset and length of a file against a cast of the whole. */
+/* Compares reads of every offset and length of a file with a cast of the whole. */
 static void check_ranges(struct ckpt *c, const char *path, const uint8_t *want, size_t n)
 {
 	struct ckpt_file *f = NULL;
@@ -590,7 +592,7 @@ START_LOOP_TEST(odd_elements_are_resolved_before_they_are_cast, ARRAY_LEN(target
 }
 END_TEST
 
-/* More elements than are cast at once, stored a column after another. */
+/* More elements than are cast at once, stored column by column. */
 START_TEST(large_tensors_are_cast_piece_by_piece)
 {
 	enum { ROWS = 1000, COLUMNS = 300, N = ROWS * COLUMNS };
@@ -637,7 +639,7 @@ static void put_text(const char *name, const char *text)
 	put_file(top_fd, name, text, strlen(text));
 }
 
-/* An option is a file in `top` if its value begins with '@'. */
+/* A value that begins with '@' is the name of a file in `top`. */
 static const struct {
 	const char *rename, *weights, *dtype, *layout, *assets;
 	int code;
@@ -842,7 +844,7 @@ START_TEST(a_directory_of_assets_is_shown_without_weights)
 }
 END_TEST
 
-/* Without assets=: nothing leads out of the checkpoint, nor out of its parent. */
+/* Without assets=, no link may lead out of the checkpoint, or out of its parent. */
 START_TEST(usual_assets_are_found_beside_the_checkpoint)
 {
 	char got[1000];
@@ -858,7 +860,7 @@ START_TEST(usual_assets_are_found_beside_the_checkpoint)
 	put_link(dir_fd, "/etc/passwd", "tokenizer_config.json");
 	put_link(dir_fd, "../notes.txt", "vocab.txt"); /* out of the checkpoint */
 	put_link(top_fd, "/etc/passwd", "merges.txt");
-	put_link(top_fd, "ckpt/secret", "vocab.json"); /* the parent's, and stays in it */
+	put_link(top_fd, "ckpt/secret", "vocab.json"); /* leads into the parent, and stays there */
 	c = open_with(&(struct ckpt_opts){ 0 });
 	list(c, "hf", got);
 	ck_assert_str_eq(got, "config.json generation_config.json model.safetensors tokenizer.json "
@@ -890,13 +892,13 @@ START_TEST(an_asset_that_changes_is_an_error)
 	ck_assert_int_eq(ckpt_file_open_path(c, "hf/config.json", &again, &e), -EIO);
 	ck_assert_ptr_null(again);
 	ckpt_file_close(f);
-	expect_text(c, "hf/vocab.txt", "words"); /* it is open, and nobody wrote to it */
+	expect_text(c, "hf/vocab.txt", "words"); /* still open, and nobody wrote to it */
 	ckpt_close(c);
 	release_samples();
 }
 END_TEST
 
-/* Two names exchange their files, as anyone with write access to the directory can do. */
+/* Two names whose files are exchanged, as anyone with write access to the directory can do. */
 struct exchange {
 	int fd;
 	const char *a, *b;
@@ -910,8 +912,9 @@ static void exchange(void *arg)
 }
 
 /*
- * Whoever can write there exchanges the file with a link that leads out, before each single call
- * that opens the checkpoint and reads the file, in turn. The secret has the file's size and time.
+ * Somebody who can write there exchanges the file with a link that leads out, before each of the
+ * calls that open the checkpoint and read the file, in turn. The secret has the file's size and
+ * time.
  */
 START_LOOP_TEST(a_link_that_comes_while_an_asset_is_looked_for_is_never_followed, 2)
 {
@@ -960,8 +963,8 @@ START_LOOP_TEST(a_link_that_comes_while_an_asset_is_looked_for_is_never_followed
 }
 END_TEST
 
-/* Owners and modes of the checkpoint's directory, its parent, and config.json there; the process is
- * root's. 0: as it is. */
+/* Owners and modes of the checkpoint's directory, of its parent, and of config.json there; the
+ * process is root's. 0: left as it is. */
 struct who {
 	uid_t uid;
 	gid_t gid;
@@ -970,7 +973,7 @@ struct who {
 static const struct {
 	struct who ckpt, parent, file;
 	bool link, twice;
-	const char *refused; /* what info says of it; NULL: it is used */
+	const char *refused; /* why it is not used, as info says; NULL: it is used */
 } parents[] = {
 	{ { 0, 0, 0755 }, { 0, 0, 0755 }, { 0, 0, 0644 }, false, false, NULL },
 	{ { 7, 7, 0755 }, { 7, 7, 0755 }, { 7, 7, 0644 }, false, false, NULL },
@@ -1217,7 +1220,7 @@ static int open_path_code(struct ckpt *c, const char *path, struct ckpt_err *e)
 	return rc;
 }
 
-/* An item that is not what the metadata says is found when a file is opened that needs it. */
+/* An item that contradicts the metadata is found when a file that needs it is opened. */
 START_TEST(a_damaged_item_fails_the_opens_that_need_it)
 {
 	static const struct {
@@ -1349,7 +1352,7 @@ struct crowd {
 	atomic_bool bad;
 };
 
-/* Some read the file that all have open, some open it themselves. */
+/* Some threads read the file that all have open, others open it themselves. */
 static void *read_at_random(void *arg)
 {
 	struct crowd *w = arg;
@@ -1378,7 +1381,7 @@ static void *read_at_random(void *arg)
 	return NULL;
 }
 
-/* Chunk maps are thrown out between reads, and blocks where there is no room for them. */
+/* Chunk maps are dropped between reads, and so are blocks if there is no room for them. */
 START_LOOP_TEST(threads_read_one_file_at_once, 2)
 {
 	struct crowd w = { 0 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options as words: what becomes of them, and what is said of those that are wrong. */
+/* Options as words: what they become, and what is said about wrong ones. */
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/err.h"
@@ -29,7 +29,7 @@ static void teardown(void)
 	arena_release(&memory);
 }
 
-/* "NAME", or "NAME=VALUE" that is right for its form. */
+/* "NAME", or "NAME=VALUE" with a value of the right form. */
 static void right_word(const struct ckpt_option *x, char out[static 100])
 {
 	(void)snprintf(out, 100, "%s%s", x->name,
@@ -58,7 +58,7 @@ START_LOOP_TEST(each_row_sets_its_field_and_no_other, count_options())
 
 	right_word(x, word);
 	ck_assert_int_eq(parse(WORDS(word), &o, &e), 0);
-	memset(word, 'x', sizeof(word)); /* it is not the caller's any more */
+	memset(word, 'x', sizeof(word)); /* the options must not point to it any more */
 	at = ckpt_opts_at(&o, x);
 	without = o;
 	switch (x->form) {
@@ -147,7 +147,7 @@ START_LOOP_TEST(a_wrong_word_is_named, (int)ARRAY_LEN(wrong))
 
 	ck_assert_int_eq(parse(WORDS("runs", wrong[_i].word), &o, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, wrong[_i].msg);
-	/* It is said before anything is looked for. */
+	/* The error comes before the checkpoint is looked for. */
 	ck_assert_int_eq(ckpt_open("/nowhere", WORDS(wrong[_i].word), NULL, &c, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, wrong[_i].msg);
 	ck_assert_ptr_null(c);

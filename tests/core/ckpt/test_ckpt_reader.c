@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoints read through planners, as ranks that hold boxes of their tensors, and compared with
- * the same boxes cut out of the tensors' files.
+ * Checkpoints read through planners, by ranks that hold boxes of tensors. What they get is compared
+ * with the same boxes cut out of the tensors' files.
  */
 #include "base/arena.h"
 #include "base/buf.h"
@@ -47,7 +47,7 @@ static uint8_t *read_node(struct ckpt *c, ckpt_node node, uint64_t *ret)
 	return fixture_read(f);
 }
 
-/* Slabs along one dimension, which need not touch. */
+/* Slabs along one dimension, with or without gaps. */
 static size_t random_slabs(struct rng *r, struct held *h, const struct ckpt_tensor *t)
 {
 	size_t n = 1 + rng_below(r, MAX_SHARDS), d = rng_below(r, t->n_dims);
@@ -324,7 +324,7 @@ START_TEST(the_metadata_is_what_is_shown)
 		paths += ckpt_object_path(c, i, &step, 0) > 0;
 	}
 	ck_assert_uint_eq(md->n_paths, paths);
-	for (size_t i = 0; i < md->n_paths; i++) { /* they join to the name */
+	for (size_t i = 0; i < md->n_paths; i++) { /* joined, they are the name */
 		const struct ckpt_fqn_path *p = &md->paths[i];
 		struct buf b = BUF_INIT(1 << 16);
 
@@ -382,7 +382,7 @@ static void teardown(void)
 
 static const struct ckpt_opts in_memory = { .index = ":memory:" };
 
-/* A planner whose memory has gaps between all elements; others may bring such. */
+/* A planner whose memory has gaps between all elements, as a caller's own planner may. */
 struct gaps {
 	uint16_t *at; /* ROWS x COLUMNS, each in 4 bytes */
 	unsigned applied;
@@ -564,7 +564,7 @@ static const uint64_t huge = UINT64_MAX, one_off = 1;
 		.has_offset = dims \
 	}
 
-/* Items that no planner of ours makes. */
+/* Items that none of our planners would make. */
 static const struct {
 	struct ckpt_read_item item;
 	int code;
@@ -679,7 +679,7 @@ START_TEST(a_file_that_changes_is_an_error)
 }
 END_TEST
 
-/* Its chunks are there, but not all of it: nothing is read, not even of those. */
+/* Some of its chunks are there, but not all: nothing is read, not even those. */
 START_TEST(a_tensor_with_holes_is_not_read)
 {
 	struct ckpt_opts opts = { .index = ":memory:", .allow_missing = true };

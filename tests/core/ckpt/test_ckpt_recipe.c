@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models that recipes make of what Megatron-core saved, compared with what they are at Hugging
+ * Models that recipes make from what Megatron-core saved, compared with what they are at Hugging
  * Face.
  */
 #include "archive_util.h"
@@ -76,7 +76,7 @@ static json_t *expected(const char *name)
 	return j;
 }
 
-/* Into dir, where config.json and common.pt may come to it. */
+/* Copies a checkpoint into dir, where config.json and common.pt may be added. */
 static void copy_checkpoint(const char *name)
 {
 	int fd = data_fd(name, "ckpt");
@@ -596,7 +596,7 @@ static void put_random(struct rng *r, uint8_t *data)
 	put_file(dir_fd, "model.safetensors", file, 8 + n + at);
 }
 
-/* Which stored element number i of the result is. */
+/* The number of the stored element that is element i of the result. */
 static size_t element_of(char name, size_t i)
 {
 	switch (name) {
@@ -633,7 +633,7 @@ static uint8_t *compute(size_t k, const uint8_t *data, enum ckpt_dtype dtype, si
 	return shown;
 }
 
-/* All ways to read result k. */
+/* Reads result k in all ways. */
 static void check_computed(struct ckpt *c, size_t k, const uint8_t *data, struct rng *r)
 {
 	autofree uint8_t *want = NULL, *got = NULL, *turned = NULL;

@@ -37,7 +37,7 @@ struct job {
 	struct ckpt_save_planner planners[SAVED_RANKS];
 	struct ckpt_storage_writer writers[SAVED_RANKS];
 	bool keep;	/* planners and writers, from save to save */
-	size_t failing; /* rank that has no data for its first entry; SIZE_MAX: none */
+	size_t failing; /* the rank that has no data for its first entry; SIZE_MAX: none */
 };
 
 static int save_rank(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
@@ -72,7 +72,7 @@ static int save_rank(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 	return rc;
 }
 
-/* Every tensor again, whole on each rank or cut otherwise than it was saved. */
+/* Every tensor again, whole on each rank, or cut differently from how it was saved. */
 static int load_rank(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	const struct job *j = arg;
@@ -92,7 +92,7 @@ static int load_rank(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 			continue;
 		memset(off[n], 0, sizeof(off[n]));
 		memcpy(len[n], x->shape, sizeof(len[n]));
-		if (x->n_dims) { /* the last dimension in two, for two ranks */
+		if (x->n_dims) { /* the last dimension is cut in two, for two ranks */
 			off[n][d] = c->rank * (x->shape[d] / 2);
 			len[n][d] = c->rank ? x->shape[d] - x->shape[d] / 2 : x->shape[d] / 2;
 		}

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slices of tensors in memory of all forms, compared element by element with the whole tensor. */
+/* Slices of tensors, read into memory of all layouts and compared element by element with the whole
+ * tensor. */
 #include "base/cleanup.h"
 #include "fixture_util.h"
 
 static const struct ckpt_opts options[] = { { .runs = false }, { .dtype = "fp32" } };
 
-/* What is asked for, and memory for it: `first` of `room` is where its first element goes. */
+/* A slice, and memory for it: its first element goes to place `first` of `room`. */
 struct request {
 	uint64_t start[CKPT_MAX_DIMS], stop[CKPT_MAX_DIMS], step[CKPT_MAX_DIMS],
 		count[CKPT_MAX_DIMS];
@@ -62,7 +63,7 @@ static void random_strides(struct rng *r, struct request *q)
 	q->room = stride + q->size;
 }
 
-/* Element number i of the request: where it is in the whole tensor, and where it goes. */
+/* Where element number i of the request is in the whole tensor, and where it goes. */
 static void locate(const struct request *q, const uint64_t *shape, uint64_t i, uint64_t *ret_from,
 		   int64_t *ret_to)
 {
@@ -109,7 +110,7 @@ static void check_slice(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
 	REQUIRE(!memcmp(got, want, q.room));
 }
 
-/* Without strides, and all of it. */
+/* The same without strides, and for the whole tensor. */
 static void check_dense(struct ckpt *c, uint64_t i, const struct ckpt_tensor *t,
 			slice_read_fn *read, const uint8_t *whole, struct rng *r)
 {

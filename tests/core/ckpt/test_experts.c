@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Option experts: a tensor for each expert, or one for all of a layer, and which models that is not known of. */
+/* Option experts: a tensor for each expert, or one for all experts of a layer, and models for which
+ * that is not known. */
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -47,7 +48,8 @@ static const struct {
 	  M "0.gate_proj.weight F32 3x2; " M "0.up_proj.weight F32 3x2; " M
 	    "0.down_proj.weight F32 2x3",
 	  "l.0.mlp.experts.down_proj [1,2,3]; l.0.mlp.experts.gate_up_proj [1,6,2]" },
-	/* Without the option, as save_pretrained does; what is not known stays as it is. */
+	/* Without the option, experts are as save_pretrained writes them; in an unknown model they
+	 * stay as they are. */
 	{ QWEN, NULL, "l.0.mlp.experts.gate_up_proj F32 1x6x2; l.0.mlp.experts.down_proj F32 1x2x3",
 	  M "0.down_proj.weight [2,3]; " M "0.gate_proj.weight [3,2]; " M
 	    "0.up_proj.weight [3,2]" },
@@ -150,7 +152,7 @@ static char *shown(const struct ckpt *c)
 	return (char *)b.data;
 }
 
-/* Of a float32 tensor of the model; the caller frees. */
+/* The values of a float32 tensor of the model; the caller frees them. */
 static float *values(struct ckpt *c, const char *name, size_t *ret_n)
 {
 	int64_t i = ckpt_model_find(c, name, strlen(name));

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every call that can fail fails once, in turn: allocations, opens, reads, maps, writes, syncs,
- * renames, threads, SQLite; on the ways of opening, indexing, reading, checking, comparing,
- * exporting, resharding, saving and loading. What comes of it is a sentence or all the right bytes,
- * nothing is left in memory or open, nothing unfinished has a final name, and the next attempt
- * works. All calls together take minutes, so it is every k-th, from a random one on, so that there
- * are about FAULT_ROUNDS rounds of each job (0: every call). FAULT_JOBS, a pattern, is for those
- * who look for one thing.
+ * Every call that can fail (allocations, opens, reads, maps, writes, syncs, renames, threads,
+ * SQLite) fails once, in turn, while opening, indexing, reading, checking, comparing, exporting,
+ * resharding, saving and loading. The result must be an error with a sentence, or all the right
+ * bytes; nothing is left in memory or open, nothing unfinished has a final name, and the next
+ * attempt works. All calls would take minutes. So only every k-th call fails, starting from a
+ * random one, which gives about FAULT_ROUNDS rounds of each job (0: every call). FAULT_JOBS is a
+ * pattern that selects jobs.
  *
- * And the power goes at every change of what is on disk, see disk.h: of what was not synced there is
- * left all, nothing, or some. The checkpoint is the old one or the new one whole, the new one once
- * a save has said that it is done; an index is right or built again; an export is whole, or goes on
- * to the right bytes. The next attempt works and leaves nothing behind.
+ * Then the power fails at every change of what is on disk (see disk.h): all, some or nothing is
+ * left of what was not synced. The checkpoint must be the old one or the new one, whole, and the
+ * new one once a save has said that it is done; an index is right or is built again; an export is
+ * whole, or goes on to the right bytes. The next attempt works and leaves nothing behind.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -72,7 +72,7 @@ struct job {
 };
 
 static char out_dir[4200], index_path[4200], model_path[4200], run_path[4200], gguf_path[4200];
-static struct saved saved, other; /* what is saved, and before it */
+static struct saved saved, other; /* what is saved, and what was saved before it */
 static unsigned threads = 2;	  /* of an export */
 
 static const char *source_path(const struct job *j)
@@ -214,14 +214,14 @@ static int see_tree(const struct job *j, struct buf *out, struct ckpt_err *e)
 		buf_u64(out, n.mtime_ns);
 		rc = read_below(c, CKPT_ROOT, out, e);
 	}
-	/* It is not there when it cannot be made, and info.json says why. */
+	/* If gguf/ cannot be made, it is missing, and info.json says why. */
 	if (!rc && j->options == GGUF && !memmem(out->data, out->len, "gguf", 4))
 		rc = err_set(e, EIO, "there is no gguf/");
 	if (!rc)
 		rc = read_info(c, e);
 	if (!rc)
 		rc = ckpt_check(c, &k, e);
-	/* A fault that was reported is an answer, too: no byte was wrong. */
+	/* A fault that was reported is a valid answer, too: no byte was wrong. */
 	REQUIRE(rc || faults >= k.faults);
 	ckpt_close(c);
 	return rc;
@@ -332,7 +332,7 @@ static int follow(const struct job *j, struct buf *out, struct ckpt_err *e)
 	(void)j;
 	if (!rc)
 		rc = ckpt_series(f.run, &s, e);
-	/* One that cannot be looked at counts as incomplete, and is left out. */
+	/* A checkpoint that cannot be looked at counts as incomplete, and is left out. */
 	if (!rc && s.checkpoints != 2)
 		rc = -EIO;
 	if (rc == -EIO && !e->code)
@@ -435,7 +435,7 @@ static int save(const struct job *j, struct buf *out, struct ckpt_err *e)
 	return ckpt_comm_run_threads(saved.ranks, save_rank, &copy, e);
 }
 
-/* Back into tensors of the shape that they had, which rank 0 has whole. */
+/* Loads into tensors of the shapes that were saved; rank 0 has all of each. */
 static int load(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	static uint64_t off[SAVED_DIMS];
@@ -482,7 +482,7 @@ static int note_checkpoint(void *arg, const struct ckpt_run_entry *x)
 	return whole && x->fault ? -EIO : 0; /* the sentence is in the entry */
 }
 
-/* What a run has; and then that each of its checkpoints can be opened. */
+/* Lists the checkpoints of a run, then opens each of them. */
 static int list(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	struct ckpt_opts o = { .index = ":memory:", .runs = true };
@@ -571,7 +571,7 @@ static void empty(const char *path)
 	REQUIRE(!nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS));
 }
 
-/* The smallest Llama that GGUF has blocks for: hidden 32, 2 heads, 8 tokens, one layer. */
+/* The smallest Llama for which GGUF has blocks: hidden size 32, 2 heads, 8 tokens, one layer. */
 static void make_model(struct saved *ret, uint64_t seed)
 {
 	static const struct {
@@ -706,7 +706,7 @@ static void make_run(void)
 	ck_assert_msg(!save(&first, NULL, &e) && !save(&second, NULL, &e), "%s", e.msg);
 }
 
-/* Things as they are before the first attempt. */
+/* Restores the state before the first attempt. */
 static void prepare(const struct job *j)
 {
 	char dest[4300];
@@ -724,7 +724,7 @@ static void prepare(const struct job *j)
 	ck_assert_msg(!j->run(j, &out, &e), "%s", e.msg);
 }
 
-/* Is there anything in `out` besides what has a final name? */
+/* Is there anything in `out` besides the final name? */
 static bool other_names(const struct job *j)
 {
 	DIR *d = opendir(out_dir);
@@ -772,7 +772,7 @@ static void read_files(const char *path, struct buf *out)
 	(void)fts_close(tree);
 }
 
-/* What was written, in a form that compares: the tree of the checkpoint, or the files. */
+/* What was written, in a form that can be compared: the tree of the checkpoint, or the files. */
 static int look(const struct job *j, struct buf *out, struct ckpt_err *e)
 {
 	char dest[4300];
@@ -843,7 +843,7 @@ static void check_error(const struct rounds *r, int rc, const struct ckpt_err *e
 			     e->msg);
 }
 
-/* Without faults: all is there, and nothing else. */
+/* Runs the job again without faults: everything is there, and nothing else. */
 static void again(struct rounds *r, uint64_t n, const char *call)
 {
 	const struct job *j = r->j;
@@ -857,13 +857,13 @@ static void again(struct rounds *r, uint64_t n, const char *call)
 	if (writes(j))
 		must_look(j, &r->got);
 	same(j, &r->got, &r->want, n, call);
-	/* A name that could not be removed stays. */
+	/* If removing a name failed, the name stays. */
 	if (other_names(j) && strncmp(call, "unlink", 6) != 0)
 		ck_abort_msg("%s, after call %ju (%s): something is left behind", j->name,
 			     (uintmax_t)n, call);
 }
 
-/* False when that was the last. */
+/* Returns false after the last round. */
 static bool one_round(struct rounds *r, uint64_t n)
 {
 	const struct job *j = r->j;
@@ -902,7 +902,7 @@ static bool one_round(struct rounds *r, uint64_t n)
 	return true;
 }
 
-/* How many: what the user says, or many in a full run. */
+/* How many rounds: as many as the user says, or many in a full run. */
 static uint64_t rounds_of(uint64_t few)
 {
 	const char *rounds = getenv("FAULT_ROUNDS");
@@ -940,7 +940,7 @@ START_FEW_TEST(nothing_that_fails_does_harm, ARRAY_LEN(jobs), ARRAY_LEN(jobs))
 	printf("faults: %s: %ju calls, every %ju. fails: %ju, of which %ju are errors\n", j->name,
 	       (uintmax_t)calls, (uintmax_t)step, (uintmax_t)r.faults, (uintmax_t)r.errors);
 	(void)fflush(stdout);
-	/* Some failures are made up for; of a few, all may be. */
+	/* The program may cope with some failures; if there are few, with all of them. */
 	if (r.faults >= 50)
 		ck_assert_uint_gt(r.errors, r.faults / 8);
 	buf_release(&r.want);
@@ -1039,7 +1039,7 @@ static void must_run(const struct job *j)
 	buf_release(&out);
 }
 
-/* The same model with other numbers, and back. */
+/* Swaps the model with the one that has other numbers; a second call swaps them back. */
 static void other_saved(void)
 {
 	struct saved x = saved;
@@ -1049,7 +1049,7 @@ static void other_saved(void)
 	saved_dicts(&saved);
 }
 
-/* What is there before, another checkpoint of the same format, and what it looks like. */
+/* Puts another checkpoint of the same format there, and notes what it looks like. */
 static void put_old(struct outage *o)
 {
 	struct job old = *o->j;
@@ -1079,7 +1079,7 @@ static void put_start(struct outage *o)
 	disk_crash(n - n / 3, DISK_ALL, 1);
 }
 
-/* The checkpoint, if it is there, is one of the two, whole. */
+/* The checkpoint, if there is one, is the old one or the new one, whole. */
 static bool whole(struct outage *o)
 {
 	struct ckpt_err e = { 0 };
@@ -1107,7 +1107,7 @@ static bool whole(struct outage *o)
 	return is_new;
 }
 
-/* Nothing is lost any more: the same again. */
+/* The same again, while nothing is lost any more. */
 static void recovers(struct outage *o)
 {
 	const struct job *j = o->j;
@@ -1116,7 +1116,8 @@ static void recovers(struct outage *o)
 
 	o->got.len = 0;
 	rc = j->run(j, &o->got, &e);
-	/* If the disk lied, perhaps only the name of the index is left, and it is not replaced. */
+	/* If the disk lied, an index may be left with nothing but its name; such a file is not
+	 * replaced. */
 	if (rc == -EEXIST && o->keep == DISK_LIES && strstr(e.msg, "is not a chunk index")) {
 		empty(out_dir);
 		e = (struct ckpt_err){ 0 };
@@ -1142,7 +1143,7 @@ static void one_outage(struct outage *o)
 		recovers(o);
 }
 
-/* With nothing lost it is what the calls have left: none of them goes by unseen. */
+/* If nothing is lost, the directory is as the calls left it: disk.c missed none of them. */
 static void all_is_seen(struct outage *o)
 {
 	struct buf there = BUF_INIT(OUT_MAX);
@@ -1215,7 +1216,7 @@ END_TEST
 
 /* ---- in any order ---- */
 
-/* At a place, until STATES_ALL have been seen; then STATES. */
+/* STATES_FULL states at each place, until STATES_ALL have been seen in all; then STATES. */
 enum { STATES = 256, STATES_FULL = 1 << 15, STATES_ALL = 1 << 17, RETRIES = 50, NODES_MAX = 512 };
 
 struct orders {
@@ -1227,7 +1228,7 @@ struct orders {
 	bool only_look, bad;
 };
 
-/* Byte for byte what it was before, or what it is at the end. */
+/* Is it, byte for byte, what it was before, or what it is at the end? */
 static bool is_old_or_new(const struct outage *o)
 {
 	bool kept = o->p->no_exchange && disk_is_old("dest.partial.old", o->j->dest);
@@ -1244,7 +1245,8 @@ static bool is_old_or_new(const struct outage *o)
 	}
 }
 
-/* What is not obvious is opened; of the others, one in `every`, which also has to be saved over. */
+/* A state that is neither old nor new is opened; so is one in `every` of the others, which is then
+ * saved over as well. */
 static void see_state(void *arg)
 {
 	struct orders *x = arg;
@@ -1263,7 +1265,7 @@ static void see_state(void *arg)
 		recovers(o);
 }
 
-/* As what_was_not_synced_may_be_lost does. */
+/* As in what_was_not_synced_may_be_lost. */
 static void record(struct outage *o)
 {
 	struct ckpt_err e = { 0 };
@@ -1315,7 +1317,7 @@ static void see_place(struct orders *x, size_t n)
 	x->how.again = n == x->o.changes; /* now only the new one will do */
 	x->how.seed = rng_u64(&x->rng);
 	x->how.most = x->most > STATES && x->how.states < STATES_ALL ? x->most : STATES;
-	/* Whether a sync is necessary is seen where one choice differs from all others. */
+	/* To find a sync that is missing, it is enough that one choice differs from all others. */
 	x->how.brief = !x->only_look && x->how.most == STATES;
 	disk_states(n, &x->how, see_state, x);
 }
@@ -1326,7 +1328,8 @@ static void see_all(struct orders *x, size_t from)
 		see_place(x, n);
 }
 
-/* A failure at each change, all orders in which the disk may have got to what was not synced. */
+/* A power failure at each change, with all orders in which the disk may have written what was not
+ * synced. */
 START_FEW_TEST(in_any_order_it_is_the_old_or_the_new, ARRAY_LEN(powers), ARRAY_LEN(powers))
 {
 	const struct power *p = &powers[_i];
@@ -1347,8 +1350,9 @@ START_FEW_TEST(in_any_order_it_is_the_old_or_the_new, ARRAY_LEN(powers), ARRAY_L
 END_TEST
 
 /*
- * The same for a writer that never syncs one of its files or directories: that is noticed. Mostly at the end, where little
- * else is uncertain; all places for each of a hundred files would take minutes.
+ * The same for a writer that never syncs one of its files or directories: the tests notice. Mostly
+ * failures at the end, where little else is uncertain; all places for each of a hundred files would
+ * take minutes.
  */
 START_FEW_TEST(what_is_never_synced_is_found, ARRAY_LEN(powers), ARRAY_LEN(powers))
 {
@@ -1356,7 +1360,7 @@ START_FEW_TEST(what_is_never_synced_is_found, ARRAY_LEN(powers), ARRAY_LEN(power
 	struct orders x = orders_of(p, STATES);
 	unsigned states = 0, laws = 0, neither = 0;
 	char done[NODES_MAX] = { 0 };
-	bool all = false, repeats = p->job.run == export; /* what it has lost, it copies again */
+	bool all = false, repeats = p->job.run == export; /* it copies again what it has lost */
 
 	if (!is_chosen(_i) || !writes(&p->job))
 		return;

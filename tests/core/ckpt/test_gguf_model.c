@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The config.json and the recipe that are made of a GGUF's keys, key by key: what is missing, odd or not known is a
- * reason why there is none. What transformers loads of it is compared in tests/torch/gguf_source.sh.
+ * The config.json and the recipe made from a GGUF's keys, key by key. If something is missing, odd
+ * or unknown, there is neither, and this is the reason given. tests/torch/gguf_source.sh compares
+ * what transformers loads.
  */
 #include "ckpt/gguf_model.h"
 
@@ -94,7 +95,7 @@ static int read_factors(void *arg, uint32_t i, void *buf, size_t len, struct ckp
 	return 0;
 }
 
-/* ---- a row: keys that are changed, and what comes of it ---- */
+/* ---- a row: keys that are changed, and the result ---- */
 
 static const struct row {
 	const struct base *base;
@@ -104,7 +105,7 @@ static const struct row {
 	const char *why; /* "": there is a config.json */
 	const char *has; /* texts in it, with bars between them */
 	const char *lacks;
-	bool recipe; /* there is one, without a config.json, too */
+	bool recipe; /* there is a recipe, even if there is no config.json */
 } rows[] = {
 	/* What every model has. */
 	{ &llama, "", NULL, TWO, "",

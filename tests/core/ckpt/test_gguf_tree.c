@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gguf/ of small models: which tensors it has, read back from the file, and why there is none. The values are compared with
- * those of llama.cpp's converter in tests/torch/gguf.sh.
+ * gguf/ of small models: which tensors it has, read back from the file, or why there is no gguf/.
+ * tests/torch/gguf.sh compares the values with those of llama.cpp's converter.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -387,7 +387,7 @@ START_LOOP_TEST(one_is_added_in_the_dtype_that_is_stored, 2)
 	file = get_file(dir_fd, "model.gguf", &n);
 	at = memmem(file, n, w, sizeof(w)); /* random bytes: once at most */
 	for (size_t i = 0; i < 8; i++)
-		if (w[i] != w[i]) /* which has more than one form */
+		if (w[i] != w[i]) /* a NaN, which has more than one form */
 			at = file;
 	ck_assert_ptr_nonnull(at);
 	free(file);
@@ -395,7 +395,7 @@ START_LOOP_TEST(one_is_added_in_the_dtype_that_is_stored, 2)
 }
 END_TEST
 
-/* What failed for lack of memory is tried again by whoever looks next, and comes to the same. */
+/* What failed for lack of memory is tried again at the next look, with the same result. */
 START_LOOP_TEST(without_memory_it_is_made_later, ARRAY_LEN(rows))
 {
 	const struct row *x = &rows[_i];

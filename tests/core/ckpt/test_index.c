@@ -52,7 +52,8 @@ static void teardown(void)
 	(void)close(dir_fd);
 }
 
-/* Tensors t0... of two chunks; the second one's item is at `mark`, to tell versions apart. */
+/* Tensors t0... of two chunks each; the second chunk's item is at `mark`, which tells versions
+ * apart. */
 static void put_metadata(const char *name, unsigned tensors, int64_t mark)
 {
 	struct dcp d;
@@ -70,7 +71,7 @@ static void put_metadata(const char *name, unsigned tensors, int64_t mark)
 	dcp_end(&d, name);
 }
 
-/* The mark of a catalog whose chunk maps are all readable, -1 when they are not. */
+/* The mark of a catalog whose chunk maps can all be read, or -1 if they cannot. */
 static int64_t mark_of(struct catalog *c)
 {
 	size_t n;
@@ -218,7 +219,7 @@ START_LOOP_TEST(where_nothing_can_be_written_it_is_in_memory, 8)
 		ck_assert_int_eq(setenv("XDG_CACHE_HOME", "/proc", 1), 0);
 		break;
 	case 3: /* somebody else's */
-	case 4: /* in another user's, who can exchange it */
+	case 4: /* in a directory of another user, who can exchange it */
 		if (geteuid())
 			return;
 		ck_assert_int_eq(mkdirat(dir_fd, "cache", 0777), 0);
@@ -256,7 +257,7 @@ START_TEST(an_index_beside_the_checkpoint_is_used_and_renewed)
 }
 END_TEST
 
-/* As an unprivileged user, until become_root; root may write everywhere. */
+/* Gives up root's rights, with which it could write everywhere, until become_root. */
 static void become_nobody(void)
 {
 	if (geteuid())
@@ -298,7 +299,8 @@ START_TEST(a_stale_index_beside_a_read_only_checkpoint_is_no_obstacle)
 }
 END_TEST
 
-/* A user with write access next to the checkpoint could place a link where ours will be written. */
+/* A user who can write next to the checkpoint could place a link where our index will be
+ * written. */
 START_LOOP_TEST(in_a_directory_of_others_an_index_is_read_and_not_written, 3)
 {
 	struct stat before, after;
@@ -340,7 +342,8 @@ START_TEST(an_index_asked_for_where_none_can_be_is_an_error)
 }
 END_TEST
 
-/* Neither hangs nor fails because of what a checkpoint from anywhere has in the index's place. */
+/* Whatever a checkpoint of unknown origin has in place of the index, opening neither hangs nor
+ * fails. */
 START_LOOP_TEST(other_things_in_place_of_the_index_do_no_harm, 5)
 {
 	put_metadata(".metadata", 3, 100);
@@ -411,7 +414,7 @@ START_TEST(a_fresh_index_needs_no_look_into_the_metadata)
 	reads = fault_read_bytes();
 	expect(NULL, false, 100, NULL);
 	ck_assert_int_eq(fstatat(ckpt_fd, ".metadata", &st, 0), 0);
-	/* its bytes, to be hashed, and no others */
+	/* the bytes of .metadata, to be hashed, and no others */
 	ck_assert_uint_eq(fault_read_bytes() - reads, fresh + (uint64_t)st.st_size);
 }
 END_TEST
@@ -486,7 +489,7 @@ START_TEST(a_damaged_index_is_built_again_silently)
 		put_file(ckpt_fd, ".ckptfs-index.sqlite", bad, i % 4 == 3 ? rng_below(&r, n) : n);
 		open_index(&o, NULL, false);
 		ck_assert_msg(!o.rc, "%s", o.e.msg);
-		/* Damage to chunk maps shows when they are read. */
+		/* Damage to a chunk map shows only when the map is read. */
 		ck_assert(o.mark == 100 || (!o.built && o.mark == -1));
 		ck_assert_str_eq(o.path, beside);
 	}
@@ -580,7 +583,7 @@ static const struct {
 	{ ".lock", FIFO, false },
 };
 
-/* A name that was meant for something else, such as that of the checkpoint's file. */
+/* A name that was meant for something else, such as that of a file of the checkpoint. */
 START_LOOP_TEST(what_is_no_index_is_not_replaced, (int)ARRAY_LEN(in_the_way))
 {
 	static const char magic[] = "SQLite format 3";
@@ -618,7 +621,7 @@ START_LOOP_TEST(what_is_no_index_is_not_replaced, (int)ARRAY_LEN(in_the_way))
 }
 END_TEST
 
-/* A checkpoint of others may bring such a file: it is opened all the same. */
+/* Somebody else's checkpoint may contain such a file; it is opened all the same. */
 START_TEST(a_checkpoint_with_a_file_in_the_locks_place_is_opened)
 {
 	char path[4400];
@@ -636,7 +639,7 @@ START_TEST(a_checkpoint_with_a_file_in_the_locks_place_is_opened)
 }
 END_TEST
 
-/* Nor is what a link leads to, or the link itself. */
+/* Neither the link nor what it leads to is replaced. */
 START_TEST(a_link_is_not_replaced_by_an_index)
 {
 	struct opened o;
@@ -715,7 +718,7 @@ START_LONG_TEST(a_builder_killed_at_any_moment_leaves_an_index_or_none)
 		(void)kill(pid, SIGKILL);
 		alive = wait_for(pid) < 0;
 		killed += alive;
-		us = alive ? us + us / 4 : us - us / 4; /* half of them, on any machine */
+		us = alive ? us + us / 4 : us - us / 4; /* half of them die on any machine */
 		if (!access(beside, F_OK)) {
 			ck_assert_msg(!catalog_open(beside, &c, &e), "%s", e.msg);
 			ck_assert_int_eq(mark_of(c), 100);
@@ -850,7 +853,7 @@ START_TEST(an_index_damaged_while_the_checkpoint_changes_is_an_error)
 	uint64_t seed = rng_new().state;
 
 	put_checkpoint(seed);
-	while (!scenes[0].bytes) { /* reading nothing needs no map */
+	while (!scenes[0].bytes) { /* reading no bytes needs no map */
 		release_scenes();
 		put_checkpoint(++seed);
 	}

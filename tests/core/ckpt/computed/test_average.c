@@ -36,7 +36,7 @@ static const struct {
 
 static const char *const names[STEPS] = { "step-9", "step-10", "step-200", "step-1000" };
 
-/* Every floating-point tensor of every step, and where the run is. Many rows are several blocks. */
+/* The floating-point tensors of every step, and where the run is. Many rows are several blocks. */
 struct stage {
 	uint64_t rows;
 	uint8_t *bytes[STEPS][TYPES];
@@ -67,7 +67,7 @@ static double element(const struct stage *g, size_t step, size_t type, size_t i)
 	return (double)f;
 }
 
-/* Random numbers; some are zeros of both signs, subnormal, infinite or none. */
+/* Random numbers; some are zeros of both signs, subnormal, infinite or NaN. */
 static void fill(struct rng *r, uint8_t *to, size_t n, size_t type)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -291,7 +291,7 @@ START_TEST(a_checkpoint_takes_paths_and_a_dot)
 	must_open(g.step[2], average, &c);
 	check_all(&g, c, weights, 2);
 	ckpt_close(c);
-	/* The base need not take part. */
+	/* The base need not be one of those averaged. */
 	(void)snprintf(average, sizeof(average), "%s:0.5,%s:0.5", g.step[0], g.step[2]);
 	must_open(g.step[3], average, &c);
 	check_all(&g, c, weights, 3);
@@ -319,7 +319,7 @@ START_TEST(others_are_told_and_change_the_identity)
 	stage_init(&g, FEW);
 	must_open(dir, "step-9:.5,step-10:.5", &c);
 	(void)ckpt_others(c, count_path, &n);
-	ck_assert_uint_eq(n, 1); /* the base is not another one */
+	ck_assert_uint_eq(n, 1); /* the base itself does not count */
 	ckpt_totals(c, &a);
 	(void)snprintf(first, sizeof(first), "%s", a.identity);
 	ckpt_close(c);
@@ -435,7 +435,7 @@ START_TEST(a_checkpoint_is_no_run)
 }
 END_TEST
 
-/* What is left out need not be the same in all. */
+/* Tensors that the average leaves out need not be the same in all checkpoints. */
 START_TEST(tensors_that_are_left_out_may_differ)
 {
 	static const char *const only[] = { "bf16", NULL };
@@ -479,7 +479,7 @@ static const struct {
 	  "w.weight I8 3x4; w.weight_scale F16 3x1", NULL, "'w.weight' of " },
 	{ "a-1,a-2", "w.weight F8_E4M3 3", "w.weight F8_E4M3 3", NULL,
 	  "is float8_e4m3fn, whose codes have no average" },
-	/* A number is all that is behind the colon. */
+	/* The text behind a colon is a weight only if all of it is a number. */
 	{ "a-1: 1,a-2: 1", "w F32 6", "w F32 6", NULL, "no such checkpoint" },
 	{ "a-1:,a-2:", "w F32 6", "w F32 6", NULL, "no such checkpoint" },
 	{ "a-1:1x,a-2:1x", "w F32 6", "w F32 6", NULL, "no such checkpoint" },

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which tensors dequantize= takes for codes, by their names, shapes and quantization_config, and what
- * it makes of them. The bits of all forms are compared with other programs' in tests/torch/dequant.sh.
+ * Which tensors dequantize= takes for codes, by their names, shapes and quantization_config, and
+ * what it makes of them. tests/torch/dequant.sh compares the bits of all forms with those of other
+ * programs.
  */
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -177,7 +178,7 @@ static const struct {
 	{ FP8, "a.weight F8_E4M3 4; a.weight_scale F32 1",
 	  SAYS "'a.weight' has codes of shape (4,) (float8_e4m3fn), and 'a.weight_scale' has shape "
 	       "(1,) (float32): codes must have two dimensions or more" },
-	{ NULL, "a.qdata F8_E4M3 192x96; a.scale F32 7x1", /* torchao's blocks are whole */
+	{ NULL, "a.qdata F8_E4M3 192x96; a.scale F32 7x1", /* torchao's blocks are all whole */
 	  SAYS "'a.qdata' has codes of shape (192, 96) (float8_e4m3fn), and 'a.scale' has shape "
 	       "(7, 1) (float32): its dimensions must divide those of the codes" },
 	{ NULL, "a.qdata F8_E4M3 4; a.scale F32 1",
@@ -245,7 +246,7 @@ START_LOOP_TEST(what_does_not_belong_together_is_refused_by_name, ARRAY_LEN(refu
 }
 END_TEST
 
-/* A cast would round the scales and leave the codes. */
+/* A cast would round the scales and not change the codes. */
 START_TEST(a_cast_of_torchaos_files_is_refused)
 {
 	static const char *const tensors[] = {
@@ -266,7 +267,7 @@ START_TEST(a_cast_of_torchaos_files_is_refused)
 }
 END_TEST
 
-/* Values of other types, and numbers that mean nothing, are as if there were none. */
+/* Values of the wrong type, and numbers without a meaning, are ignored. */
 START_TEST(a_strange_configuration_is_as_none)
 {
 	static const char *const configs[] = {
@@ -435,7 +436,7 @@ START_LOOP_TEST(weights_are_what_the_formula_says, ARRAY_LEN(values))
 			float want = values[_i].at(in, i, j);
 			float got = f32_at(have, i * values[_i].n + j);
 
-			/* NaN of codes, scales and infinities times 0 */
+			/* NaN comes from codes, from scales, and from infinity times 0 */
 			if (want != want || (!_i && (in[0][i * 200 + j] & 0x7f) == 0x7f))
 				REQUIRE(got != got);
 			else
@@ -459,7 +460,7 @@ static void moved_block(uint8_t *const *in, uint64_t g, uint8_t *ret)
 				       nibble_at(in[0] + 16 * g, i + 16) << 4);
 }
 
-/* gguf/ reads them in place of the weights, from any byte on. */
+/* gguf/ reads the blocks in place of the weights, from any byte on. */
 START_TEST(blocks_of_gpt_oss_are_there_as_ggml_has_them)
 {
 	enum { GROUPS = 5 * 801 * 9, ALL = GROUPS * 17 }; /* of several blocks of the cache */
@@ -524,7 +525,7 @@ static void count_warning(void *arg, const char *text)
 	++*(unsigned *)arg;
 }
 
-/* diff compares a quantised checkpoint with the one that it was made of. */
+/* So diff can compare a quantised checkpoint with the one that it was made from. */
 START_TEST(a_checkpoint_without_codes_stays_as_it_is)
 {
 	unsigned warnings = 0;
@@ -592,7 +593,7 @@ static void put_stated(const char *config, const char *tensors)
 	put_checkpoint(config, text);
 }
 
-/* The formula's value of an element; more are in values[] above. */
+/* What the formula gives for an element; other formulas are in values[] above. */
 static float row_at(uint8_t *const *in, uint64_t i, uint64_t j)
 {
 	return e4m3_value(in[0][i * 4 + j]) * f32_at(in[1], i);
@@ -607,7 +608,7 @@ static float nvfp4_at(uint8_t *const *in, uint64_t i, uint64_t j)
 	return (code & 8 ? -e2m1[code & 7] : e2m1[code & 7]) * scale;
 }
 
-/* The zero points of column n are in row n / 4 of words, group by group. */
+/* The zero points of column n are in row n / 4 of the words, group by group. */
 static float int8_at(uint8_t *const *in, uint64_t i, uint64_t j)
 {
 	unsigned code = in[0][i * 64 + j], zero = in[2][(i / 4 * 2 + j / 32) * 4 + i % 4];
@@ -692,7 +693,7 @@ static const struct {
 	  NULL },
 };
 
-/* The first tensor's elements to ret. */
+/* Reads elements of the first tensor into ret. */
 static int read_first(struct ckpt *c, float *ret, size_t len, uint64_t off, struct ckpt_err *e)
 {
 	struct ckpt_file *f = NULL;
@@ -735,7 +736,7 @@ START_LOOP_TEST(a_form_is_read_whole_or_not_at_all, ARRAY_LEN(whole))
 			for (uint64_t j = 0; j < whole[_i].n; j++) {
 				float x = whole[_i].at(in, i, j), got = want[i * whole[_i].n + j];
 
-				/* 0x7f of float8 is NaN, and so is what is made with it. */
+				/* 0x7f of float8 is NaN, and so is any result of it. */
 				if (got == got)
 					ck_assert_msg(!memcmp(&x, &got, 4),
 						      "(%llu, %llu): %a, not %a",

@@ -116,7 +116,7 @@ static const struct {
 	{ "E5", "float8_e5m2", CKPT_DTYPE_F8_E5M2 },
 };
 
-/* The bytes of n elements: random ones, or numbers that follow in the text. */
+/* The bytes of n elements: random ones, or the numbers that follow in the text. */
 static void put_bytes(struct writing *w, enum ckpt_dtype dtype, uint8_t *p, uint64_t n)
 {
 	size_t size = dtype_info(dtype)->size;
@@ -140,7 +140,7 @@ static void put_bytes(struct writing *w, enum ckpt_dtype dtype, uint8_t *p, uint
 	}
 }
 
-/* False: it begins with no dtype. */
+/* Returns false if the text does not begin with a dtype. */
 static bool put_tensor(struct writing *w)
 {
 	uint64_t shape[CKPT_MAX_DIMS], count;
@@ -406,7 +406,8 @@ static const struct {
 	  "<3,4>{codes: U8[6], scale: F32[3], qmap: F32[16], signed: F}, u: " STATEF
 	  "<48>{codes: E4[48], scale: F32[2]}}",
 	  "s f [6,8]; t f [3,4]; u f [48]" },
-	/* torchao's classes without codes stay as they are, as do other libraries' */
+	/* torchao's classes that have no codes stay as they are, and so do other libraries'
+	 * classes */
 	{ "{w: torchao.float8.W<2,2>{_tensor: BF16[2,2]}, x: m.Int8Tensor<2,2>{qdata: I8[2,2], "
 	  "scale: "
 	  "F32[2], block_size: 7}, y: " INT8 "<6,8>{qdata: I8[6,8], scale: F32[6,1], block_size: "
@@ -588,7 +589,7 @@ static const struct {
 	  "'w._scale_inv' has shape (6,) (float32): that is not one float32" },
 	{ "{w: " FP8 "(U8[6,8], 7, N, torch.bfloat16, (6,8))}",
 	  "'w._scale_inv', which would be their scales, does not exist" },
-	/* Others than Float8Tensor, in the order of a kernel. */
+	/* Classes other than Float8Tensor, whose bytes are in the order that a kernel needs. */
 	{ "{w: torchao.prototype.float8_opaque_tensor.Float8OpaqueTensor<6,8>{qdata: E4[6,8], "
 	  "scale: F32[6,1], block_size: (1,8)}}",
 	  "'w.qdata' (float8_e4m3fn, shape (6, 8)) holds codes of torchao's class "
@@ -633,13 +634,14 @@ START_LOOP_TEST(what_is_not_known_is_refused_by_name, ARRAY_LEN(refused))
 	ck_assert_msg(open_saved(refused[_i].saved, &as_bf16, &c, &e) != 0, "case %d", _i);
 	ck_assert_msg(strstr(e.msg, refused[_i].want) != NULL, "%s\n%s", e.msg, refused[_i].want);
 	ck_assert_ptr_nonnull(strstr(e.msg, "option 'dequantize': "));
-	/* What it is made of can still be seen. */
+	/* Without the option, its parts can still be seen. */
 	ck_assert_msg(!open_saved(refused[_i].saved, &as_they_are, &c, &e), "%s", e.msg);
 	ckpt_close(c);
 }
 END_TEST
 
-/* Each '.' in a name may be the end of the name that it is a part of; there may be a million. */
+/* Each '.' in a name may end the name of a tensor that it is a part of; a name may have a
+ * million. */
 START_TEST(what_it_is_a_part_of_is_a_few_levels_up)
 {
 	static const char *const saved[] = {
@@ -673,18 +675,18 @@ static const struct {
 	  "I8[1,2]=127,-128, block_size: (1,2)}}",
 	  &as_bf16,
 	  { -127.5F, -64, 256, 510 } },
-	/* In bfloat16 0.3 is 0.30078125, and 100 less that is 99.5, not 99.7. */
+	/* In bfloat16, 0.3 is 0.30078125; 100 minus that is 99.5, not 99.7. */
 	{ "{w: " INTX "<1,4>{qdata: I8[1,4]=5,0,100,1, scale: BF16[1,2]=1,3, zero_point: "
 	  "F32[1,2]=0.01,0.3, block_size: (1,2)}}",
 	  &as_bf16,
 	  { 5, -0.010009765625F, 298, 2.09375F } },
-	/* 7 * 0.3 is 2.09375 in bfloat16, to which 0.005 adds nothing, and not 2.1. */
+	/* In bfloat16, 7 * 0.3 is 2.09375, and adding 0.005 leaves that; it is not 2.1. */
 	{ "{w: " AQT "<1,4>{tensor_impl: " PLAIN
 	  "<1,4>{int_data: U8[1,4]=15,0,8,9, scale: F32[1]=0.3, zero_point: F32[1]=0.005, " LAYOUT
 	  "}, block_size: (1,4), quant_min: 0, quant_max: 15, zero_point_domain: " DOMAIN "(2)}}",
 	  &as_bf16,
 	  { 2.09375F, -2.40625F, 0.0050048828125F, 0.306640625F } },
-	/* Integers, but for their dtype. */
+	/* Zero points that are whole numbers in a floating-point dtype. */
 	{ "{w: " AQT "<1,4>{tensor_impl: " PLAIN
 	  "<1,4>{int_data: I8[1,4]=-8,7,-1,3, scale: BF16[1,2]=0.5,3, zero_point: "
 	  "BF16[1,2]=2,-3, " LAYOUT
@@ -779,7 +781,7 @@ START_TEST(integer_zero_points_are_among_the_codes)
 }
 END_TEST
 
-/* A cast would round the scales and leave the codes. */
+/* A cast would round the scales and not change the codes. */
 START_TEST(a_cast_of_their_parts_is_refused)
 {
 	static const char *const saved[] = {

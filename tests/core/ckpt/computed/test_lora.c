@@ -34,7 +34,8 @@ static float value(enum ckpt_dtype dtype, const void *p, size_t i)
 	return f;
 }
 
-/* n random elements, the caller's; some are zeros of both signs, subnormal, infinite or none. */
+/* n random elements, which the caller frees; some are zeros of both signs, subnormal, infinite or
+ * NaN. */
 static uint8_t *draw(struct rng *r, enum ckpt_dtype dtype, size_t n)
 {
 	size_t size = dtype_info(dtype)->size;
@@ -63,7 +64,7 @@ struct lot {
 	uint8_t *w, *a, *b;
 };
 
-/* What a test uses that is about something else than sizes. */
+/* For tests that are not about sizes. */
 static const struct lot small = {
 	.w_dtype = CKPT_DTYPE_F32, .dtype = CKPT_DTYPE_F32, .rows = 5, .columns = 7, .rank = 2
 };
@@ -105,7 +106,8 @@ static void lot_put(const struct lot *l, const char *prefix, const char *more)
 	weights_put_text(dir_fd, "lora", "adapter_config.json", config);
 }
 
-/* Element (i, j) with the adapter, by the definition; volatile: nothing is fused. */
+/* Element (i, j) with the adapter, by the definition. volatile keeps compilers from fusing
+ * operations. */
 static void naive(const struct lot *l, float scale, const uint8_t *w, uint64_t i, uint64_t j,
 		  uint8_t *to)
 {
@@ -201,7 +203,8 @@ START_LOOP_TEST(a_weight_has_the_product_added, 40)
 }
 END_TEST
 
-/* Rows that are cut by blocks, blocks of many rows, ranks whose matrices are read in tiles. */
+/* Blocks that end within a row, blocks of many rows, and ranks so large that the matrices are read
+ * in tiles. */
 START_FEW_TEST(large_ones_are_computed_in_tiles, 6, 3)
 {
 	static const struct {
@@ -283,7 +286,8 @@ START_TEST(names_may_be_behind_a_prefix)
 }
 END_TEST
 
-/* One after the other, each rounded; and what a tensor is replaced by comes first. */
+/* Overlays replace tensors first; then adapters are added one after the other, each time with
+ * rounding. */
 START_TEST(adapters_and_overlays_follow_each_other)
 {
 	char base[4200], over[4200], one[4200], two[4300];
@@ -312,7 +316,7 @@ START_TEST(adapters_and_overlays_follow_each_other)
 	weights_put(dir_fd, "over", &put, 1);
 	ck_assert_msg(!open_typed(base, &o, &c, &e), "%s", e.msg);
 	for (uint64_t i = 0; i < 11; i++)
-		for (uint64_t j = 0; j < 70; j++) { /* what the first adapter leaves, as a weight */
+		for (uint64_t j = 0; j < 70; j++) { /* what the first adapter leaves */
 			naive(&l, 1, other, i, j, once);
 			memcpy(l.w + 2 * (i * 70 + j), once, 2);
 		}

@@ -62,7 +62,7 @@ static uint8_t *draw(struct rng *r, enum ckpt_dtype dtype, uint64_t n)
 	return p;
 }
 
-/* Each element with a chance of one in `one_in`. w becomes what is wanted. */
+/* Each element is in the patch with a chance of one in `one_in`; w becomes the expected result. */
 static void lot_draw(struct lot *l, struct rng *r, uint64_t one_in)
 {
 	size_t size = dtype_info(l->dtype)->size;
@@ -167,7 +167,7 @@ static void check(const struct lot *l, struct ckpt *c, struct rng *r)
 	struct ckpt_err e = { 0 };
 
 	REQUIRE(got);
-	for (int k = 0; k < 20; k++) { /* the first reads are parts */
+	for (int k = 0; k < 20; k++) { /* the first reads are of parts */
 		size_t off = rng_below(r, bytes),
 		       len = 1 + rng_below(r, min_u64(bytes - off, 5000));
 
@@ -229,7 +229,7 @@ START_TEST(a_scalar_has_one_element)
 }
 END_TEST
 
-/* Patches of one file, whole tensors among them; then the next step's. */
+/* One file with patches and whole tensors, then that of the next step. */
 START_TEST(one_overlay_follows_another)
 {
 	char base[4200], one[4300], two[4300];
@@ -244,7 +244,8 @@ START_TEST(one_overlay_follows_another)
 	const struct weights_tensor step1[] = { { "v", CKPT_DTYPE_F32, 1, { 2 }, whole },
 						{ "w.idx", CKPT_DTYPE_I32, 1, { 2 }, first },
 						{ "w.val", CKPT_DTYPE_F32, 1, { 2 }, a },
-						/* The checkpoint has a tensor of that name. */
+						/* A tensor of the checkpoint has this name, so it
+						 * is not part of a patch. */
 						{ "x.val", CKPT_DTYPE_F32, 1, { 2 }, whole } };
 	const struct weights_tensor step2[] = { { "v.idx", CKPT_DTYPE_I32, 1, { 0 }, NULL },
 						{ "v.val", CKPT_DTYPE_F32, 1, { 0 }, NULL },
@@ -300,7 +301,7 @@ static const struct {
 	{ { { "w", CKPT_DTYPE_F32, 1, { 4 }, NULL }, PAIR("w.idx", I32, 1, "w.val", F32, 1) },
 	  3,
 	  "changes 'w' twice" },
-	/* One that was cut short is no patch without elements. */
+	/* A patch that was cut short does not pass for one without elements. */
 	{ { PAIR("w.idx", I32, 0, "w.val", F32, 2) }, 2, "they are not indices and values" },
 	{ { PAIR("w.idx", I32, 1, "w.val", F64, 1) }, 2, "'w.val' is float64" },
 };
@@ -406,7 +407,7 @@ struct reader {
 	int rc;
 };
 
-/* The whole tensor, from another place on. */
+/* Reads the whole tensor; each reader begins at another place. */
 static void *read_whole(void *arg)
 {
 	struct reader *x = arg;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which weights quantize= makes codes of in hf/, their values, and what a small read computes. The bytes
- * are compared with those of other programs in tests/torch/quantise.sh.
+ * Which weights quantize= turns into codes in hf/, their values, and what a small read computes.
+ * tests/torch/quantise.sh compares the bytes with those of other programs.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -152,7 +152,7 @@ START_LOOP_TEST(linear_layers_become_codes_and_scales, ARRAY_LEN(found))
 }
 END_TEST
 
-/* A member is added, whatever the text looks like. */
+/* The text of config.json stays, whatever it looks like; only a member is added. */
 START_TEST(the_rest_of_the_configuration_stays)
 {
 	static const struct {
@@ -264,7 +264,7 @@ static void put_matrix(size_t i)
 	put_checkpoint("{}", tensors);
 }
 
-/* As float32, rounded to the dtype before. */
+/* x rounded to the dtype, as float32. */
 static float rounded(enum ckpt_dtype dtype, float x)
 {
 	uint8_t raw[4];
@@ -289,7 +289,7 @@ static uint8_t code_of(const float *values, float x)
 	return (uint8_t)(low | (signbit(x) ? 0x80 : 0));
 }
 
-/* One scale, and the codes of what has it. */
+/* Checks one scale, and the codes that it applies to. */
 static void check_group(size_t k, const float *x, const uint8_t *codes, float scale, uint64_t a,
 			uint64_t b, uint64_t m, uint64_t n)
 {
@@ -365,7 +365,7 @@ static void check_part(struct ckpt_file *f, const uint8_t *whole, uint64_t off, 
 	REQUIRE(!memcmp(part, whole + off, want));
 }
 
-/* Around the edges of rows, blocks of scales and what is computed at once. */
+/* Reads around the edges of rows, of blocks of scales, and of what is computed at once. */
 START_LOOP_TEST(a_part_is_a_part_of_the_whole, ARRAY_LEN(matrices))
 {
 	static const char *const names[] = { "a.weight", "a.weight_scale", "a.weight_scale_inv" };
@@ -402,7 +402,8 @@ START_LOOP_TEST(a_part_is_a_part_of_the_whole, ARRAY_LEN(matrices))
 }
 END_TEST
 
-/* 4 KiB of codes: one or two blocks of codes, and the maxima of their rows, each computed once. */
+/* 4 KiB of codes lie in one or two blocks; each block, and the maxima of its rows, is computed
+ * once. */
 START_TEST(a_small_read_computes_what_it_touches_once)
 {
 	enum { M = 896, N = 1024 };
@@ -421,7 +422,7 @@ START_TEST(a_small_read_computes_what_it_touches_once)
 			ckpt_counters(c, &before);
 			REQUIRE(ckpt_file_read(f, part, sizeof(part), offs[i], &e) == sizeof(part));
 			ckpt_counters(c, &after);
-			/* Of 256 rows there are 1 KiB of maxima; blocks of 128 rows have 64. */
+			/* 256 rows have 1 KiB of maxima; blocks of 128 rows have 64. */
 			ck_assert_uint_le(after.decoded_bytes - before.decoded_bytes,
 					  (256 << 10) + 2048);
 			ck_assert_uint_le(after.source_bytes - before.source_bytes,
@@ -436,7 +437,7 @@ START_TEST(a_small_read_computes_what_it_touches_once)
 }
 END_TEST
 
-/* Every element is computed once, and every maximum. */
+/* Every element and every maximum is computed once. */
 START_TEST(a_whole_read_computes_each_block_once)
 {
 	enum { M = 896, N = 1024 };

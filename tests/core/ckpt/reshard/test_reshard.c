@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What reshard is asked for and cannot do, what it leaves out, and what it says of it. Its results are compared in test_faults.c
- * and on mounts. */
+/* What reshard refuses, what it leaves out, and what it says about that. test_faults.c and the
+ * tests on mounts compare its results. */
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -152,7 +152,7 @@ START_LOOP_TEST(what_is_asked_for_is_written_or_refused, ARRAY_LEN(rows))
 }
 END_TEST
 
-/* The same if nobody listens. */
+/* The same without a caller that wants warnings. */
 START_TEST(warnings_may_go_to_nobody)
 {
 	struct ckpt_reshard r = { .warn = NULL };

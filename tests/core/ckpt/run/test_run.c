@@ -33,7 +33,7 @@ enum { TEXT = 48, PART = 16 };
 
 /* ---- saving ---- */
 
-/* What a save of that name and number holds: three chunks, each of which tells the number. */
+/* The bytes of a save of that name and number: three chunks, each of which contains the number. */
 static void text_of(const char *name, unsigned number, char out[static TEXT + 1])
 {
 	(void)snprintf(out, TEXT + 1, "%-8.8s%08u%016u%016u", name, number, number, number);
@@ -77,7 +77,7 @@ static int sub_dir(const char *path)
 	return fd;
 }
 
-/* Data first; .metadata comes last and all at once, as torch does it. */
+/* Data first; .metadata comes last and appears at once, as when torch saves. */
 static void save_part(const char *path, const char *name, unsigned number, bool finish)
 {
 	autoclose int fd = sub_dir(path);
@@ -114,7 +114,7 @@ static void erase(const char *name)
 	(void)unlinkat(dir_fd, name, AT_REMOVEDIR);
 }
 
-/* File times have the resolution of the kernel's tick. */
+/* File times only change with the kernel's tick. */
 static void next_tick(void)
 {
 	(void)nanosleep(&(struct timespec){ .tv_nsec = 12 * 1000 * 1000 }, NULL);
@@ -337,7 +337,7 @@ START_TEST(options_that_cannot_be_are_refused_at_once)
 
 		o.runs = true;
 		ck_assert_int_eq(open_code(&o, &c, &e) < 0, 1);
-		if (cases[i].o.layout) /* the rest is the layout reader's */
+		if (cases[i].o.layout) /* the rest is the layout reader's message */
 			ck_assert_ptr_nonnull(strstr(e.msg, "option 'layout'"));
 		else
 			expect_msg(-e.code, &e, cases[i].code, cases[i].msg);
@@ -399,7 +399,7 @@ START_TEST(known_directories_in_a_sub_directory_are_found)
 }
 END_TEST
 
-/* Opens a path in the run, and what that turned out to be. */
+/* Opens a path in the run, and checks which checkpoint that is. */
 static void expect_address(const char *name, const char *want)
 {
 	struct ckpt_opts o = { .index = ":memory:" };
@@ -424,7 +424,7 @@ START_TEST(a_checkpoint_of_a_run_is_opened_by_its_path)
 	expect_address("step-1", "open '@/step-1': there is no such file or directory, and no such "
 				 "checkpoint in the run; did you mean 'step-9' or 'step-10'?");
 	expect_address("step-10/x", "open '@/step-10/x': No such file or directory");
-	/* As some savers leave it. */
+	/* A file that names the newest step, as some savers write it. */
 	put_file(dir_fd, "latest", "step-9", 6);
 	expect_address("latest", "@/step-9");
 	put_file(dir_fd, "latest", "../x", 4);
@@ -456,7 +456,7 @@ START_TEST(links_are_not_followed)
 	REQUIRE(!symlinkat(path, dir_fd, "step-4/weights"));
 	c = open_run(&plain);
 	expect_names(c, ".ckptfs latest step-1 ");
-	/* Not either when it takes the place of one that was there. */
+	/* Nor is a link that takes the place of a checkpoint that was there. */
 	erase("step-1");
 	REQUIRE(!symlinkat(path, dir_fd, "step-1"));
 	expect_names(c, ".ckptfs ");
@@ -657,7 +657,7 @@ START_TEST(a_path_into_a_run_opens_a_checkpoint)
 }
 END_TEST
 
-/* Whether the run has been looked at again by then or not. */
+/* The same whether or not the run has been looked at in between. */
 START_LOOP_TEST(a_link_in_place_of_a_checkpoint_is_not_followed, 2)
 {
 	static const char *const paths[] = { "latest", "step-2" };
@@ -850,7 +850,7 @@ static void set_mtime(const char *path, time_t sec)
 	REQUIRE(!utimensat(dir_fd, path, times, 0));
 }
 
-/* Until 0.5.1 reading failed for as long as the checkpoint was open, although nobody used it. */
+/* Until 0.5.1, reading failed as long as the checkpoint was open, even if nobody used it. */
 START_TEST(one_whose_files_have_changed_is_opened_again)
 {
 	static const char data[] = "step-1/__0_1.distcp", path[] = "step-1/tensors/model.w";
@@ -901,7 +901,7 @@ START_TEST(one_whose_files_have_changed_is_opened_again)
 }
 END_TEST
 
-/* Descriptors of files of this kind that this process has. */
+/* How many descriptors of files of this kind the process has. */
 static size_t files_open_now(const char *kind)
 {
 	DIR *fds = opendir("/proc/self/fd");
@@ -948,7 +948,7 @@ START_TEST(data_files_that_nobody_uses_are_let_go)
 
 	ck_assert(ckpt_let_go(c, 3600 * 1000)); /* later */
 	ck_assert_uint_gt(data_files_open(), of_one);
-	ck_assert(!ckpt_let_go(c, 0)); /* only what nobody uses */
+	ck_assert(!ckpt_let_go(c, 0)); /* only checkpoints that nobody uses */
 	ck_assert_uint_gt(data_files_open(), 0);
 	erase("step-1");
 	text_of("step-2", 2, text);
@@ -977,7 +977,7 @@ static void read_asset(struct ckpt *c, const char *path, const char *want)
 	ckpt_file_close(f);
 }
 
-/* Else its directory could not be removed on NFS. */
+/* On NFS their directory could not be removed otherwise. */
 START_TEST(assets_that_nobody_uses_are_let_go)
 {
 	static const char text[] = "{\"model_type\": \"llama\"}", words[] = "{\"a\": 0}";
@@ -1132,8 +1132,8 @@ static void copy_file(int from, int to, const char *name)
 	put_file(to, name, text, (size_t)n);
 }
 
-/* Of step-1, as a copy that keeps no times: the metadata comes first, or in the middle. Returns
- * whether its births show that, where a copy that was interrupted for long does not. */
+/* Copies step-1 without its times; the metadata comes first, or in the middle. Returns whether
+ * birth times will show that. After a copy that was interrupted for long they do not. */
 static bool copy_to_step_2(bool metadata_first)
 {
 	static const char *const files[] = { "__0_0.distcp", ".metadata", "__0_1.distcp",
@@ -1168,7 +1168,7 @@ START_LOOP_TEST(a_copy_is_usable_once_it_is_there, 3)
 		;
 	fd = sub_dir("step-2");
 	known = born_ns(fd, ".");
-	if (_i == 2) { /* a part that has not arrived, or is one of zeros */
+	if (_i == 2) { /* a part has not arrived, or consists of zeros */
 		int data = openat(fd, "__0_3.distcp", O_WRONLY | O_CLOEXEC);
 
 		REQUIRE(data >= 0 && !ftruncate(data, 1 << 20));
@@ -1194,7 +1194,7 @@ START_TEST(a_copy_is_known_by_when_its_files_were_created)
 	ck_assert(!run_is_copy(0, t, t + 1));
 	ck_assert(!run_is_copy(0, 0, 0));
 	ck_assert(!run_is_copy(t, t - 1, t + 1));	  /* moved here */
-	ck_assert(!run_is_copy(t, t + 2, t + 2));	  /* which came first is not known */
+	ck_assert(!run_is_copy(t, t + 2, t + 2));	  /* it is not known which came first */
 	ck_assert(!run_is_copy(t, t + 2, t + 1));	  /* a save: the data first */
 	ck_assert(!run_is_copy(t, t + s + 1, t + s + 2)); /* the metadata of a save */
 	ck_assert(!run_is_copy(t, t, t + s + 1)); /* data that took the place of other data */
@@ -1236,7 +1236,7 @@ START_TEST(when_numbers_run_out_what_is_known_stays)
 }
 END_TEST
 
-/* Close all that are idle, as others that are entered would. */
+/* Closes all that are idle, as entering other checkpoints would. */
 static void enter_others(struct ckpt *c)
 {
 	char path[100];
@@ -1306,7 +1306,7 @@ START_TEST(options_mean_the_same_wherever_the_process_goes)
 }
 END_TEST
 
-/* Everything from opening on, as far as nothing fails: the bytes of two files. */
+/* Opens the run and reads two files, up to the first failure. */
 static int use(const char *newest, char out[static 2 * TEXT + 1], struct ckpt_err *e)
 {
 	const char *const paths[] = { "step-1/tensors/model.w", newest };
@@ -1357,8 +1357,8 @@ START_LOOP_TEST(what_fails_once_gives_no_wrong_bytes, 2)
 }
 END_TEST
 
-/* A disk that fails says nothing about a checkpoint: one that was complete stays so, and of one that
- * was never seen it is told that it cannot be read, not that its save was interrupted. */
+/* When the disk fails, that says nothing about a checkpoint. One that was complete stays so; one
+ * that was never seen is reported as unreadable, not as a save that was interrupted. */
 START_TEST(what_cannot_be_listed_is_not_called_incomplete)
 {
 	unsigned untold = 0, lost = 0;
@@ -1397,7 +1397,7 @@ START_TEST(what_cannot_be_listed_is_not_called_incomplete)
 
 		(void)fault_off();
 		next_tick();
-		(void)close(sub_dir("step-2/x")); /* so that it is looked at */
+		(void)close(sub_dir("step-2/x")); /* so that the run looks at it */
 		REQUIRE(!unlinkat(dir_fd, "step-2/x", AT_REMOVEDIR));
 		fault_on(FAULT_STAT, fault_n, 1);
 		rc = run_refresh(known->run, true, &e);
@@ -1411,7 +1411,7 @@ START_TEST(what_cannot_be_listed_is_not_called_incomplete)
 }
 END_TEST
 
-/* ---- anything at random, compared with a list of what there is ---- */
+/* ---- random operations, compared with a list of what there is ---- */
 
 enum { POOL = 5, SEEN = 4000 };
 
@@ -1469,7 +1469,7 @@ static void change(struct model *m)
 	}
 }
 
-/* No node has ever been another save's. */
+/* No node was ever that of another save. */
 static void note_node(struct model *m, ckpt_node node, unsigned number)
 {
 	for (size_t i = 0; i < m->n_seen; i++)
@@ -1554,7 +1554,7 @@ struct crowd {
 	atomic_uint turn, right;
 };
 
-/* A save tells its number three times. */
+/* The bytes of a save contain its number three times. */
 static bool is_a_save(const char *text)
 {
 	unsigned long a, b, c;

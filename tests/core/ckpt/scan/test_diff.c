@@ -45,7 +45,7 @@ static void teardown(void)
 
 /* ---- writing ---- */
 
-/* n elements in chunks of `step`, on side 0 or 1, from data file `file` on. */
+/* n elements in chunks of `step`, on side 0 or 1, starting with data file `file`. */
 static void put(size_t side, const char *fqn, enum ckpt_dtype t, const void *data, uint64_t n,
 		uint64_t step, unsigned file)
 {
@@ -147,7 +147,7 @@ static void note_progress(void *arg, uint64_t done, uint64_t total)
 	s->total = total;
 }
 
-/* What a comparison says, free() it. */
+/* What a comparison reports; the caller frees it. */
 static char *diff_of(struct ckpt_diff d)
 {
 	struct seen s = { .text = BUF_INIT(1 << 20) };
@@ -260,7 +260,7 @@ START_TEST(globs_choose_what_is_compared)
 }
 END_TEST
 
-/* The heat of "w", as if it were one block. */
+/* The heat of "w" must be that of a single block. */
 static void expect_heat(enum ckpt_dtype t, const void *a, const void *b, uint64_t n, unsigned jobs)
 {
 	static float cells[HEAT_MAX_CELLS];
@@ -365,7 +365,7 @@ START_LONG_TEST(a_difference_at_the_start_saves_the_rest)
 	before = fault_read_bytes();
 	got = diff_of((struct ckpt_diff){ .jobs = 2 });
 	ck_assert_str_eq(got, "bytes w at 5\n");
-	/* At most the blocks that were under way, four for each job. */
+	/* At most the blocks that were being read: four for each job. */
 	ck_assert_uint_lt(fault_read_bytes() - before, 36 << 20);
 }
 END_TEST
@@ -411,7 +411,7 @@ START_TEST(what_cannot_be_read_is_told_and_the_rest_compared)
 	ck_assert_int_eq(unlinkat(fds[0], "__0_0.distcp", 0), 0);
 	ck_assert_int_eq(ftruncate(openat(fds[1], "__0_2.distcp", O_RDWR), 100), 0);
 	expect((struct ckpt_diff){ 0 }, "failed a in a\nequal b\nfailed c in b\n");
-	/* Holes that were known when the checkpoint was opened. */
+	/* Holes that were already known when the checkpoint was opened. */
 	ckpt_close(ckpts[1]);
 	ck_assert_int_eq(unlinkat(fds[1], "__0_1.distcp", 0), 0);
 	ck_assert_int_eq(
@@ -441,7 +441,8 @@ START_TEST(the_caller_can_stop_it)
 }
 END_TEST
 
-/* Out of memory, or a read that fails: an error, a name that failed, or nothing wrong at all. */
+/* If memory runs out or a read fails, there is an error, a name that failed, or no effect
+ * at all. */
 START_LOOP_TEST(every_allocation_and_read_may_fail, 2)
 {
 	static const enum fault_kind kinds[] = { FAULT_ALLOC, FAULT_READ };
