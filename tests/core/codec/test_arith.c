@@ -11,8 +11,8 @@
 #include <string.h>
 
 /*
- * The same in another way: in double, then rounded. 53 bits are two more than twice those of float,
- * so rounding twice is rounding once (Figueroa 1995).
+ * The same, computed in double and then rounded. Since 53 bits are at least two more than twice
+ * float's 24, rounding twice gives the same as rounding once (Figueroa 1995).
  */
 static float naive_f32(struct arith a, float x)
 {
@@ -47,7 +47,7 @@ static float widen(enum ckpt_dtype t, uint64_t bits)
 			(uint64_t)out[3] << 24);
 }
 
-/* What a NaN becomes; 0: it is none. */
+/* What a NaN becomes; 0 if u is not a NaN. */
 static uint64_t naive_nan(enum ckpt_dtype t, uint64_t u)
 {
 	switch (t) {
@@ -80,7 +80,7 @@ static uint64_t naive(enum ckpt_dtype t, struct arith a, uint64_t u)
 	f = naive_f32(a, widen(t, u));
 	if (t == CKPT_DTYPE_F32)
 		return bits_of(f);
-	cast_run(CKPT_DTYPE_F32, t, &f, &r, 1); /* a number: as torch rounds, so does NumPy */
+	cast_run(CKPT_DTYPE_F32, t, &f, &r, 1); /* a number: rounded as torch and NumPy do */
 	return r;
 }
 
@@ -131,7 +131,8 @@ static void batch_add(struct batch *b, uint64_t bits)
 		batch_check(b);
 }
 
-/* The numbers of recipes, and those with which results overflow, vanish, or are subnormal. */
+/* The numbers that recipes have, and some that make results overflow, vanish or become
+ * subnormal. */
 static struct arith draw(struct rng *r)
 {
 	static const float some[] = {
@@ -198,8 +199,8 @@ START_TEST(well_known_results)
 }
 END_TEST
 
-/* What torch 2.14.1 makes of them on a CPU with AVX-512; that with AVX2 is the same. All 2^32 have
- * been compared once. */
+/* What torch 2.14.1 computes on a CPU with AVX-512; AVX2 gives the same. All 2^32 have been
+ * compared once. */
 START_TEST(minus_exp_is_that_of_torch)
 {
 	static const struct {
@@ -249,7 +250,7 @@ START_TEST(minus_exp_is_that_of_torch)
 }
 END_TEST
 
-/* One of the two numbers around it, whichever. */
+/* The result may be either of the two numbers next to the exact one. */
 START_TEST(minus_exp_is_off_by_less_than_a_step)
 {
 	const struct arith a = { ARITH_MINUS_EXP, 0 };
@@ -296,7 +297,8 @@ START_TEST(random_bits)
 			for (int k = 0; k < BATCH - 1; k++) {
 				uint64_t u = rng_u64(&r);
 
-				if (rng_chance(&r, 10)) /* infinity, NaNs, or about the number */
+				/* Infinity and NaNs, or numbers near that of the operation. */
+				if (rng_chance(&r, 10))
 					u |= t ? 0x7f800000 : 0x7ff0000000000000;
 				else if (t && rng_chance(&r, 30))
 					u = bits_of(b.arith.number) + u % 9 - 4;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weighted sums and products of matrices, compared with the same one element at a time. */
+/* Weighted sums and products of matrices, compared with computing them one element at a time. */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "codec/blend.h"
@@ -22,7 +22,7 @@ static float float_of(uint32_t bits)
 	return f;
 }
 
-/* Any bits, or a number of the usual size: sums of the others are mostly infinite. */
+/* Any bits, or a number of ordinary size: sums of the former are mostly infinite. */
 static float draw(struct rng *r)
 {
 	static const float some[] = { 0,	  -0.0F,	   1,	    -1, 0x1p-149F,
@@ -35,7 +35,7 @@ static float draw(struct rng *r)
 	return ldexpf((float)(int32_t)rng_u64(r), -31);
 }
 
-/* The same bits, or both no number. */
+/* Each is the same bits, or NaN in both. */
 static void check_f32(const float *got, const float *want, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -48,7 +48,7 @@ static void check_f32(const float *got, const float *want, size_t n)
 static const enum ckpt_dtype DTYPES[] = { CKPT_DTYPE_F32, CKPT_DTYPE_F16, CKPT_DTYPE_BF16,
 					  CKPT_DTYPE_F64 };
 
-/* x as an element of that dtype, at an odd address, and as it is then. */
+/* Stores x as an element of that dtype, at an odd address; returns the value that it then has. */
 static float stored_as(enum ckpt_dtype dtype, float x, uint8_t *to)
 {
 	double wide = (double)x;

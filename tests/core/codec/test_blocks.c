@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ggml's blocks against plain loops over one sub-block at a time, and against ggml's own bytes. */
+/* ggml's blocks, compared with plain loops over one sub-block at a time, and with ggml's
+ * own bytes. */
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/crc32c.h"
@@ -328,7 +329,7 @@ static void plain(enum ggml_type type, const float *x, uint8_t *out)
 
 /* ---- comparisons ---- */
 
-/* Every type makes of 256 finite elements what the plain loops make of them. */
+/* Every type encodes 256 finite elements as the plain loops do. */
 static void check(const float *x)
 {
 	for (size_t t = 0; t < ARRAY_LEN(all); t++) {
@@ -398,7 +399,7 @@ START_TEST(blocks_are_what_plain_loops_make)
 }
 END_TEST
 
-/* Exponents from all over make sums that overflow, and quotients without a meaning. */
+/* With exponents of all sizes, sums overflow and quotients mean nothing. */
 START_TEST(any_finite_bits_are_what_plain_loops_make)
 {
 	struct rng r = rng_new();
@@ -415,7 +416,7 @@ START_TEST(any_finite_bits_are_what_plain_loops_make)
 }
 END_TEST
 
-/* log2f rounds up what is just below a power of two. */
+/* For numbers just below a power of two, log2f rounds up. */
 START_TEST(powers_of_two_and_their_neighbours)
 {
 	for (int e = -148; e < 128; e++) {
@@ -511,7 +512,7 @@ END_TEST
 
 enum { BLOCKS = 64, MOST_BLOCK = 292 };
 
-/* CRC-32C of the float32 that libggml computes of the bytes below. */
+/* CRC-32C of the float32 elements that libggml decodes from the bytes below. */
 static const struct {
 	enum ggml_type type;
 	uint32_t crc;

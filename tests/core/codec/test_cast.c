@@ -155,7 +155,7 @@ static void compare(enum ckpt_dtype from, enum ckpt_dtype to, const uint8_t *src
 
 enum { BATCH = 4096 };
 
-/* Elements of one type, collected and then cast to every other in every way. */
+/* Elements of one type, which are collected and then cast to every other type in every way. */
 struct batch {
 	enum ckpt_dtype from;
 	size_t n;
@@ -180,7 +180,7 @@ static void batch_add(struct batch *b, uint64_t bits)
 		batch_check(b);
 }
 
-/* What lies around u, too, and the same with the other sign. */
+/* Adds u and its neighbours, each also with the other sign. */
 static void batch_add_around(struct batch *b, uint64_t u)
 {
 	for (uint64_t d = 0; d < 5; d++) {
@@ -237,7 +237,7 @@ START_TEST(well_known_numbers)
 		{ CKPT_DTYPE_F64, CKPT_DTYPE_F32, 0x3fb999999999999a, 0x3dcccccd }, /* 0.1 */
 		{ CKPT_DTYPE_F64, CKPT_DTYPE_F32, 0x36a0000000000001, 0x00000001 },
 		{ CKPT_DTYPE_F64, CKPT_DTYPE_F32, 0xfff0000020000000, 0xffc00001 },
-		/* A little above halfway, but float32 does not see it. */
+		/* A little above halfway; but the cast goes by way of float32, which loses that. */
 		{ CKPT_DTYPE_F64, CKPT_DTYPE_BF16, 0x3ff0100000000001, 0x3f80 },
 		{ CKPT_DTYPE_F64, CKPT_DTYPE_F16, 0x3ff0020000000001, 0x3c00 },
 	};
@@ -301,7 +301,7 @@ START_LONG_TEST(around_every_number_of_16_bits_and_every_halfway_point)
 		for (uint64_t h = 0; h < infinity; h++) {
 			double x = value(targets[t], h);
 
-			if (h + 1 < infinity) /* else where the next one would be */
+			if (h + 1 < infinity) /* beyond the largest, the step is the last one */
 				step = value(targets[t], h + 1) - x;
 			add_value_around(&b32, &b64, x);
 			add_value_around(&b32, &b64, x + step / 2);
@@ -328,7 +328,7 @@ START_TEST(random_bits)
 }
 END_TEST
 
-/* Doubles that are numbers, or nearly, of the narrower types: most random bits are out of range. */
+/* Doubles in the range of the narrower types, or nearly: most random bits are outside it. */
 START_TEST(random_doubles_in_range)
 {
 	static struct batch b = { .from = CKPT_DTYPE_F64 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams of all codecs and chains of them, against the libraries that encode. */
+/* Streams of all codecs, and of chains of them, as the codecs' own libraries encode them. */
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -16,8 +16,8 @@
 #include <zlib.h>
 
 /*
- * Decodes in reads of `step` bytes until the stream ends or has given `cap` bytes, which out has
- * room for. The count, or an error with a sentence.
+ * Decodes in reads of `step` bytes until the stream ends or has given `cap` bytes, for which out
+ * has room. Returns the count, or an error, which must have a sentence.
  */
 static int64_t decode_some(const void *packed, size_t packed_n, uint32_t coding, size_t step,
 			   bool size_known, uint8_t *out, size_t cap)
@@ -88,8 +88,9 @@ START_LOOP_TEST(what_is_encoded_is_decoded, 8)
 END_TEST
 
 /*
- * Cut anywhere, a stream is an error at the latest when its last byte is wanted. What its checksum
- * covers may not be different; without one, only fewer bytes may not pass for all.
+ * Wherever a stream is cut, a reader gets an error no later than its last byte. Only codecs whose
+ * streams may end with parts that hold no bytes can give all bytes without that; they are the right
+ * ones then.
  */
 START_LOOP_TEST(a_cut_stream_is_an_error, CODEC_CRC32C + 3)
 {
@@ -105,7 +106,8 @@ START_LOOP_TEST(a_cut_stream_is_an_error, CODEC_CRC32C + 3)
 		for (size_t cut = 0; cut < packed_n; cut++) {
 			int64_t got = decode(packed, cut, coding, 1 + rng_below(&r, n), out, n);
 
-			/* empty frames and members at the end have no bytes */
+			/* a cut may take away empty frames or members at the end, which hold no
+			 * bytes */
 			ck_assert(got < (int64_t)n || !memcmp(out, want, n));
 			ck_assert(got < (int64_t)n || (coding & 15) == CODEC_ZSTD ||
 				  (coding & 15) == CODEC_GZIP);
@@ -115,8 +117,8 @@ START_LOOP_TEST(a_cut_stream_is_an_error, CODEC_CRC32C + 3)
 END_TEST
 
 /*
- * Behind a checksum a changed byte is an error, unless the stream is made longer than anybody would
- * read it.
+ * With a checksum, a changed byte is an error, unless it makes the stream longer than anybody would
+ * read.
  */
 START_LOOP_TEST(a_changed_stream_is_an_error_or_harmless, CODEC_CRC32C + 3)
 {
@@ -139,7 +141,7 @@ START_LOOP_TEST(a_changed_stream_is_an_error_or_harmless, CODEC_CRC32C + 3)
 			packed[at] ^= bit;
 			if (last == CODEC_CRC32C)
 				ck_assert_int_eq(got, -ERR_CORRUPT);
-			/* of gzip's header not all is covered */
+			/* gzip's checksum does not cover all of its header */
 			if (coding == CODEC_GZIP || coding == CODEC_ZLIB)
 				ck_assert(got < 0 || got == (int64_t)room ||
 					  (got == (int64_t)n && !memcmp(out, want, n)));
@@ -237,7 +239,7 @@ START_LOOP_TEST(damage_is_said_in_a_sentence, ARRAY_LEN(sentences))
 }
 END_TEST
 
-/* What is said of a chain: an error of an earlier stage comes through. */
+/* A chain reports the error of an earlier codec. */
 START_LOOP_TEST(a_wrong_checksum_under_another_codec_is_found, CODEC_CRC32C)
 {
 	struct rng r = rng_new();
@@ -285,7 +287,7 @@ START_TEST(large_blocks_need_a_large_stream)
 }
 END_TEST
 
-/* 2 GiB of zeros take no memory, whatever encoded them. */
+/* 2 GiB of zeros take little memory, whatever encoded them. */
 START_FEW_TEST(bombs_take_bounded_memory, 3, 1)
 {
 	static const uint32_t codings[] = { CODEC_GZIP, CODEC_ZLIB, CODEC_ZSTD << 4 | CODEC_GZIP };
@@ -313,7 +315,7 @@ START_FEW_TEST(bombs_take_bounded_memory, 3, 1)
 }
 END_TEST
 
-/* A stream of empty streams would otherwise take as long as somebody likes. */
+/* Without a bound, a stream of empty streams could take as long as its author likes. */
 START_TEST(what_decodes_to_nothing_ends)
 {
 	static const uint8_t empty[] = { 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3,

@@ -11,8 +11,8 @@
 
 enum { MAX_ELEMENTS = 3000 };
 
-/* Holds every number of every dtype. x86's long double would as well, but not under valgrind, where
- * it is a double. */
+/* Holds every number of every dtype. x86's long double would do as well, but not under valgrind,
+ * where it is a double. */
 #if LDBL_MANT_DIG < 113 && defined(__SIZEOF_FLOAT128__)
 __extension__ typedef __float128 real;
 #else
@@ -75,7 +75,7 @@ static void expect_same(const struct delta *got, const struct delta *want, const
 		ck_abort_msg("%s: sum %a, not %a", what, got->sum, want->sum);
 }
 
-/* Elements as weights are, and now and then any bits, which are NaN or infinite often enough. */
+/* Elements like weights, and now and then any bits, which are NaN or infinite often enough. */
 static void fill(struct rng *r, enum ckpt_dtype t, uint8_t *p, size_t n, unsigned wild)
 {
 	size_t size = dtype_info(t)->size, unit = dtype_info(t)->unit;
@@ -145,7 +145,7 @@ START_LOOP_TEST(two_dtypes_by_value, CKPT_DTYPE_COUNT - 1)
 			continue;
 		fill(&r, ta, a, n, 5);
 		fill(&r, tb, b, n, 5);
-		/* Some that are equal: small integers are, as bytes, small in all integer types. */
+		/* Some are equal on both sides: 0 and 1 are these bytes in all integer types. */
 		for (size_t i = 0; i < n; i += 3) {
 			memset(a + i * dtype_info(ta)->size, 0, dtype_info(ta)->size);
 			memset(b + i * dtype_info(tb)->size, 0, dtype_info(tb)->size);
@@ -158,7 +158,7 @@ START_LOOP_TEST(two_dtypes_by_value, CKPT_DTYPE_COUNT - 1)
 }
 END_TEST
 
-/* What doubles alone would call equal. */
+/* Converted to double, these would be equal. */
 START_TEST(large_integers_are_told_apart)
 {
 	int64_t a = ((int64_t)1 << 60) + 1, b = (int64_t)1 << 60;
@@ -215,7 +215,7 @@ START_TEST(a_difference_beyond_double_is_infinite)
 }
 END_TEST
 
-/* Squares of these exceed double, or are 0. */
+/* The squares of these overflow a double, or vanish. */
 START_TEST(norms_of_extreme_changes)
 {
 	static const double sizes[] = { 1e300, 1e-300, 1e-50, 1e-160, 1e150, 3 };

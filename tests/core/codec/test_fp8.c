@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Codes of float8_e4m3fn, compared with the nearest of all values. */
+/* Codes of float8_e4m3fn, each compared with the nearest of all values. */
 #include "base/checked.h"
 #include "codec/cast.h"
 #include "codec/codes.h"
@@ -48,7 +48,7 @@ static void check(const float *x, size_t n)
 			      naive(x[i]));
 }
 
-/* All codes, the middle between each two, and the floats beside these. */
+/* All codes, the midpoints between neighbours, and the floats next to these. */
 START_TEST(ties_go_to_the_even_code)
 {
 	float values[256];

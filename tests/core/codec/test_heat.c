@@ -45,7 +45,7 @@ static size_t naive_part(uint64_t n, uint64_t parts, uint64_t i)
 	return part;
 }
 
-/* The number of parts of the smallest size with which there are not too many. */
+/* How many parts there are: as few elements in each as possible, but not more than `side` parts. */
 static uint64_t naive_parts(uint64_t n, unsigned side)
 {
 	uint64_t size = 1;
@@ -110,7 +110,7 @@ START_LOOP_TEST(cells_have_the_largest_changes, 60)
 	}
 	ck_assert(heat_init(&h, shape, n_dims, side));
 	naive(rows, columns, side);
-	/* Each block on a side of its own, as of two threads. */
+	/* Each block is added to one of two tables, as two threads would do. */
 	for (size_t at = 0; at < n;) {
 		size_t len = 1 + rng_below(&r, n - at);
 
@@ -144,7 +144,7 @@ START_TEST(nothing_has_no_cells)
 	ck_assert(!heat_init(&h, empty, 3, 8) && !heat_init(&h, huge, 2, 8));
 	ck_assert(heat_init(&h, NULL, 0, 8) && heat_cells(&h) == 1);
 	ck_assert(heat_init(&h, wide, 2, 64) && heat_cells(&h) == 128);
-	/* The last elements of a tensor as large as numbers can be. */
+	/* The last elements of the largest tensor that there can be. */
 	heat_add(&h, cells[0], ((uint64_t)1 << 63) - 3, (const double[]){ 0, 0, 0 },
 		 (const double[]){ 1, 2, 3 }, 3);
 	ck_assert(cells[0][125] == 0 && cells[0][126] == 2 && cells[0][127] == 3);

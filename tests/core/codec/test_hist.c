@@ -136,7 +136,8 @@ static void assert_counts(const struct hist_bins *b, const double *v, const doub
 
 		if (!(fabs(v[i]) < 0x1p128))
 			continue;
-		/* Edges are numbers that a double has: the rest counts where the double is one. */
+		/* Edges are doubles; `rest` is what a double loses of the value, and decides if
+		 * v[i] is at an edge. */
 		while (at < b->n &&
 		       (v[i] > b->edges[at + 1] || (v[i] == b->edges[at + 1] && rest[i] >= 0)))
 			at++;

@@ -11,7 +11,7 @@
 
 enum { N = Q8_0_ELEMENTS };
 
-/* As quantize_row_q8_0_ref, in the same words. */
+/* ggml's quantize_row_q8_0_ref, word for word. */
 static void naive(const float *x, uint8_t *out)
 {
 	float amax = 0.0f, d, id;
@@ -62,7 +62,7 @@ START_TEST(any_bits_are_as_ggml_makes_them)
 
 		for (int i = 0; i < N; i++) {
 			x[i] = rng_float_bits(&r);
-			if (rng_chance(&r, 50)) /* no exponents from all over */
+			if (rng_chance(&r, 50)) /* not exponents of all sizes */
 				x[i] = ldexpf((float)rng_below(&r, 1 << 24) - (1 << 23), -23);
 		}
 		check(x);
@@ -70,7 +70,7 @@ START_TEST(any_bits_are_as_ggml_makes_them)
 }
 END_TEST
 
-/* With a maximum of 127 the scale is 1, and values are what is rounded. */
+/* With a maximum of 127 the scale is 1, so the values themselves are rounded. */
 START_TEST(halves_go_away_from_zero)
 {
 	static const float halves[] = { 0.5f,		-0.5f, 1.5f,	-1.5f,	     126.5f,

@@ -41,7 +41,7 @@ static struct ckpt_values values_of(enum ckpt_dtype t, const void *p, size_t n)
 	return v;
 }
 
-/* Both are the same but for a share of the second. */
+/* The two may differ by that share of the second. */
 static void assert_near(double a, double b, double share)
 {
 	if (!(fabs(a - b) <= fabs(b) * share) && memcmp(&a, &b, sizeof(a)) != 0)
@@ -210,7 +210,7 @@ static void naive(enum ckpt_dtype t, const uint8_t *p, size_t n, struct ckpt_val
 	s->std = squares > 0 ? sqrt((double)(squares / (real)s->finite)) : 0;
 }
 
-/* Elements of a dtype: any bytes, or small numbers with some that are none. */
+/* Elements of a dtype: random bytes, for wide floats small numbers with a few NaNs. */
 static void fill(struct rng *r, enum ckpt_dtype t, uint8_t *p, size_t n)
 {
 	size_t unit = dtype_info(t)->unit ? dtype_info(t)->unit : 1;
@@ -265,14 +265,14 @@ START_FEW_TEST(as_a_simple_way_has_it, CKPT_DTYPE_COUNT - 1, 6)
 			assert_near(a.mean[k], b.mean[k], 0x1p-52);
 		}
 		assert_near(a.norm, b.norm, 0x1p-51);
-		/* The simple way's own error is a share of the norm. */
+		/* The error of the simple way is itself proportional to the norm. */
 		REQUIRE(fabs(a.std - b.std) <= b.norm * 0x1p-50 + b.std * 0x1p-40);
 	}
 	free(p);
 }
 END_TEST
 
-/* Blocks of any size in any order, merged in any: the same bits. */
+/* Blocks of any size, added and merged in any order, give the same bits. */
 START_TEST(order_does_not_matter)
 {
 	static const enum ckpt_dtype types[] = { CKPT_DTYPE_F64, CKPT_DTYPE_F32, CKPT_DTYPE_BF16,

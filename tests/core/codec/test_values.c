@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every pattern of the small floats, and many of the others, against definitions written down a
- * second time: sums of powers of two, without bit tricks.
+ * Every pattern of the small floats, and many of the others, compared with a second definition:
+ * sums of powers of two, without bit tricks.
  */
 #include "base/checked.h"
 #include "codec/values.h"
@@ -83,7 +83,7 @@ START_LOOP_TEST(every_pattern_of_small_floats_has_its_value, ARRAY_LEN(layouts))
 }
 END_TEST
 
-/* From the papers' own tables. */
+/* From the tables in the papers that define the formats. */
 static const struct {
 	enum ckpt_dtype dtype;
 	unsigned bits;
@@ -171,7 +171,7 @@ static const enum ckpt_dtype wide[] = { CKPT_DTYPE_F64, CKPT_DTYPE_F32, CKPT_DTY
 					CKPT_DTYPE_U64, CKPT_DTYPE_U32, CKPT_DTYPE_U16,
 					CKPT_DTYPE_U8,	CKPT_DTYPE_BOOL };
 
-/* Bits that are all alike at the top, so that small and large numbers are as likely. */
+/* The top bits are all alike, so that small numbers are as likely as large ones. */
 static uint64_t any_bits(struct rng *r)
 {
 	uint64_t v = rng_u64(r) >> rng_below(r, 64);
@@ -204,7 +204,7 @@ START_LOOP_TEST(any_pattern_of_wide_types_has_its_value, ARRAY_LEN(wide))
 }
 END_TEST
 
-/* Neighbours of 2^53, 2^63, 2^64 and any number: what is stored comes back exactly. */
+/* Integers next to 2^53, 2^63, 2^64 and random ones are stored and come back exactly. */
 START_TEST(integers_of_64_bits_lose_nothing)
 {
 	static const uint64_t edges[] = { 0, (uint64_t)1 << 53, (uint64_t)1 << 63, UINT64_MAX };

@@ -21,7 +21,7 @@ static uint8_t *make_bytes(struct rng *r, size_t n)
 	return p;
 }
 
-/* All of the stream in reads of `step` bytes; the error, or the count that must be n. */
+/* Decodes all of the stream in reads of `step` bytes; returns the count or the error. */
 static int64_t decode(const void *packed, size_t packed_n, unsigned layers, size_t step,
 		      uint8_t *out, size_t cap, struct ckpt_err *e)
 {
@@ -155,7 +155,7 @@ static const struct {
 	/* needs dictionary 1 */
 	{ "\x28\xb5\x2f\xfd\x01\x58\x01\x01\x00\x00", 10, "zstd: Dictionary mismatch" },
 	/* reserved block type */
-	{ "\x28\xb5\x2f\xfd\x00\x58\x07\x00\x00", 9, "zstd: " }, /* what, depends on its version */
+	{ "\x28\xb5\x2f\xfd\x00\x58\x07\x00\x00", 9, "zstd: " }, /* the rest depends on zstd */
 };
 
 START_LOOP_TEST(garbage_is_an_error_with_a_sentence, ARRAY_LEN(garbage))
@@ -258,7 +258,8 @@ START_TEST(without_memory_there_is_no_stream)
 		failed += !s;
 		codec_stream_free(s);
 	}
-	ck_assert_uint_eq(failed, 1 + 6); /* itself; a stage and the context of zstd, three times */
+	/* The stream, and for each of three layers a stage and zstd's context. */
+	ck_assert_uint_eq(failed, 1 + 6);
 }
 END_TEST
 
