@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that are threads: what they send arrives, and a failure of one is told to all, wherever it
- * happens. A rank that waits for ever is killed by Check's timeout.
+ * Ranks that are threads: what they send arrives, and if one fails, all are told, wherever it
+ * happens. If a rank waits for ever, Check's timeout kills it.
  */
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -34,7 +34,7 @@ struct world {
 	size_t most; /* bytes */
 };
 
-/* What `from` sends to `to` in a round: any length, any bytes, the same on every call. */
+/* What `from` sends to `to` in a round: any bytes of any length, but always the same ones. */
 static size_t bytes_of(const struct world *w, uint64_t round, size_t from, size_t to,
 		       unsigned char **ret)
 {
@@ -109,7 +109,7 @@ static int broadcast_all(const struct world *w, struct ckpt_comm *c, uint64_t ro
 	return rc;
 }
 
-/* What was sent, and its recipient. */
+/* What was sent, and to whom. */
 static int echo(void *arg, const struct ckpt_comm_all *all, struct buf *ret, struct ckpt_err *e)
 {
 	(void)arg;
@@ -213,7 +213,7 @@ static int never(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 	ck_abort_msg("a rank runs, though not all are there");
 }
 
-/* Room for the stacks of some ranks, but not of all. */
+/* There is room for the stacks of some ranks, but not of all. */
 START_TEST(without_enough_threads_nobody_starts)
 {
 	unsigned long pages = 0;
@@ -235,7 +235,7 @@ END_TEST
 
 /* ---- failures ---- */
 
-/* How it ended on a rank. */
+/* How a rank ended. */
 struct ending {
 	int rc;
 	struct ckpt_err e;
@@ -299,7 +299,7 @@ static int fail_some(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 	return rc;
 }
 
-/* The rank that returns without its turn has the plain sentence, all others the ranks'. */
+/* A rank that returns before its turn has the plain message, all others one that names the rank. */
 static void check_trial(const struct trial *t, size_t n, int rc, const struct ckpt_err *e)
 {
 	size_t lowest = 0;
@@ -349,7 +349,7 @@ START_FEW_TEST(of_several_failures_the_lowest_ranks_is_told, N_HOWS, 2)
 }
 END_TEST
 
-/* Rank 2 does something else than the others, which is not what a rank should do. */
+/* Rank 2 makes another call than the others, which no rank should do. */
 static int differ(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct trial *t = arg;
@@ -385,8 +385,8 @@ START_LOOP_TEST(a_rank_that_does_something_else_fails_all, N_HOWS)
 }
 END_TEST
 
-/* A failure that all know is handed on as it is; a new one gets its rank, also with old ones about.
- */
+/* A failure that all ranks know is passed on as it is. A new one gets the number of its rank, even
+ * after older ones. */
 static int fail_again(void *arg, struct ckpt_comm *c, struct ckpt_err *e)
 {
 	struct ending *end = arg;
