@@ -55,7 +55,7 @@ static struct listing list(const struct vfile *f)
 	return l;
 }
 
-/* Which record is it? Their order is that of the file. */
+/* Checks which record is which: they come in the order of the file. */
 static void check_names(const struct listing *l, size_t n)
 {
 	char want[64];
@@ -177,7 +177,8 @@ static void check_data(const struct listing *l, const struct found *f, const str
 	free(data);
 }
 
-/* The header in front of the data says what the directory does, and data follows data at once. */
+/* The header before the data agrees with the directory, and each header directly follows the data
+ * of the record before it. */
 static void check_local(const struct listing *l, const struct found *f)
 {
 	uint8_t head[ZIP_LOCAL_SIZE + 64 + 4 + 64];
@@ -254,7 +255,7 @@ static const uint8_t *central(const struct vfile *f, const char *name)
 	return NULL;
 }
 
-/* The last 22 bytes, of old readers: as far as their numbers go. */
+/* The last 22 bytes, for old readers: right as far as their numbers reach. */
 static void check_end(const struct vfile *f, const struct listing *l)
 {
 	const struct found *last = &l->v[l->n - 1];

@@ -71,7 +71,7 @@ START_TEST(no_tensors_make_a_file_too)
 }
 END_TEST
 
-/* What the header says of m against m, and the data. */
+/* Compares what the header says of m with m, and the data. */
 static void check_member(const struct blob *b, const struct st_header *h,
 			 const struct tensor_info *m)
 {
