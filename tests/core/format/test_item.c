@@ -28,7 +28,7 @@ struct opened {
 	uint64_t stride[CKPT_MAX_DIMS];
 };
 
-/* As fetch does: n bytes at p are the item; encoded: its size is not known. */
+/* Opens n bytes at p as fetch opens an item; encoded: its decoded size is not known. */
 static void open_bytes(struct opened *o, const void *p, size_t n, bool encoded,
 		       enum ckpt_dtype dtype, size_t n_dims, const uint64_t *len)
 {
@@ -65,7 +65,7 @@ static void open_saved(struct opened *o, const struct saved *t, bool encoded)
 	buf_release(&b);
 }
 
-/* The elements that the payload finds in the item are those of the view. */
+/* The elements that the payload finds in the item must be those of the view. */
 static void check_elements(const struct saved *t, const uint8_t *item, size_t n,
 			   const struct payload *p)
 {
@@ -362,10 +362,10 @@ static const struct {
 	{ CKPT_DTYPE_I64, REBUILD_V2, true, false, false, true, false, false },
 	{ CKPT_DTYPE_C128, REBUILD_V2, true, false, false, true, false, false },
 	{ CKPT_DTYPE_U8, REBUILD_V2, true, false, false, false, false,
-	  false }, /* one byte has no order */
+	  false }, /* a byte has no order */
 	{ CKPT_DTYPE_BOOL, REBUILD_V2, true, false, false, false, false, false },
 	{ CKPT_DTYPE_U32, REBUILD_V3, true, false, false, false, false,
-	  false }, /* as torch: not at all */
+	  false }, /* as in torch, not swapped */
 	{ CKPT_DTYPE_F8_E5M2, REBUILD_V3, true, false, false, false, false, false },
 	{ CKPT_DTYPE_F32, REBUILD_V2, false, true, false, false, true, false },
 	{ CKPT_DTYPE_C64, REBUILD_V2, false, false, true, false, false, true },
@@ -373,9 +373,9 @@ static const struct {
 	{ CKPT_DTYPE_C32, REBUILD_V3, false, true, true, false, true, true },
 	{ CKPT_DTYPE_C64, REBUILD_V2, true, true, true, true, true, true },
 	{ CKPT_DTYPE_F64, REBUILD_V2, false, false, true, false, false,
-	  false }, /* of a real number: itself */
+	  false }, /* a real number is its own conjugate */
 	{ CKPT_DTYPE_QI8, REBUILD_Q, false, true, true, false, false,
-	  false }, /* has no such argument */
+	  false }, /* its function has no such argument */
 	{ CKPT_DTYPE_I16, REBUILD_PARAMETER, true, true, false, true, true, false },
 	{ CKPT_DTYPE_I16, REBUILD_SUBCLASS, false, true, false, false, true, false },
 };
@@ -400,7 +400,7 @@ START_LOOP_TEST(bits_and_byte_order_reach_the_payload, ARRAY_LEN(odd))
 		s.order = order;
 		open_saved(&o, &s, false);
 		ck_assert_msg(!o.rc, "%s", o.e.msg);
-		/* without the record it is little */
+		/* without the record, little-endian */
 		ck_assert_int_eq(o.payload.swap, odd[_i].want_swap && order != ORDER_20);
 		ck_assert_int_eq(o.payload.neg, odd[_i].want_neg);
 		ck_assert_int_eq(o.payload.conj, odd[_i].want_conj);
@@ -455,7 +455,7 @@ END_TEST
 
 /* ---- what does not fit ---- */
 
-/* An int16 tensor [2,3] in a storage of 6, with one thing different. */
+/* An int16 tensor [2,3] in a storage of 6 elements, with one difference. */
 static const struct {
 	struct saved t;	      /* what is not zero */
 	enum ckpt_dtype want; /* 0: int16 */
@@ -556,7 +556,7 @@ START_LOOP_TEST(what_does_not_fit_is_an_error_with_a_sentence, ARRAY_LEN(misfits
 	ck_assert_int_eq(o.rc, -misfits[_i].code);
 	ck_assert_msg(!strncmp(o.e.msg, misfits[_i].msg, strlen(misfits[_i].msg)), "%s", o.e.msg);
 	ck_assert_uint_eq(o.payload.data, 4242);
-	/* Compressed, only what its end would tell goes unnoticed. */
+	/* If the item is compressed, only what its end would show goes unnoticed. */
 	open_bytes(&o, b.data, b.len, true, CKPT_DTYPE_I16, 2, len);
 	ck_assert_int_eq(o.rc, strstr(misfits[_i].msg, "beyond the item") ? 0 : -misfits[_i].code);
 	buf_release(&b);
@@ -879,7 +879,7 @@ START_LOOP_TEST(failing_reads_and_allocations_come_through, 3)
 		int rc = open_with(&m, _i < 2, &e);
 
 		(void)fault_off();
-		/* The pickle machine's ceilings and the machine's are told by one sentence. */
+		/* Running out of memory may look like reaching a ceiling of the pickle machine. */
 		ck_assert(fault_hit() ? rc == -ENOMEM || rc == -EFBIG : !rc);
 		ck_assert_int_eq(e.code, -rc);
 	}

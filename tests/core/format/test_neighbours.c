@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Files with nothing in them, separated by spaces; what ends in a slash is a directory. */
+/* Empty files, separated by spaces; a name that ends in a slash is a directory. */
 static void put_files(const char *names)
 {
 	autofree char *copy = strdup(names);
@@ -85,9 +85,9 @@ static const struct {
 	  "it is a cache of the Hugging Face Hub ('models--a--b' is in it); " },
 	{ "model.tar.gz", ENOENT, "it is an archive ('model.tar.gz' is in it); unpack it" },
 	{ "config.json tokenizer.json", ENOENT, "a model's configuration without its weights" },
-	/* What has one of the names without being a file, or a directory, is not that. */
+	/* A name counts only if it is that of a file, or of a directory, as it should be. */
 	{ "mp_rank_00 last.ckpt/ checkpoint_3/", ENOENT, "not a checkpoint: found " },
-	/* What a directory in it is, after all that it is itself. */
+	/* What the directory is itself comes before what a directory in it is. */
 	{ "a/array_metadatas/x b.onnx", ENOTSUP, "it is an ONNX model" },
 };
 
@@ -130,7 +130,7 @@ START_LOOP_TEST(files_are_recognised_by_their_names_and_beginnings,
 }
 END_TEST
 
-/* What has been cloned without Git LFS: that is said of what could be read if it were there. */
+/* What has been cloned without Git LFS is reported if it could be read once it is there. */
 START_TEST(pointers_of_git_lfs_are_named)
 {
 	static const char pointer[] = "version https://git-lfs.github.com/spec/v1\n"
@@ -166,7 +166,7 @@ START_TEST(a_file_of_a_checkpoint_leads_to_the_checkpoint)
 		       "(dcp): name that");
 	expect_refused("config.json", ENOENT,
 		       "'config.json' is not a checkpoint, but the directory that it is in ");
-	/* It consists of items that torch.save writes, and is no such file itself. */
+	/* It consists of items as torch.save writes them, but is not such a file itself. */
 	put_file(dir_fd, "__0_0.distcp", "PK\3\4", 4);
 	expect_refused("__0_0.distcp", ENOENT,
 		       "'__0_0.distcp' is not a checkpoint, but the directory ");
@@ -227,7 +227,7 @@ START_TEST(one_file_may_say_in_which_directory_a_checkpoint_is)
 }
 END_TEST
 
-/* name: NULL: the directory, in which the file is, beside those named. */
+/* name: the file that is looked at; NULL: the directory. `beside` is another file in it. */
 static const struct {
 	const char *name, *put, *bytes;
 	size_t len;
@@ -244,7 +244,7 @@ static const struct {
 	{ NULL, "step/mp_rank_00_model_states.pt", "", 0, NULL },
 };
 
-/* It is not another format, nor something else that is refused. */
+/* When calls fail, it is not taken for another format, or for something else that is refused. */
 static void look_while_calls_fail(int i, enum fault_kind kind)
 {
 	struct place *place CLEANUP(place_freep) = place_of(dir_fd);

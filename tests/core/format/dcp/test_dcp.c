@@ -63,7 +63,7 @@ START_LOOP_TEST(a_checkpoint_is_known_by_its_metadata_files, ARRAY_LEN(directori
 		put_file(dir_fd, s, "", 0);
 	rc = format_detect(place, NULL, &f, &l, &e);
 	ck_assert_int_eq(rc, directories[_i].msg ? -ENOENT : 0);
-	/* The sentence goes on with what the other formats are known by. */
+	/* The message goes on with how to recognise the other formats. */
 	if (directories[_i].msg)
 		ck_assert_mem_eq(e.msg, directories[_i].msg, strlen(directories[_i].msg));
 	for (size_t i = 0; i < l.n; i++)
@@ -154,7 +154,7 @@ START_TEST(of_two_entries_for_one_place_the_later_counts)
 	struct dcp d;
 
 	dcp_begin(&d, dir_fd);
-	dcp_tensor(&d, "w", 1, "uint8", 1, U(2), 1, U(0, 1)); /* a key that comes again replaces */
+	dcp_tensor(&d, "w", 1, "uint8", 1, U(2), 1, U(0, 1)); /* the later of two keys counts */
 	dcp_object(&d, "o", 1);
 	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 1, U(0, 4));
 	dcp_stored(&d, "w", 1, 1, U(0), "a", 0, 10, 0);
@@ -166,7 +166,8 @@ START_TEST(of_two_entries_for_one_place_the_later_counts)
 }
 END_TEST
 
-/* With use_orig_params=True, 'n.weight' is a piece that one rank had: in the metadata it is a tensor. */
+/* With use_orig_params=True, 'n.weight' is a piece that one rank had; the metadata calls it a
+ * tensor. */
 START_TEST(pieces_of_flat_parameters_are_told)
 {
 	struct dcp d;
@@ -232,7 +233,7 @@ START_LOOP_TEST(quantised_tensors_have_their_quantisers_beside_them, 7)
 	put_file(dir_fd, "a", file.data, file.len);
 	dcp_begin(&d, dir_fd);
 	dcp_tensor(&d, "q", 1, "qint8", 1, U(4), 1, U(0, 4));
-	if (_i == 1 || _i == 2) /* the names are in use */
+	if (_i == 1 || _i == 2) /* the names are taken */
 		dcp_object(&d, _i == 1 ? "q.scale" : "q.axis", _i == 1 ? 7 : 6);
 	dcp_stored(&d, "q", 1, 1, U(0), _i == 6 ? "absent" : "a", 7, (int64_t)b.len, _i == 3);
 	dcp_end(&d, ".metadata");
@@ -298,7 +299,8 @@ START_TEST(rank_files_that_agree_are_one_tensor)
 }
 END_TEST
 
-/* Files of a save by more ranks may be left; their parts are smaller, and there are no holes. */
+/* Files of an earlier save by more ranks may be left; their parts are smaller, and there are no
+ * holes. */
 START_TEST(rank_files_of_two_saves_are_told)
 {
 	put_rank(0, "uint8", 6, 0, 3);
@@ -332,7 +334,7 @@ START_TEST(replicas_of_several_ranks_count_once_the_first)
 }
 END_TEST
 
-/* The rank has saved all of a tensor of its own, in `layers` layers of compression. */
+/* The rank has saved the whole of a tensor of its own, compressed `layers` times. */
 static void put_own_by(int rank, const char *text, unsigned layers, int64_t step)
 {
 	const char prefix[] = { '_', '_', (char)('0' + rank), '_', 0 };
@@ -384,7 +386,7 @@ static void expect_shown(const char *want)
 	catalog_close(c);
 }
 
-/* Those of ranks that are not sharded are each rank's own; until 0.5.1 those of others were hidden. */
+/* Tensors that are not sharded are each rank's own; until 0.5.1 only one rank's was shown. */
 START_TEST(whole_tensors_of_other_values_stay_apart)
 {
 	put_own(0, "abc", 0);
@@ -393,9 +395,9 @@ START_TEST(whole_tensors_of_other_values_stay_apart)
 	put_own(2, "abd", 0);
 	expect_shown("w@rank0 w@rank1 w@rank2 ");
 	scan_failing(dir_fd);
-	put_own(2, "abc", 1); /* it is not decompressed for that */
+	put_own(2, "abc", 1); /* it is not decompressed to compare it */
 	expect_shown("w ");
-	put_own(1, "abc", 1); /* but two that are compressed are compared, as they are stored */
+	put_own(1, "abc", 1); /* but two compressed ones are compared as stored */
 	expect_shown("w ");
 	put_own(0, "abd", 1);
 	expect_shown("w@rank0 w@rank1 w@rank2 ");
@@ -404,13 +406,13 @@ START_TEST(whole_tensors_of_other_values_stay_apart)
 	expect_shown("w@rank0 w@rank1 w@rank2 ");
 	put_own(0, "abc", 1);
 	put_own(1, "abd", 1);
-	put_file(dir_fd, "__1_0.distcp", "damaged", 7); /* reading says so */
+	put_file(dir_fd, "__1_0.distcp", "damaged", 7); /* reading it reports the damage */
 	expect_shown("w ");
 	put_own(0, "abc", 0);
 	put_own(1, "abc", 0);
-	put_own_by(2, "a.b.c", 0, 2); /* nor are elements collected */
+	put_own_by(2, "a.b.c", 0, 2); /* nor are elements collected to compare them */
 	expect_shown("w ");
-	put_own(1, "abd", 0); /* the others tell enough */
+	put_own(1, "abd", 0); /* the other two are enough */
 	expect_shown("w@rank0 w@rank1 w@rank2 ");
 	put_own_by(0, "a.b.c", 0, 2); /* whichever rank that is */
 	put_own(2, "abc", 0);
@@ -446,7 +448,7 @@ END_TEST
 
 /* ---- paths ---- */
 
-/* "model.w model|w; o ?; " */
+/* The paths, as "model.w model|w; o ?; ". */
 static void expect_paths(const char *want)
 {
 	struct catalog *c = NULL;
@@ -513,7 +515,8 @@ START_LOOP_TEST(what_leads_to_a_value_is_its_path, 2)
 }
 END_TEST
 
-/* Half of what Megatron-core writes: what would not even be a pickle shows that it is not read. */
+/* Half of what Megatron-core writes. That would not even be a pickle, so it cannot have
+ * been read. */
 START_TEST(what_the_ranks_planned_is_not_read)
 {
 	struct dcp d;
@@ -529,7 +532,7 @@ START_TEST(what_the_ranks_planned_is_not_read)
 }
 END_TEST
 
-/* The first string that reads so is not the attribute: everything is loaded. */
+/* The first string that looks like the attribute is not it, so everything is loaded. */
 START_LOOP_TEST(a_key_may_be_called_as_the_plans_are, 16)
 {
 	struct dcp d;
@@ -667,14 +670,14 @@ static const struct {
 	{ BYTES("}\x8c\12model.ab.w\x8c\12model.ab.w\x85s"), "model.ab.w" },
 	{ BYTES("ccollections\nOrderedDict\n)R\x8c\12model.ab.w\x8c\12model.ab.w\x85s"),
 	  "model.ab.w" },
-	/* not made in its place, but fetched from the memo */
+	/* fetched from the memo, not made in its place */
 	{ BYTES("N}\x8c\12model.ab.w\x8c\12model.ab.w\x85sq\0"
 		"00h\0"),
 	  "model.ab.w" },
-	/* of a key that comes twice the later counts */
+	/* of a key that comes twice, the later counts */
 	{ BYTES("}(\x8c\12model.ab.w\x8c\12model.ab.w\x85\x8c\12model.ab.wNu"), "?" },
 	{ BYTES("}(\x8c\12model.ab.wN\x8c\12model.ab.w\x8c\12model.ab.w\x85u"), "model.ab.w" },
-	/* and of an attribute that comes twice too */
+	/* and so it is with an attribute that comes twice */
 	{ BYTES("}\x8c\12model.ab.w\x8c\12model.ab.w\x85s\x8c\14planner_dataN"), "?" },
 };
 
@@ -707,7 +710,8 @@ START_TEST(without_planner_data_nothing_is_known)
 }
 END_TEST
 
-/* As pickle writes it when many values have one path: a tuple, a key, or both from the memo. */
+/* As pickle writes it when many values share a path: the tuple, a key, or both come from
+ * the memo. */
 START_TEST(paths_may_share_what_they_are_made_of)
 {
 	struct dcp d;
@@ -724,7 +728,7 @@ START_TEST(paths_may_share_what_they_are_made_of)
 }
 END_TEST
 
-/* The name as the key and what comes after it, if anything does. */
+/* A path of the key, and of the rest of the name if there is any. */
 static void below_key(struct dcp *d, const char *fqn, const char *key)
 {
 	size_t n = strlen(key);
@@ -776,14 +780,14 @@ static const struct {
 	{ { NULL, NULL, NULL },
 	  { 4, 4, 4 },
 	  "a.b.w ?; a.b.o@rank0 ?; a.b.o@rank1 ?; a.b.o@rank2 ?; " },
-	/* sizes differ; where the only key was the whole FQN it is the whole of the new name */
+	/* sizes differ; a path that was the whole FQN becomes the whole new name */
 	{ { "a", NULL, "a.b.w" },
 	  { 4, 5, 6 },
 	  "a.b.w@rank0 a|b.w@rank0; a.b.w@rank1 ?; a.b.w@rank2 a.b.w@rank2; a.b.o@rank0 "
 	  "a|b.o@rank0; a.b.o@rank1 ?; a.b.o@rank2 ?; " },
 };
 
-/* A rank's own entry has a longer name, whose end is a position no more. */
+/* A single rank's entry has a longer name, so its last part is no longer a position. */
 START_TEST(a_position_with_a_rank_behind_it_is_a_key)
 {
 	for (int rank = 0; rank < 2; rank++) {
@@ -850,7 +854,7 @@ static void tensor(struct dcp *d, const char *cls)
 	emit_object(&d->state, "torch.distributed.checkpoint.metadata", cls);
 }
 
-/* One attribute of a TensorStorageMetadata, with what follows as its value. */
+/* One attribute of a TensorStorageMetadata; its value follows. */
 static void attr(struct dcp *d, const char *name)
 {
 	emit_str(&d->state, name);
@@ -1010,7 +1014,7 @@ static void far_end(struct dcp *d)
 	dcp_stored(d, "w", 1, 1, U(0), "a", INT64_MAX, 1, 0);
 }
 
-/* Everything of an entry but one thing. */
+/* A whole entry, except for one thing. */
 static void stored_but(struct dcp *d, const char *what)
 {
 	struct emit *m = &d->storage;
@@ -1072,9 +1076,9 @@ static void long_transform(struct dcp *d)
 
 static const struct {
 	void (*put)(struct dcp *d);
-	const char *but; /* where put is NULL: what stored_but leaves out */
+	const char *but; /* what stored_but leaves out, if put is NULL */
 	int code;
-	const char *msg; /* behind "read '.metadata': " unless it begins with '!' */
+	const char *msg; /* what follows "read '.metadata': "; after '!', all of it */
 } impossible[] = {
 	{ NULL, "", 0, NULL },
 	{ no_tensor, NULL, EBADMSG, "'w': neither a tensor nor a bytes item" },
@@ -1139,7 +1143,7 @@ static const struct {
 
 static const struct {
 	const char *entries, *want;
-	const char *msg; /* behind "read '.metadata': ", or behind '!' whole */
+	const char *msg; /* what follows "read '.metadata': "; after '!', all of it */
 } ancients[] = {
 	{ SHARDED(SIZES(4, 2), PROPERTIES,
 		  SHARD(SIZES(2, 0), SIZES(2, 2), "b") SHARD(SIZES(0, 0), SIZES(2, 2), "a")),
@@ -1170,7 +1174,7 @@ static const struct {
 	{ ATTR("w", OBJ("ShardedTensorStorageMetadata", "")), NULL, NOT_SO },
 	{ ATTR("w", OBJ("TensorStorageMetadata", ATTR("storage_key", "I5\n"))), NULL, NOT_SO },
 	{ ATTR("x", OBJ("TensorStorageMetadata", KEY("t.pt"))) ATTR("w", "I5\n"), NULL, NOT_SO },
-	/* In attributes of an object, as other versions of ShardMetadata have them. */
+	/* As attributes of an object, in which other versions keep ShardMetadata. */
 	{ SHARDED("(I2\nt", PROPERTIES,
 		  OBJ("ShardStorageMetadata",
 		      ATTR("shard_metadata",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small checkpoints as DeepSpeed writes them, and as it might have; what real ones hold is compared in
- * ckpt_data. */
+/* Small checkpoints as DeepSpeed writes them, and as it might have written them. ckpt_data compares
+ * what real ones hold. */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -88,7 +88,7 @@ START_TEST(a_parameter_may_lie_in_two_ranks_files)
 	put(MODEL, shapes, 0);
 	put_rank(OPTIM(0), "[t0+0(5)]", "{'state': {0: {'step': 7, 'exp_avg': t1+0(5)}}}", "[2]",
 		 1000);
-	/* The moments have padding that was cut from the masters. */
+	/* The moments still have padding, which was cut from the masters. */
 	put_rank(OPTIM(1), "[t0+3(4)]", "{'state': {0: {'step': 7, 'exp_avg': t1+0(5)}}}", "[2]",
 		 2000);
 	expect("", "a[2,3] float16\nb[1] float16\nc[2] float16\n"
@@ -224,7 +224,7 @@ START_TEST(each_parameter_of_zero_3_is_padded_by_itself)
 		   "'frozen_param_fragments': {'f': h3+0(1)}, 'shared_params': {'t': 'a'}", 0);
 	put_model3(SHARD(1), "'frozen_param_fragments': {'f': h3+0(1)}, 'shared_params': {}", 0);
 	put_model3(SHARD(2), "'frozen_param_fragments': {'f': h3+0(1)}", 0);
-	/* a: 2, 2 and 0 of 4; b: 1, 0, 0 of 1 */
+	/* shares of the ranks: of a's four elements 2, 2 and 0; of b's one element 1, 0 and 0 */
 	put_shard(OPTIM(0), "[t0+0(3)]",
 		  "{'state': {0: {'m': t1+0(3)}}, 'param_groups': [{'params': [0], 'step': 4}]}",
 		  "3", 1000);
@@ -248,7 +248,7 @@ START_TEST(each_parameter_of_zero_3_is_padded_by_itself)
 	expect("", "f[3] float16\nn[2] 200 201\nobject optimizer.param_groups\n! not everything is "
 		   "shown: '" OPTIM(0) "' has 'm' of group 0, and '" OPTIM(
 			   2) "' has none: they are from two different saves");
-	/* A file of a save on fewer ranks has larger parts. */
+	/* A file that a save on fewer ranks has left; its parts are larger. */
 	put_model3(SHARD(2), "'frozen_param_fragments': {'f': h3+0(2)}", 0);
 	put_shard(OPTIM(2), "[t0+0(2)]", "{'state': {}}", "3", 3000);
 	expect("",
@@ -395,7 +395,8 @@ START_TEST(slices_of_a_pipelines_layers_are_of_its_stage)
 }
 END_TEST
 
-/* They are not DeepSpeed's, whose layers have files and numbers in their names. */
+/* DeepSpeed itself would not do so: its layers have files of their own, and their numbers in the
+ * names. */
 START_TEST(stages_may_use_a_name_for_different_tensors)
 {
 	static const char model[] =
@@ -522,7 +523,7 @@ START_TEST(patterns_match_as_pythons_do)
 			      refused[i]);
 	memset(deep, '(', 100);
 	ck_assert_int_eq(ds_pattern_new(deep, &p, &e), -ERR_UNSUPPORTED);
-	/* What is empty costs time as well. */
+	/* A pattern that matches nothing takes time as well. */
 	strcpy(deep, "((((((){100}){100}){100}){100}){100})");
 	ck_assert_int_eq(ds_pattern_new(deep, &p, &e), -ERR_UNSUPPORTED);
 	ck_assert_int_eq(ds_pattern_new("(a{50}){50}", &p, &e), -ERR_UNSUPPORTED);
@@ -633,7 +634,7 @@ END_TEST
 /* ---- what is odd or wrong in one file ---- */
 
 struct odd {
-	const char *text, *want; /* with a '?' before it: an error that contains it */
+	const char *text, *want; /* after a '?': part of the error */
 };
 
 static void expect_odd(const char *want)
@@ -754,7 +755,7 @@ START_TEST(odd_optimizer_states)
 		{ STATES("[]", "[t0+0(2)]", ""), COUNTS },
 		{ STATES("[1]", "[]", ""), NOT "the optimizer states have 0 groups, the model "
 					       "states 1: they are from two different saves" },
-		/* Elastic: a list of the groups' states. */
+		/* Elastic checkpoints: a list of the groups' states. */
 		{ BASE("[{'m': t1+0(2)}, {'m': t1+0(3)}]"),
 		  "a[2] float16\n" FP32 "optimizer.state.a.m[2] 100 101\n" },
 		{ BASE("[{5: t1+0(2), 'm': t1+0(1,2), 'n': 5, 'server_error': t1+0(2), "
@@ -776,7 +777,7 @@ START_TEST(odd_optimizer_states)
 		{ BASE("{'state': {0: {'step': 3}}, 'param_groups': [{'params': [0], 'step': 4}]}"),
 		  "a[2] float16\n" FP32 "object optimizer.param_groups\n"
 		  "object optimizer.state.a.step\n" },
-		/* Shorter than the masters; far longer. */
+		/* Moments that are shorter than the masters; far longer. */
 		{ BASE("{'state': {0: {'m': t1+0(1)}}}"), "a[2] float16\n" FP32 LENGTH },
 		{ BASE("{'state': {0: {'m': t1+0(5)}}}"), "a[2] float16\n" FP32 LENGTH },
 		{ BASE("{'state': {0: {'m': t1+0(4)}}}"),
@@ -889,7 +890,7 @@ START_TEST(odd_files_of_zero_3)
 	expect_error("", "'zero_pp_rank_01_mp_rank_00_model_states.pt' and '" SHARD(
 				 1) "' are of the same rank: one is from another checkpoint");
 	REQUIRE(!unlinkat(dir_fd, "zero_pp_rank_01_mp_rank_00_model_states.pt", 0));
-	/* Moments as long as the masters, shorter, and none in one file. */
+	/* Moments as long as the masters, shorter ones, and some that one file lacks. */
 	put_shard(OPTIM(0), "[t0+0(3)]",
 		  "{'state': {0: {'m': t1+0(3), 'n': t1+0(4), 'o': t1+0(3)}}}", "3", 1000);
 	put_shard(OPTIM(1), "[t0+0(3)]",
@@ -909,7 +910,8 @@ START_TEST(odd_files_of_zero_3)
 }
 END_TEST
 
-/* Each name is looked at once: with a search among all names for each, this takes minutes. */
+/* Each name is looked at once; if each were searched for among all names, this would take
+ * minutes. */
 START_TEST(there_may_be_many_experts)
 {
 	enum { N = 24000 };
@@ -1045,7 +1047,7 @@ START_TEST(only_one_tied_module_may_fit_a_layer)
 }
 END_TEST
 
-/* The second one would not be seen. */
+/* The second file would otherwise go unnoticed. */
 START_TEST(a_layer_and_an_expert_have_one_file)
 {
 	put(MODEL, "{'module': {}}", 0);
@@ -1066,7 +1068,7 @@ START_TEST(a_layer_and_an_expert_have_one_file)
 }
 END_TEST
 
-/* With two files of one expert, another would be missing. */
+/* If two files are of one expert, another expert is missing. */
 START_TEST(an_expert_has_weights_of_its_own)
 {
 	put(MODEL, "{'module': {'w': t0+0(2)}}", 0);
@@ -1085,7 +1087,7 @@ START_TEST(an_expert_has_weights_of_its_own)
 }
 END_TEST
 
-/* A tag that is used again keeps the files that the newer save does not write. */
+/* If a tag is used again, files that the newer save does not write stay. */
 START_TEST(files_of_an_older_save_are_not_part_of_it)
 {
 	static const char model[] = "{'module': {'w': t0+0(2)}, 'mp_world_size': %d, "
@@ -1122,7 +1124,8 @@ START_TEST(files_of_an_older_save_are_not_part_of_it)
 }
 END_TEST
 
-/* Model states of two ranks, which are stages or, with tp 2, slices; with 0 they do not say. */
+/* Model states of two ranks, which are stages or, with tp 2, slices. With 0 they do not say
+ * which. */
 static void put_stages(int pp, int tp)
 {
 	static const char dims[] =
@@ -1159,7 +1162,7 @@ START_TEST(slices_of_an_older_save_are_not_part_of_it)
 	}
 	REQUIRE(!unlinkat(dir_fd, "layer_01-model_00-model_states.pt", 0));
 	expect("", "mp_rank_00/0.w[1] 0\nmp_rank_01/0.w[1] 200\n");
-	put_stages(0, 0); /* the files of a layer make two stages look like one */
+	put_stages(0, 0); /* from a layer's files, two stages look like one */
 	expect_error("",
 		     "the model states of mp_rank_00 and mp_rank_01 list different parameters, but "
 		     "the layers' files are of 2 tensor-parallel ranks: files of an older save lie "
@@ -1178,7 +1181,7 @@ START_TEST(slices_of_an_older_save_are_not_part_of_it)
 }
 END_TEST
 
-/* A save that was interrupted has left files of the one before under its tag. */
+/* A save that was interrupted leaves files of the one before under its tag. */
 START_TEST(files_of_different_steps_are_not_of_one_save)
 {
 #define OTHER_STEP \
@@ -1204,7 +1207,7 @@ START_TEST(files_of_different_steps_are_not_of_one_save)
 					   "object optimizer.param_groups\n" OTHER_STEP
 					 : "a[2] 0 1\nobject optimizer.loss_scaler\n" OTHER_STEP);
 		}
-	/* The one may be in both places, in another form. */
+	/* The step may be in both places, and in another form. */
 	put_rank(OPTIM(0), "[t0+0(1)]",
 		 "{'state': {0: {'step': 3}}, 'param_groups': [{'params': [0], 'step': 4}]}", "[2]",
 		 0);
@@ -1222,7 +1225,8 @@ START_TEST(files_of_different_steps_are_not_of_one_save)
 }
 END_TEST
 
-/* The others' moments cannot be shown without it, and it has other masters. */
+/* Without that rank's state, the moments of the others cannot be shown; and its masters are of
+ * another save. */
 START_TEST(a_file_from_before_the_first_step_is_of_another_save)
 {
 	static const struct {
@@ -1251,7 +1255,8 @@ START_TEST(a_file_from_before_the_first_step_is_of_another_save)
 }
 END_TEST
 
-/* With a copy of another rank's in its place, its values would be missing without a word. */
+/* If a file is overwritten with a copy of another rank's, its values are gone, and nothing else
+ * tells. */
 START_TEST(a_rank_has_values_of_its_own)
 {
 	static const char model[] = "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (20,)}]}";
@@ -1268,7 +1273,7 @@ START_TEST(a_rank_has_values_of_its_own)
 	expect("", LOSS "'" OPTIM(0) "' and '" OPTIM(
 			   1) "' hold the same values: one of them has another rank's file in its "
 			      "place; restore it");
-	/* Not all groups are equal; and ranks may have the same zeros or ones. */
+	/* Here not all groups are equal; and ranks may have the same zeros or ones. */
 	put(MODEL, "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (20,)}, {'b': (2,)}]}", 0);
 	put_rank(OPTIM(0), "[t0+0(10), t1+0(1)]", "{}", "[2, 2]", 0);
 	put_rank(OPTIM(1), "[t0+0(10), t1+1(1)]", "{}", "[2, 2]", 0);
@@ -1318,7 +1323,7 @@ START_TEST(slices_of_different_steps_are_not_of_one_save)
 		   "optimizer.state.mp_rank_00/a.fp32[1] 0\nobject optimizer.loss_scaler\n"
 		   "! not everything is shown: 'zero_pp_rank_0_mp_rank_01_optim_states.pt' is of "
 		   "another step than '" OPTIM(0) "': they are from two different saves");
-	/* With other groups there is nothing to compare. */
+	/* If the groups differ, there is nothing to compare. */
 	put("mp_rank_01_model_states.pt",
 	    "{'module': {'a': t0+0(1)}, 'param_shapes': [{'a': (1,)}, {}]}", 10);
 	put_rank(other, "[t0+0(1), t0+0(0)]", "{'state': {0: {'step': t1+8()}}}", "[1, 1]", 0);
@@ -1369,7 +1374,7 @@ START_TEST(missing_files_are_told)
 	REQUIRE(!unlinkat(dir_fd, "one/zero/a/step.pt", 0));
 	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.exp_avg[2] 6 7\n"
 		      "optimizer.state.a.fp32[2] 0 1\n" B_STATES);
-	/* Of experts, a name may be of any rank. */
+	/* With experts, a name may be that of any rank. */
 	REQUIRE(!unlinkat(dir_fd, "one/zero/b/fp32.pt", 0));
 	put("one/expert_0_mp_rank_00_model_states.pt", "{}", 0);
 	expect("one", "a[2] 0 1\noptimizer.state.a.exp_avg[2] 6 7\noptimizer.state.a.fp32[2] 0 1\n"
@@ -1377,7 +1382,7 @@ START_TEST(missing_files_are_told)
 }
 END_TEST
 
-/* A tensor that is whole has no rank, even if there are slices of the same name. */
+/* A tensor that is whole gets no rank in its name, even if others of that name are slices. */
 START_TEST(a_whole_tensor_beside_slices_has_its_name)
 {
 	put(MODEL, "{'module': {}, 'param_shapes': [{'w': (1,)}]}", 0);
@@ -1392,7 +1397,7 @@ START_TEST(a_whole_tensor_beside_slices_has_its_name)
 }
 END_TEST
 
-/* Without the degrees, the files of the first layer are counted. */
+/* If the degrees are not known, the files of the first layer are counted. */
 START_TEST(layers_say_how_many_slices_there_are)
 {
 	static const struct odd v[] = {
@@ -1527,7 +1532,7 @@ START_TEST(slices_that_do_not_fit_are_left_as_they_are)
 		{ "t0+0(2,2)/(1,2)", "t0+0(2,2)", "w[4,2] 0 2 1 3 100 101 102 103\n" },
 		{ "t0+0(4611686018427387904,0)", "t0+0(4611686018427387904,0)",
 		  "mp_rank_00/w[4611686018427387904,0]\nmp_rank_01/w[4611686018427387904,0]\n" },
-		/* of the names that all ranks have in full */
+		/* for names that all ranks have in full */
 		{ "t1+0(2)", "t1+0(2)", "w[4] 100 101 200 201\n" },
 	};
 	char text[1000];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small checkpoints of FSDP's ranks, and what is wrong with others; what real torch has written is
+/* Small checkpoints of FSDP's ranks, and what is wrong with others. What real torch has written is
  * compared in ckpt_data, test_fsdp.sh and tests/torch/fsdp.sh. */
 #include "base/checked.h"
 #include "dir_util.h"
@@ -54,7 +54,7 @@ static void put(const char *kind, unsigned world, unsigned rank, const char *tex
 	saved_put(dir_fd, path, text, first);
 }
 
-/* One of two ranks has only this tensor. */
+/* One of two ranks; its file has only this tensor. */
 static void put_two(unsigned rank, const char *value)
 {
 	char *text;
@@ -64,7 +64,7 @@ static void put_two(unsigned rank, const char *value)
 	free(text);
 }
 
-/* The only rank has it. */
+/* The only rank; its file has only this tensor. */
 static void put_one(const char *value)
 {
 	char *text;
@@ -84,7 +84,7 @@ static void expect_error(const char *want)
 	saved_expect_error(dir, want);
 }
 
-/* It can only be opened if 'w' may be missing. */
+/* The checkpoint can only be opened if 'w' may be missing. */
 static void expect_fault(const char *why)
 {
 	char want[400];
@@ -102,7 +102,7 @@ static void expect_fault(const char *why)
 #define LAYOUT(state) "torch.distributed._mesh_layout._MeshLayout()!{" state "}"
 #define AXIS(state)   "torch.distributed._mesh_layout._Axis()!{" state "}"
 
-/* The same tensor of three rows, two of rank 0 and one of rank 1. */
+/* The same tensor of three rows: two of them on rank 0, one on rank 1. */
 START_TEST(meshes_of_all_versions_say_the_same)
 {
 	static const char *const specs[] = {
@@ -194,7 +194,8 @@ START_TEST(scalars_and_what_is_replicated_are_rank_0s)
 }
 END_TEST
 
-/* Four ranks, two axes: the second one splits what the first one has left, or the other way. */
+/* Four ranks on two axes: the second axis splits what the first has left, or the other way
+ * round. */
 START_TEST(axes_that_split_one_dimension_do_so_in_the_order_told)
 {
 #define SQUARE	    MESH("I[0,1,2,3](2,2)")
@@ -210,7 +211,7 @@ START_TEST(axes_that_split_one_dimension_do_so_in_the_order_told)
 		  "w[8] 0 1 2000 2001 1000 1001 3000 3001\n" },
 		{ TWICE(", 'shard_order': (torch.distributed.tensor.ShardOrderEntry(0,(1,0)),)"),
 		  "w[8] 0 1 2000 2001 1000 1001 3000 3001\n" },
-		/* Pieces of _StridedShard: each half of the tensor is split by the first axis. */
+		/* With _StridedShard, the first axis splits each half of the tensor. */
 		{ SPEC(SQUARE, "(" STRIDED(0, 2) ", " SHARD(0) ")"),
 		  "w[8] 0 1 2000 2001 1000 1001 3000 3001\n" },
 		{ SPEC_MORE(SQUARE, "(" STRIDED(0, 2) ", " SHARD(0) ")",
@@ -235,8 +236,8 @@ START_TEST(axes_that_split_one_dimension_do_so_in_the_order_told)
 END_TEST
 
 /*
- * FSDP splits what tensor parallelism, whose axes come later, has left to a rank. Sizes that are not
- * divisible show it: splitting in the order of the axes would give other rows to the ranks.
+ * FSDP splits what tensor parallelism, whose axes come later, has left to a rank. Sizes that are
+ * not divisible show that: if the axes split in their order, ranks would get other rows.
  */
 START_TEST(strided_axes_split_after_those_that_they_count)
 {
@@ -251,13 +252,14 @@ START_TEST(strided_axes_split_after_those_that_they_count)
 		{ "I[0,1,2,3,4,5,6,7,8,9,10,11](2,3,2)",
 		  "(" REPLICATE ", " STRIDED(0, 2) ", " SHARD(0) ")", "7", "212101212101",
 		  "w[7] 0 1 2000 2001 1000 3000 5000\n" },
-		/* two axes of tensor parallelism; then two strided ones, the last one first */
+		/* two axes of tensor parallelism; then two strided axes, of which the last splits
+		 * first */
 		{ "I[0,1,2,3,4,5,6,7](2,2,2)", "(" STRIDED(0, 4) ", " SHARD(0) ", " SHARD(0) ")",
 		  "5", "11111000", "w[5] 0 4000 1000 2000 3000\n" },
 		{ "I[0,1,2,3,4,5,6,7](2,2,2)",
 		  "(" STRIDED(0, 4) ", " STRIDED(0, 2) ", " SHARD(0) ")", "5", "11111000",
 		  "w[5] 0 4000 2000 1000 3000\n" },
-		/* after the second, before the third */
+		/* this one splits after the second axis, but before the third */
 		{ "I[0,1,2,3,4,5,6,7](2,2,2)", "(" STRIDED(0, 2) ", " SHARD(0) ", " SHARD(0) ")",
 		  "5", "11101010", "w[5] 0 1000 4000 2000 6000\n" },
 	};
@@ -283,7 +285,7 @@ START_TEST(strided_axes_split_after_those_that_they_count)
 }
 END_TEST
 
-/* The third axis is replicated and not in the order: it comes last. */
+/* The third axis is replicated and not part of the order, so it comes last. */
 START_TEST(axes_that_are_not_in_the_order_come_last)
 {
 	for (unsigned rank = 0; rank < 4; rank++)
@@ -599,7 +601,7 @@ START_TEST(odd_sharded_tensors_are_refused_or_listed)
 }
 END_TEST
 
-/* What is not such a wrapper is read as any other tensor, or said to be none. */
+/* A tensor with another kind of wrapper is read like any other, or reported not to be one. */
 START_TEST(wrappers_of_other_forms_are_plain_tensors)
 {
 #define FROM_TYPE(args) "torch._tensor._rebuild_from_type_v2(" args ")"
@@ -674,7 +676,7 @@ START_TEST(ranks_that_disagree_are_of_two_saves)
 }
 END_TEST
 
-/* Each rank has a whole tensor: one is shown if all have the same. */
+/* Each rank has a whole tensor. It is shown once if all are equal. */
 START_TEST(copies_are_shown_once_unless_they_differ)
 {
 #define APART \
@@ -746,7 +748,7 @@ START_TEST(pieces_of_flat_parameters_are_each_ranks_own)
 			   "model.x._flat_param[1] 0\nrank_0/model.y._flat_param[1] 100\n"
 			   "rank_0/model.z[1] 0\nrank_1/model.y._flat_param[1] 100\n"
 			   "rank_1/model.z[1] 0\nobject n\n" FLAT);
-	/* Each module that was wrapped has one; a norm's pieces may be equal in all ranks. */
+	/* Each wrapped module has a flat parameter; a norm's pieces may be equal in all ranks. */
 	put("model", 2, 0,
 	    "{'b._flat_param': " FLAT_PARAM("t2+0(2)", "(0,)") ", 'a._flat_param': " FLAT_PARAM(
 		    "t0+0(2)", "(0,)") ", " PIECES,
@@ -763,7 +765,7 @@ START_TEST(pieces_of_flat_parameters_are_each_ranks_own)
 }
 END_TEST
 
-/* LocalStateDictConfig(offload_to_cpu=True) copies flat parameters, and not their pieces. */
+/* LocalStateDictConfig(offload_to_cpu=True) copies flat parameters, but not the pieces of them. */
 START_TEST(pieces_of_copied_flat_parameters_are_each_ranks_own)
 {
 #define COPIED(off) SHARDED("(40,)", "([" PIECE("t0+0(20)", off, "(20,)") "], N, N)")
@@ -779,7 +781,7 @@ START_TEST(pieces_of_copied_flat_parameters_are_each_ranks_own)
 			put("model", 2, rank, text, 0);
 			free(text);
 		}
-		/* One is too short to be all that the rank has a part of. */
+		/* One is too short to be all the parameters of which the rank has parts. */
 		saved_expect_begin(
 			dir, "fsdp",
 			i ? "n._flat_param[40] 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 "
@@ -794,7 +796,7 @@ START_TEST(pieces_of_copied_flat_parameters_are_each_ranks_own)
 }
 END_TEST
 
-/* The flat parameter may be a DTensor, or have no part in this rank. */
+/* The flat parameter may be a DTensor, or this rank may have no part of it. */
 START_TEST(odd_flat_parameters_have_no_pieces)
 {
 	static const char *const flat[] = { DTENSOR("t0+0(2)", "(2,)",
@@ -817,7 +819,7 @@ START_TEST(odd_flat_parameters_have_no_pieces)
 }
 END_TEST
 
-/* The first parameter is replicated, the second one has a shard in each rank. */
+/* The first parameter is replicated; of the second, each rank has a shard. */
 static void put_optimizer(const char *zero, const char *one)
 {
 	static const char model[] = "{'a': " DTENSOR(
@@ -906,7 +908,7 @@ START_TEST(numbered_states_that_do_not_fit_keep_their_numbers)
 }
 END_TEST
 
-/* What cannot be shown has no shape to compare. */
+/* A tensor that cannot be shown has no shape to compare. */
 START_TEST(states_or_parameters_that_cannot_be_shown_fit_nothing)
 {
 #define RAGGED ODD_PLACEMENT(PLACEMENT("Ragged()"))
@@ -943,7 +945,8 @@ START_TEST(states_of_flat_parameters_are_each_ranks_own)
 			   "rank_1/optimizer.state.m[2] 50 51\nw[2] 0 1\n"
 			   "! not everything is shown: which parameters 'optimizer.state.m' and "
 			   "others are made of");
-	/* It has DTensors, and the states of the ranks have other values; a number is rank 0's. */
+	/* The model has DTensors, and the ranks' states have different values; a number is rank
+	 * 0's. */
 	for (unsigned rank = 0; rank < 2; rank++) {
 		put("model", 2, rank, "{'w': t0+0(2)}", 0);
 		put("optim", 2, rank, "{'state': {'m': t0+0(2), 'step': t0+0()}}", 50 + rank);
@@ -968,7 +971,7 @@ START_TEST(objects_are_rank_0s_and_extra_states_all_ranks)
 }
 END_TEST
 
-/* One of them would be taken for a copy of the other, or be left out. */
+/* Otherwise one would be taken for a copy of the other, or be left out. */
 START_TEST(two_tensors_of_one_name_are_not_shown)
 {
 	static const char *const values[][2] = {
@@ -1041,7 +1044,7 @@ START_TEST(more_values_than_the_file_has_bytes_are_refused)
 {
 	char text[8000], *at = text;
 
-	/* Each list has the one before ten times. */
+	/* Each list contains the one before it ten times. */
 	at += sprintf(at, "{'a': #0=[5]");
 	for (unsigned i = 1; i < 9; i++) {
 		at += sprintf(at, ", 'b%u': #%u=[", i, i);

@@ -159,7 +159,7 @@ START_TEST(two_models_in_a_directory_are_a_choice)
 }
 END_TEST
 
-/* Files with such names are not parts of a model, but each is one. */
+/* Files with such names are not parts of a model; each is a model by itself. */
 START_TEST(other_names_are_not_of_parts)
 {
 	static const char *const names[] = {

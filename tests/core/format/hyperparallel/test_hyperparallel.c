@@ -24,7 +24,7 @@
 
 #define PACKAGE "hyper_parallel.core.distributed_checkpoint"
 
-/* An empty version or storage_value: as it should be. Values are pickled bytes. */
+/* An empty version or storage_value stands for the right one. Values are pickled bytes. */
 struct hp {
 	struct emit state, storage, planner;
 	const char *version, *storage_value;
@@ -126,7 +126,7 @@ static void hp_object(struct hp *h, const char *fqn)
 	emit_object(&h->state, PACKAGE ".metadata", "BytesStorageMetadata");
 }
 
-/* key: of the container, NULL: no such attribute, "": None. */
+/* key: in the container; NULL: there is no such attribute; "": it is None. */
 static void hp_stored(struct hp *h, const char *fqn, size_t n, const uint64_t *off,
 		      const char *path, int64_t offset, int64_t length, const char *key)
 {
@@ -178,7 +178,7 @@ static void put_safetensors(const char *name, const char *header, size_t data)
 	buf_release(&b);
 }
 
-/* One member of an archive of {"w": tensor, 5: None}; where its storage begins. */
+/* One member of an archive of {"w": tensor, 5: None}; returns where its storage begins. */
 static uint64_t put_archive(const char *name, const struct saved *t, const char *root)
 {
 	struct emit m = EMIT_INIT(2, false);
@@ -194,7 +194,7 @@ static uint64_t put_archive(const char *name, const struct saved *t, const char 
 		emit_int(&m, 5);
 		emit_op(&m, OP_NONE);
 		emit_str(&m, "w");
-		emit_op(&m, OP_NONE); /* counts as little as any but the last */
+		emit_op(&m, OP_NONE); /* only the last value of a key counts */
 		emit_str(&m, "w");
 		emit_saved(&m, t);
 		emit_op(&m, OP_SETITEMS);
@@ -294,7 +294,7 @@ START_LOOP_TEST(a_checkpoint_is_known_by_its_metadata_files, ARRAY_LEN(directori
 		(void)snprintf(found + strlen(found), sizeof(found) - strlen(found), "%s ", l.v[i]);
 	if (name)
 		ck_assert_str_eq(found, directories[_i].found);
-	else /* the sentence goes on with what other formats are known by */
+	else /* the message goes on with how to recognise the other formats */
 		ck_assert_mem_eq(e.msg, directories[_i].found, strlen(directories[_i].found));
 	if (name)
 		ck_assert_str_eq(f->name, name);
@@ -395,7 +395,7 @@ START_LOOP_TEST(dtypes_are_text_of_either_framework, ARRAY_LEN(dtypes))
 	if (dtypes[_i].read) {
 		struct hp h;
 
-		hp_begin(&h); /* without a chunk, so that no container is asked */
+		hp_begin(&h); /* without a chunk, so that no container is opened */
 		hp_tensor(&h, "w", dtypes[_i].said, 2, U(2, 3), 0, U(0));
 		hp_end(&h, ".metadata");
 		expect(want);
@@ -488,14 +488,15 @@ START_LOOP_TEST(the_known_versions_are_read, 3)
 }
 END_TEST
 
-/* An empty chunk and its neighbour have the same key; which item is which its sizes tell. */
+/* An empty chunk and its neighbour have the same key; only the sizes tell which item is whose. */
 START_LOOP_TEST(an_empty_chunk_does_not_take_its_neighbours_item, 3)
 {
 	struct hp h;
 
 	hp_begin(&h);
 	hp_tensor(&h, "w", "torch.uint8", 1, U(4), 3, U(0, 2, 2, 0, 2, 2));
-	if (_i == 1) /* as listed, or in another order, or with the empty one unheard of */
+	/* In the listed order, in another order, or without an item for the empty one. */
+	if (_i == 1)
 		hp_stored(&h, "w", 1, U(2), FILE0, 0, -1, "b");
 	hp_stored(&h, "w", 1, U(0), FILE0, 0, -1, "a");
 	if (_i < 2)
@@ -605,8 +606,8 @@ END_TEST
 
 START_LOOP_TEST(objects_of_ranks_are_one_only_if_they_are_the_same, 5)
 {
-	/* Other bytes; a file that ends early; that is not there; that the index does not follow;
-	 * fewer bytes. */
+	/* Other bytes; a file that ends early; a file that is missing; one that the index does not
+	 * name; fewer bytes. */
 	static const char *const second[][2] = { { "b.bytes", "ysum" },
 						 { "b.bytes", "ysa" },
 						 { "b.bytes", NULL },
@@ -657,7 +658,7 @@ START_TEST(whole_tensors_of_other_values_stay_apart)
 	expect("w@rank0 uint8 [2] complete: [0]+[2]@_rank0_.safetensors:61+2,raw; "
 	       "w@rank1 uint8 [2] complete: [0]+[2]@_rank1_.safetensors:61+2,raw; ");
 	scan_failing(dir_fd);
-	put_whole(1, NULL); /* reading says that it is damaged */
+	put_whole(1, NULL); /* reading reports the damage */
 	REQUIRE(!unlinkat(dir_fd, FILE1, 0));
 	expect("w uint8 [2] complete: [0]+[2]@_rank0_.safetensors:61+2,raw; ");
 }
@@ -754,7 +755,7 @@ static void other_dtype(void)
 	put_safetensors(FILE0, w23, 24);
 }
 
-/* Its sizes were taken for the items behind it. */
+/* Its size was taken for that of the items behind it. */
 static void unknown_dtype(void)
 {
 	one_chunk("torch.float32", NULL);

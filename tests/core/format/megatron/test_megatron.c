@@ -57,7 +57,7 @@ static const struct {
 	  "megatron-zarr: metadata.json common.pt a b c ", NULL },
 	{ "weights/a/.zarray", ZARR, "weights/", "megatron-zarr: weights/metadata.json weights/a ",
 	  NULL },
-	/* A DCP checkpoint is one whatever is called metadata.json beside it. */
+	/* A DCP checkpoint stays one, whatever file is called metadata.json beside it. */
 	{ ".metadata common.pt", NULL, NULL, "dcp: .metadata ", NULL },
 	{ ".metadata", "{\"my\": \"own\"}", NULL, "dcp: .metadata ", NULL },
 	{ ".metadata", "[]", NULL, "dcp: .metadata ", NULL },
@@ -79,7 +79,7 @@ static const struct {
 	{ "a/.zarray weights/x", ZARR "x", "weights/", "orbax: a weights ", NULL },
 };
 
-/* Files with nothing in them, and the directories that they are in. */
+/* Empty files, and the directories that they are in. */
 static void put_files(const char *names)
 {
 	autofree char *copy = strdup(names);
@@ -111,7 +111,8 @@ START_LOOP_TEST(a_checkpoint_is_known_by_metadata_json, ARRAY_LEN(directories))
 	if (directories[_i].json)
 		put_text(path, directories[_i].json);
 	rc = format_detect(place, NULL, &f, &l, &e);
-	/* Where nothing is known, the sentence goes on with what other formats are known by. */
+	/* If no format is recognised, the message goes on with how to recognise the other
+	 * formats. */
 	if (directories[_i].msg)
 		ck_assert_mem_eq(e.msg, directories[_i].msg, strlen(directories[_i].msg));
 	ck_assert_int_eq(!rc, !directories[_i].msg);
@@ -157,7 +158,7 @@ static void put_mcore_data(struct dcp *d)
 	emit_op(m, OP_SETITEMS);
 }
 
-/* In a directory, which is there: tensors of one chunk each, and common.pt. */
+/* In an existing directory: tensors of one chunk each, and common.pt. */
 static void put_checkpoint(const char *where)
 {
 	static const struct {
@@ -252,7 +253,7 @@ START_LOOP_TEST(a_shape_before_flattening_counts_where_it_fits, 2)
 
 	put_files("x");
 	put_checkpoint("");
-	if (_i) /* also where it is plain DCP */
+	if (_i) /* even as a plain DCP checkpoint */
 		(void)unlinkat(dir_fd, "metadata.json", 0);
 	c = scan();
 	t = catalog_tensors(c, &n);
@@ -336,7 +337,7 @@ START_TEST(hashes_of_files_are_verified)
 				"\"}}",
 				""),
 			  1);
-	/* All that is wrong is told. */
+	/* All faults are reported, not only the first. */
 	ck_assert_uint_eq(
 		check("{\"algorithm\":\"sha256\",\"files\":{\"metadata.json\":\"00\",\"gone\":"
 		      "\"00\","

@@ -49,7 +49,7 @@ static void put_state(struct emit *m, bool in_list, bool with_args)
 	emit_op(m, '.');
 }
 
-/* As an archive, or as pickles one behind the other. */
+/* As an archive, or as pickles one after the other. */
 static struct buf container(const struct emit *m, bool legacy)
 {
 	struct archive a = { .style.prefix = "common" };
@@ -161,7 +161,8 @@ START_TEST(what_torch_does_not_write_is_refused)
 }
 END_TEST
 
-/* Cut anywhere: args or a sentence, and no byte beyond the end is looked at. */
+/* Wherever the state is cut off, there are args or a sentence, and no byte beyond the end
+ * is read. */
 START_LOOP_TEST(what_is_cut_short_is_refused, 2)
 {
 	struct emit m = EMIT_INIT(2, true);
@@ -174,7 +175,7 @@ START_LOOP_TEST(what_is_cut_short_is_refused, 2)
 		struct ckpt_err e = { 0 };
 		int rc = read_bytes(b.data, n, &a, &e);
 
-		/* Behind the pickle a legacy file has only storages. */
+		/* After the pickle, a legacy file has only storages. */
 		ck_assert(rc ? rc == -e.code && !a : _i && a && n + 4 >= b.len);
 		megatron_args_free(a);
 	}

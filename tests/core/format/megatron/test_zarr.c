@@ -71,7 +71,7 @@ static uint64_t index_of(size_t n, const uint64_t *shape, const uint64_t *x, boo
 	return at;
 }
 
-/* A chunk's file, with something in the elements that reach over the array. */
+/* The file of a chunk, with something in the elements that lie beyond the array. */
 static void put_chunk(const struct array *a, const char *key, const uint64_t *cell, struct rng *r)
 {
 	size_t size = dtype_info(dtypes[a->type].dtype)->size;
@@ -243,7 +243,7 @@ START_LOOP_TEST(an_array_that_is_not_read_is_refused, ARRAY_LEN(arrays))
 }
 END_TEST
 
-/* Listed beside an array that can be read, and says what it has. */
+/* The array is listed beside one that can be read, with the reason why it cannot. */
 static const struct {
 	const char *json, *fault;
 } unsupported[] = {
@@ -399,7 +399,7 @@ START_TEST(what_is_written_makes_the_index_stale)
 	(void)mkdirat(dir_fd, "w", 0700);
 	put_text("w/.zarray", HEAD "\"shape\":[8],\"chunks\":[4]}");
 	put_text("w/0", "0123456789abcdef");
-	/* Clocks of file systems are coarse. */
+	/* File systems have coarse clocks, so the files are made old. */
 	ck_assert_int_eq(utimensat(dir_fd, "w", long_ago, 0), 0);
 	ck_assert_int_eq(utimensat(dir_fd, "metadata.json", long_ago, 0), 0);
 	ck_assert(builds(index));
@@ -411,7 +411,7 @@ START_TEST(what_is_written_makes_the_index_stale)
 	put_text("v/.zarray", HEAD "\"shape\":[8],\"chunks\":[4]}");
 	ck_assert(builds(index));
 	ck_assert(!builds(index));
-	/* The same words again, by another save. */
+	/* The same text again, from another save. */
 	ck_assert_int_eq(unlinkat(dir_fd, "metadata.json", 0), 0);
 	put_text("metadata.json", "{\"sharded_backend\": \"zarr\"}");
 	ck_assert(builds(index));
@@ -472,7 +472,7 @@ START_TEST(directories_may_be_links_beneath_the_checkpoint_and_no_others)
 	list_tensors(&b, c);
 	ck_assert_str_eq(b.data, "nested: ABCDEFGH w: abcdefgh ");
 	ckpt_close(c);
-	ck_assert_int_eq(unlinkat(dir_fd, "nested/0", 0), 0); /* whose chunk is missing then */
+	ck_assert_int_eq(unlinkat(dir_fd, "nested/0", 0), 0); /* its chunk is missing then */
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		const char *of = "checkpoint '";
 		char outside[5000];

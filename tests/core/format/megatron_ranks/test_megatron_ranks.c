@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small checkpoints of Megatron-LM's format `torch`, and what is wrong with others; what real torch has
- * written is compared in ckpt_data and tests/torch/megatron_ranks.sh. */
+/* Small checkpoints in Megatron-LM's format `torch`, and what is wrong with others. What real torch
+ * has written is compared in ckpt_data and tests/torch/megatron_ranks.sh. */
 #include "base/checked.h"
 #include "dir_util.h"
 #include "saved_util.h"
@@ -34,7 +34,7 @@ static void drop(const char *name)
 	REQUIRE(!unlinkat(dir_fd, path, AT_REMOVEDIR));
 }
 
-/* A rank's state with this model, args and version, written by a process of its own. */
+/* A rank's state with this model, args and version, as if written by a process of its own. */
 static void put_model(const char *name, const char *model, const char *args, int version,
 		      unsigned first)
 {
@@ -75,7 +75,7 @@ START_TEST(slices_are_joined_by_names_and_shapes)
 
 	put_model("00", model, "", 3, 0);
 	put_model("01", model, "", 3, 0);
-	/* The same values in both, or it would be said that copies differ. */
+	/* Both have the same values, or there would be a warning that copies differ. */
 	expect("decoder.final_layernorm.weight[2] 102 103\n"
 	       "decoder.layers.0.mlp.linear_fc1.bias[8] 11 12 11 12 13 14 13 14\n"
 	       "decoder.layers.0.mlp.linear_fc1.weight[8,1] 7 8 7 8 9 10 9 10\n"
@@ -188,7 +188,7 @@ START_TEST(rows_of_old_versions_are_put_in_order)
 	static const char model[] = "'attention.query_key_value.weight': t0+0(12,1)";
 	static const char args[] = "'model_parallel_size': 1, 'num_attention_heads': 2";
 
-	/* Two heads of two dimensions; the element's number says where it was stored. */
+	/* Two heads of two dimensions; an element's value tells where it was stored. */
 	put_model("00", "'layers.0.attention.query_key_value.weight': t0+0(12,1)", args, 0, 0);
 	expect("layers.0.attention.query_key_value.weight[12,1] 0 1 4 5 8 9 2 3 6 7 10 "
 	       "11\n" OBJECTS);
@@ -245,7 +245,7 @@ START_TEST(copies_are_shown_once_and_others_apart)
 }
 END_TEST
 
-/* The note says where each of them is. */
+/* The warning says where each of them is. */
 START_TEST(unknown_tensors_of_all_stages_are_shown)
 {
 	static const char two[] = "{'model0': {'odd': t0+0(1)}, 'model1': {'odd': t0+1(1)}}";
@@ -372,13 +372,13 @@ START_TEST(a_file_copied_over_anothers_is_refused)
 	expect_error(COPIES("00", "01"));
 	put("01", slice, 1000);
 	expect("layers.0.linear_proj.weight[1,4] 0 1 1000 1001\n");
-	/* Tensors that are not sliced. */
+	/* Tensors that are not sliced may be equal. */
 	put("00", copy, 0);
 	put("01", copy, 0);
 	expect("layers.0.norm.weight[2] 0 1\n");
 	drop("00");
 	drop("01");
-	/* Stages have different layers. */
+	/* Stages have different layers, so equal files are copies. */
 	put("00_000", slice, 0);
 	put("00_001", slice, 0);
 	expect_error(COPIES("00_000", "00_001"));
@@ -459,7 +459,7 @@ START_TEST(slices_of_odd_shapes_are_shown_apart)
 		{ "'a.linear_fc1.weight': t0+0(3,1)", NULL,
 		  "mp_rank_00/a.linear_fc1.weight[3,1] 0 1 2\nmp_rank_01/a.linear_fc1.weight[3,1] "
 		  "0 1 2\n" OBJECTS APART("a.linear_fc1.weight", ODD_SHAPE) },
-		/* The second projection is no matrix. */
+		/* The second projection is not a matrix. */
 		{ "'a.linear_fc1.weight': t0+0(2,1), 'a.linear_fc2.weight': t0+0(2)", NULL,
 		  "mp_rank_00/a.linear_fc1.weight[2,1] 0 1\nmp_rank_00/a.linear_fc2.weight[2] 0 1\n"
 		  "mp_rank_01/a.linear_fc1.weight[2,1] 0 1\nmp_rank_01/a.linear_fc2.weight[2] 0 "
@@ -468,7 +468,7 @@ START_TEST(slices_of_odd_shapes_are_shown_apart)
 		  "a.linear_fc2.weight[1,2] 0 0\nmp_rank_00/a.linear_fc1.bias[] 0\n"
 		  "mp_rank_01/a.linear_fc1.bias[] 0\n" OBJECTS APART("a.linear_fc1.bias",
 								     ODD_SHAPE) },
-		/* The last word of that kind in the name. */
+		/* The last such word in the name counts. */
 		{ "'linear_fc1.linear_fc1.weight': t0+0(1,2), 'linear_fc1.linear_fc2.weight': "
 		  "t0+0(2,1)",
 		  NULL,
@@ -494,7 +494,7 @@ START_TEST(slices_of_odd_shapes_are_shown_apart)
 		  "a.attention.query_key_value.weight[12,1] 0 1 2 3 4 5 0 1 2 3 4 5\n" OBJECTS },
 		{ "", "'a.final_norm.weight': t0+0(1), 'odd': t0+1(1)",
 		  "a.final_norm.weight[1] 0\nodd[1] 1\n" OBJECTS },
-		/* Slices, even if they are equal. */
+		/* These are slices, even if they are equal. */
 		{ "'a.mixer.norm.weight': t0+0(1)", NULL, "a.mixer.norm.weight[2] 0 0\n" OBJECTS },
 		{ "'a.mixer.conv1d.bias': t0+0(1)", NULL,
 		  "mp_rank_00/a.mixer.conv1d.bias[1] 0\nmp_rank_01/a.mixer.conv1d.bias[1] "
@@ -533,7 +533,7 @@ END_TEST
 
 START_TEST(sections_of_mamba_are_joined_one_by_one)
 {
-	/* Two inner dimensions, B and C of one, one head. */
+	/* Two inner dimensions, one each for B and C, and one head. */
 	static const char model[] =
 		"'a.mixer.in_proj.weight': t0+0(7,1), 'a.mixer.in_proj.layer_norm_weight': t1+0(1),"
 		" 'a.mixer.conv1d.weight': t0+10(4,1,1), 'a.mixer.conv1d.bias': t0+20(4),"
@@ -542,7 +542,7 @@ START_TEST(sections_of_mamba_are_joined_one_by_one)
 	static const char renamed[] =
 		"'a.mixer.in_proj.weight': t0+0(7,1), 'a.mixer.conv1d_weight': t0+10(4,1,1),"
 		" 'a.mixer.A_log': t0+30(1), 'a.mixer.out_proj.weight': t0+34(1,2)";
-	/* Of GatedDeltaNet: twice as many rows for heads. */
+	/* GatedDeltaNet's, with twice as many rows for heads. */
 	static const char other[] =
 		"'a.mixer.in_proj.weight': t0+0(8,1), 'a.mixer.conv1d.weight': t0+10(4,1,1),"
 		" 'a.mixer.A_log': t0+30(1), 'a.mixer.out_proj.weight': t0+34(1,2)";
@@ -577,7 +577,7 @@ START_TEST(old_rows_need_heads_that_divide)
 	static const struct {
 		const char *model, *args;
 		int version;
-		const char *want; /* NULL: each rank's apart */
+		const char *want; /* NULL: each rank's is shown apart */
 	} v[] = {
 		{ "t0+0(6,1)", "'num_attention_heads': 2", 0,
 		  "a.query_key_value.weight[12,1] 0 1 2 3 4 5 0 1 2 3 4 5\n" OBJECTS },
@@ -649,7 +649,7 @@ START_TEST(experts_of_grouped_mlps_need_all_of_the_shapes)
 }
 END_TEST
 
-/* Of two ranks with two experts each, the second has other shapes, or none. */
+/* Two ranks have two experts each; the second rank's have other shapes, or are not there. */
 START_TEST(experts_of_grouped_mlps_are_of_all_ranks)
 {
 	static const char args[] =
@@ -689,7 +689,7 @@ START_TEST(experts_of_grouped_mlps_are_of_all_ranks)
 }
 END_TEST
 
-/* The last of four has other sizes. */
+/* The last of four ranks has other sizes. */
 START_TEST(experts_of_grouped_mlps_have_one_size_on_all_ranks)
 {
 	static const char args[] =
@@ -712,7 +712,7 @@ START_TEST(experts_of_grouped_mlps_have_one_size_on_all_ranks)
 }
 END_TEST
 
-/* Experts that are split between fewer ranks than other tensors. */
+/* Experts that are split among fewer ranks than other tensors are. */
 START_TEST(experts_may_have_a_tensor_parallelism_of_their_own)
 {
 	static const char model[] =
@@ -749,7 +749,7 @@ START_TEST(experts_may_have_a_tensor_parallelism_of_their_own)
 }
 END_TEST
 
-/* A tensor that several stages have is the first one's. */
+/* If several stages have a tensor, the first stage's is taken. */
 START_TEST(tensors_of_several_stages_are_the_first_ones)
 {
 	static const char model[] =
@@ -803,7 +803,7 @@ START_TEST(stages_and_expert_ranks_are_two_numbers)
 	drop("00_000_001");
 	drop("00_001_000");
 	drop("00_001_001");
-	/* Not each tensor-parallel rank occurs with each expert-parallel rank. */
+	/* Not every tensor-parallel rank occurs with every expert-parallel rank. */
 	put_model("00_000", norm, loose, 3, 0);
 	put_model("01_001", norm, loose, 3, 0);
 	expect("layers.0.norm.weight[1] 0\n" OBJECTS);
@@ -818,7 +818,7 @@ START_TEST(stages_and_expert_ranks_are_two_numbers)
 		"the last rank's file is 'mp_rank_02_001/model_optim_rng.pt': it is from another");
 	drop("02_001");
 	drop("00_000");
-	/* The first that is listed is not of the first stage. */
+	/* The file that is listed first is not of the first stage. */
 	put_model("00_001", norm, "", 3, 0);
 	put_model("01_000", norm, "", 3, 0);
 	expect_error("'mp_rank_00_000' is missing beside 'mp_rank_01_000'");

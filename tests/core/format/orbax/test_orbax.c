@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkpoints of tests/data/orbax, layouts of directories made of them, and stores made here. */
+/* The checkpoints of tests/data/orbax, directory layouts made from them, and stores made here. */
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -51,7 +51,7 @@ static const char *const good[] = {
 	"empty_store",
 };
 
-/* What is wrong, and which key and file the sentence names. */
+/* What is wrong, and which key and file the error names. */
 static const struct {
 	const char *name;
 	int code;
@@ -157,7 +157,7 @@ START_LOOP_TEST(what_jax_wrote_is_read, ARRAY_LEN(good))
 	struct ckpt_err e = { 0 };
 	size_t i, unsupported = 0;
 
-	/* Directories of arrays are in an archive, which is opened like one. */
+	/* Directories of arrays are kept in archives, which can be opened like directories. */
 	(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt", data_dir(), good[_i]);
 	if (access(path, F_OK))
 		(void)snprintf(path, sizeof(path), "%s/orbax/%s/ckpt.nemo", data_dir(), good[_i]);
@@ -318,7 +318,7 @@ START_TEST(items_are_found_wherever_they_are)
 	EXPECT_NAMES("", "w ");
 	make("300");
 	make("300/default");
-	put_store("300/default/", "a.b", "ab"); /* one item of a step, whose name is left off */
+	put_store("300/default/", "a.b", "ab"); /* the step's only item, whose name is left off */
 	EXPECT_NAMES("/300", "a.b ");
 	EXPECT_NAMES("/300/default", "a.b ");
 	make("300/metrics");
@@ -348,7 +348,8 @@ START_TEST(steps_are_a_run)
 	EXPECT_NAMES("/run/300", "w ");
 	EXPECT_NAMES("/run/latest", "w ");
 	EXPECT_SAYS("/run/400.orbax-checkpoint-tmp-17", "an Orbax save that has not finished");
-	put_text("run/300/_CHECKPOINT_METADATA", "{}"); /* a step by itself, whatever its name */
+	/* A step by itself, whatever it is called. */
+	put_text("run/300/_CHECKPOINT_METADATA", "{}");
 	ck_assert(!renameat(dir_fd, "run/300", dir_fd, "run/final"));
 	EXPECT_NAMES("/run/final", "w ");
 	EXPECT_SAYS("/run", "it is a run with 2 checkpoints");
@@ -375,7 +376,7 @@ START_TEST(what_is_not_finished_is_refused_with_its_reason)
 }
 END_TEST
 
-/* One without bytes would be given those behind it. */
+/* A chunk without bytes would otherwise get those that follow it. */
 START_TEST(a_plain_chunk_has_the_bytes_of_its_elements)
 {
 	static const struct {
@@ -454,13 +455,13 @@ START_TEST(arrays_beside_steps_do_not_hide_the_run)
 	put_text("run/more.zarr/.zgroup", "{}");
 	put_array("run/more.zarr/x", ".zarray", byte_of_two, "0");
 	EXPECT_SAYS("/run", "it is a run with 4 checkpoints");
-	put_array("1", ".zarray", byte_of_two, "0"); /* no steps, but a list */
+	put_array("1", ".zarray", byte_of_two, "0"); /* not steps, but elements of a list */
 	put_array("2", ".zarray", byte_of_two, "0");
 	EXPECT_NAMES("", "1 2 run/data run/more.zarr/x ");
 }
 END_TEST
 
-/* In place, so that the directory's time stays. */
+/* Chunks are written in place, so that the directory's time stays the same. */
 START_TEST(a_repaired_chunk_is_noticed)
 {
 	char path[4200], index[4200];
@@ -486,7 +487,7 @@ START_TEST(a_repaired_chunk_is_noticed)
 }
 END_TEST
 
-/* Where its chunks are depends on how long it is: the index of a shard is at the end. */
+/* The index of a shard is at its end, so where its chunks are depends on its length. */
 START_TEST(a_shard_written_over_in_place_is_noticed)
 {
 	static const char zarr[] =
@@ -646,7 +647,7 @@ static size_t put_leaf(struct buf *b, const char *key)
 
 static const struct ocdbt_path nodes[] = { { 0, "nodes", 0 } };
 
-/* Interior nodes of two entries, both the same child: 2^60 leaves, whose keys would increase. */
+/* Interior nodes with two entries for the same child: 2^60 leaves, whose keys would increase. */
 START_TEST(a_tree_that_unfolds_without_end_is_refused)
 {
 	struct buf b = BUF_INIT(1 << 20), m = BUF_INIT(1 << 20);
@@ -800,7 +801,7 @@ START_TEST(values_of_msgpack_are_objects)
 		  "w!it is in the array 'b' beside the file, which is missing " },
 		{ "{'w': {'driver': 'zarr', 'kvstore': {'path': '/'}}}",
 		  "w!it is in the array '' beside the file, which is missing " },
-		/* Something else called so. */
+		/* These only look like a reference to an array. */
 		{ "{'w': {'driver': 'zarr', 'kvstore': {'path': 5}}}",
 		  "w.driver=\"zarr\" w.kvstore.path=5 " },
 		{ "{'w': {'driver': 'file', 'kvstore': {'path': 'x'}}}",
@@ -856,7 +857,7 @@ START_TEST(arrays_of_msgpack_that_contradict_themselves_are_refused)
 		put_msgpack("flax_model.msgpack", v[i].text);
 		EXPECT_REFUSED("", v[i].says);
 	}
-	/* More dimensions than there may be. */
+	/* More dimensions than are allowed. */
 	buf_str(&b, "{'w': {'__msgpack_chunked_array__': T, 'shape': {");
 	for (unsigned i = 0; i <= CKPT_MAX_DIMS; i++)
 		buf_printf(&b, "'%u': 1,", i);
@@ -1023,7 +1024,8 @@ START_TEST(odd_leaves_are_refused)
 		else
 			EXPECT_SHOWN("", v[i].want);
 	}
-	/* A key that is longer than any in _strings.json; a name that is too long; and too deep. */
+	/* A key longer than any in _strings.json, which makes a name that is too long; and one too
+	 * deep. */
 	for (unsigned n = 2000; n < 70000; n += 65000) {
 		b.len = 0;
 		buf_str(&b, "{\"tree_metadata\": {\"x\": {\"key_metadata\": [{\"key\": \"");

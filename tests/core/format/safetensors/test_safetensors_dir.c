@@ -51,7 +51,7 @@ static void put(const char *name, const char *header, size_t n)
 	"\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" range "}"
 #define META(key, value) "\"__metadata__\":{\"" key "\":\"" value "\"}"
 #define SHARDING(text)	 META("DCP_SHARDING_INFO", text)
-/* One tensor's place, as it is written in there. */
+/* The entry of one tensor in it. */
 #define AT(name, offsets) "\\\"" name "\\\":{\\\"saved_offsets\\\":" offsets "}"
 #define MAP(entries)	  "{\"metadata\":{},\"weight_map\":{" entries "}}"
 #define IN(name, file)	  "\"" name "\":\"" file ".safetensors\""
@@ -155,7 +155,7 @@ static const struct {
 	  SHOW_A,
 	  NULL },
 	{ { { "a.safetensors", "{}", 0 } }, "", NULL },
-	/* Two of one name are no two tensors where only one file is read. */
+	/* The same name in two files is no conflict if only one of them is read. */
 	{ { { "a.safetensors", A, 8 },
 	    { "b.safetensors", A, 8 },
 	    { INDEX, MAP(IN("a2", "a") "," IN("a", "a")), 0 } },
@@ -168,13 +168,14 @@ static const struct {
 	  "a uint8 [2,3] complete: [0,0]+[2,3]@a:0+6; a2 bfloat16 [] complete: []+[]@a:6+2; "
 	  "b int64 [1] complete: [0]+[1]@sub/b:0+8; ",
 	  NULL },
-	/* Where both files are read, the index says which one counts: a tied weight may be in two. */
+	/* If both files are read, the index says which tensor counts: a tied weight may be in two
+	 * files. */
 	{ { { "a.safetensors", A, 8 },
 	    { "b.safetensors", A, 8 },
 	    { INDEX, MAP(IN("a2", "b") "," IN("a", "a")), 0 } },
 	  "a uint8 [2,3] complete: [0,0]+[2,3]@a:0+6; a2 bfloat16 [] complete: []+[]@b:6+2; ",
 	  NULL },
-	/* Of several indexes the usual one, or the one that is asked for. */
+	/* Of several indexes, the usual one is used, or the one that is asked for. */
 	{ { { "a.safetensors", A, 8 },
 	    { "b.safetensors", B, 8 },
 	    { "a.safetensors.index.json", MAP(IN("a", "a") "," IN("a2", "a")), 0 },
@@ -192,7 +193,7 @@ static const struct {
 	    { "a.safetensors.index.json", MAP(IN("b", "b")), 0 } },
 	  SHOW_B,
 	  "a.safetensors.index.json" },
-	/* A file that is missing, and a dtype that nobody knows, take their tensors and no others. */
+	/* A file that is missing and a dtype that nobody knows affect only their own tensors. */
 	{ { { "a.safetensors", A, 8 },
 	    { INDEX, MAP(IN("a", "a") "," IN("a2", "a") "," IN("b", "sub/b") "," IN("c", "b")),
 	      0 } },
@@ -204,7 +205,7 @@ static const struct {
 	  "w uint8 [2] complete: [0]+[2]@a:3+2; "
 	  "a object: a tensor of dtype 'F6_E2M3', which is not known; ",
 	  NULL },
-	/* 4-bit values are counted one by one in the file, two by two here. */
+	/* 4-bit values are counted one by one in the file, and in pairs here. */
 	{ { { "a.safetensors",
 	      "{" T("a", "F4", "[3,2]", "[0,3]") "," T("b", "F4", "[2,3]", "[3,6]") "}", 6 } },
 	  "a float4_e2m1fn_x2 [3,1] complete: [0,0]+[3,1]@a:0+3; "
@@ -226,7 +227,7 @@ static const struct {
 	      "{" T("w", "F4", "[2,4]", "[0,4]") "," SHARDING("{" AT("w", "[0,0]") "}") "}", 4 } },
 	  "w float4_e2m1fn_x2 [2,4] complete: [0,0]+[2,2]@b:0+4 [0,2]+[2,2]@a:0+4; ",
 	  NULL },
-	/* Empty ones, which may be anywhere, and as often as ranks have none. */
+	/* Empty pieces may be anywhere, one for each rank that has nothing. */
 	{ { { "a.safetensors",
 	      "{" T("w", "U8", "[0]", "[0,0]") "," SHARDING("{" AT("w", "[2]") "}") "}", 0 },
 	    { "b.safetensors",
@@ -235,7 +236,7 @@ static const struct {
 	      "{" T("w", "U8", "[0]", "[0,0]") "," SHARDING("{" AT("w", "[2]") "}") "}", 0 } },
 	  "w uint8 [2] complete: [0]+[2]@b:0+2; ",
 	  NULL },
-	/* A piece that is lost leaves a hole, but for the last one's. */
+	/* A piece that is lost leaves a hole, unless it is the last one. */
 	{ { { "a.safetensors",
 	      "{" T("w", "U8", "[2]", "[0,2]") "," SHARDING("{" AT("w", "[2]") "}") "}", 2 } },
 	  "w uint8 [4] incomplete: [2]+[2]@a:0+2; ",
@@ -244,7 +245,8 @@ static const struct {
 	      "{" T("w", "U8", "[0]", "[0,0]") "," SHARDING("{" AT("w", "[2]") "}") "}", 0 } },
 	  "w uint8 [2] incomplete:; ",
 	  NULL },
-	/* An index over pieces names one file of each; those that it does not name count as well. */
+	/* An index names one file for each tensor; pieces in files that it does not name count as
+	 * well. */
 	{ { { "a.safetensors",
 	      "{" T("w", "U8", "[2]", "[0,2]") "," SHARDING("{" AT("w", "[0]") "}") "}", 2 },
 	    { "b.safetensors",
@@ -259,7 +261,7 @@ static const struct {
 	    { INDEX, MAP(IN("w", "a")), 0 } },
 	  "w uint8 [2] complete: [0]+[2]@a:0+2; ",
 	  NULL },
-	/* Two pieces of a dtype that nobody knows are one tensor. */
+	/* Two pieces of an unknown dtype are one tensor. */
 	{ { { "a.safetensors",
 	      "{" T("w", "X", "[2]", "[0,2]") "," SHARDING("{" AT("w", "[0]") "}") "}", 2 },
 	    { "b.safetensors",
@@ -286,7 +288,7 @@ static const struct {
 	{ { { "a-0-of-2.safetensors", B, 8 }, { "a-1-of-2.safetensors", "{}", 0 } },
 	  "b int64 [1] complete: [0]+[1]@a-0-of-2:0+8; ",
 	  NULL },
-	/* one of them alone, or what an index names */
+	/* one of them alone, or those that an index names */
 	{ { { "a-00002-of-00002.safetensors", B, 8 } },
 	  "b int64 [1] complete: [0]+[1]@a-00002-of-00002:0+8; ",
 	  "a-00002-of-00002.safetensors" },
@@ -295,7 +297,7 @@ static const struct {
 	    { INDEX, MAP(IN("b", "a-00002-of-00002")), 0 } },
 	  "b int64 [1] complete: [0]+[1]@a-00002-of-00002:0+8; ",
 	  NULL },
-	/* A file that was cut: told where its length is compared. */
+	/* A file that was cut short; other code compares its length, and reports it. */
 	{ { { "a.safetensors", A, 7 } }, SHOW_A, NULL },
 };
 

@@ -29,7 +29,7 @@ static const struct special {
 	const char *name, *function, *cls, *key;
 	int64_t count, offset, size, stride;
 	bool neg;
-	int64_t window; /* + 1: the storage is 2 elements of its root from there on */
+	int64_t window; /* + 1: the storage begins 2 elements into its root */
 } specials[] = {
 	{ "T", "_rebuild_tensor_v2", "FloatStorage", "0", 4, 0, 4, 1, false, 0 },
 	{ "Tslice", "_rebuild_tensor_v2", "FloatStorage", "0", 4, 1, 2, 2, false, 0 },
@@ -113,7 +113,8 @@ static void put_word(struct emit *m, const char *word)
 	emit_str(m, word);
 }
 
-/* Opcodes of protocol 2, in which <T> is a tensor, <:T> its storage, <#5> a number, <a> a string. STOP is added. */
+/* A pickle of protocol 2 from opcodes, in which <T> stands for a tensor, <:T> for its storage, <#5>
+ * for a number and <a> for a string. STOP is added. */
 static void put_pickle(struct buf *b, const char *text)
 {
 	struct emit m = EMIT_INIT(2, false);
@@ -174,7 +175,8 @@ static void put_count(struct buf *b, uint64_t n)
 	buf_add(b, le, 8);
 }
 
-/* keys: the pickle of the list. The storages that it names follow; the last `cut` bytes do not. */
+/* keys: the pickle of the list of storages. The storages that it names follow, without the last
+ * `cut` bytes. */
 static void put_legacy(const char *name, const char *text, const char *keys, size_t cut)
 {
 	struct buf b = BUF_INIT(1 << 20);
@@ -195,7 +197,7 @@ static void put_legacy(const char *name, const char *text, const char *keys, siz
 
 /* ---- scanning ---- */
 
-/* file NULL: the directory */
+/* file: NULL stands for the directory */
 static int scan(const char *file, struct catalog **ret, struct ckpt_err *e)
 {
 	struct place *place CLEANUP(place_freep) = NULL;
@@ -219,7 +221,7 @@ static int scan(const char *file, struct catalog **ret, struct ckpt_err *e)
 	return rc;
 }
 
-/* Where an item lies: the first eight bytes of what the file has there. */
+/* The first eight bytes that the file has at the item's place. */
 static void show_loc(struct buf *b, struct catalog *c, const struct chunk_loc *l)
 {
 	size_t n, size;
@@ -301,7 +303,7 @@ static const struct {
 	  "epoch/5 3\n"
 	  "opt.groups/3 [{\"lr\": 0.503921568627451}]\n"
 	  "opt.state.1/3 {}\n" },
-	/* the key has the dots, or the path has */
+	/* dots may be in the key, or stand between the keys of a path */
 	{ "}(<a.b.c><T><a>}<d><T>su",
 	  "a.b.c/5 float32 [4] 16 raw 00000000\na.d/1 float32 [4] 16 raw 00000000\n" },
 	{ "}<><T>s", "/0 float32 [4] 16 raw 00000000\n" },
@@ -313,7 +315,7 @@ static const struct {
 	{ "<#5>", "/0 5\n" },
 	{ "}", "" },
 	{ "](<T>Ne", "0/1 float32 [4] 16 raw 00000000\n1/1 null\n" },
-	/* views, and other ways to write one */
+	/* views, and tensors that are written in other ways */
 	{ "](<Tslice><Tempty><Tneg><Told><Tv3><Tbytes>e",
 	  "0/1 float32 [2] 12 raw:strides=2 0000803f\n"
 	  "1/1 float32 [0]\n"
@@ -336,7 +338,7 @@ static const struct {
 	  "a/1 float32 [4] 16 raw 00000000\nb/1 1\n" }, /* Python 2 */
 	{ "ccollections\nOrderedDict\n)R(<a><T>u}<_metadata>}sb",
 	  "a/1 float32 [4] 16 raw 00000000\n" },
-	/* what cannot be shown does not hide the rest */
+	/* a tensor that cannot be shown does not hide the rest */
 	{ "](ctorch._utils\n_rebuild_parameter\n(<Tq>\x88NtR<T>e",
 	  "0/1 qint8 [4] 4 raw 00000000\n1/1 float32 [4] 16 raw 00000000\n"
 	  "0/1 a quantised tensor without its quantiser\n" },
@@ -404,7 +406,7 @@ static const struct {
 	{ "}<w>" WRAPPER("C") "}<n><#3>stRs", "w/1 a C is not a dense tensor\n" },
 	{ "](" WRAPPER("C") "NtR" WRAPPER("C") "<#5>tRe",
 	  "0/1 a C is not a dense tensor\n1/1 a C is not a dense tensor\n" },
-	/* a DTensor of which this rank has all, and one of which it has a part */
+	/* a DTensor that is all on this rank, and one of which this rank has a part */
 	{ "}(<d>" WRAPPER(
 		  "DTensor") "N}(<_local_tensor><T><_spec>}<mesh><T>su\x86tR"
 			     "<e>" WRAPPER(
@@ -412,7 +414,7 @@ static const struct {
 	  "d/1 float32 [4] 16 raw 00000000\n"
 	  "e._local_tensor/15 uint16 [2] 4 raw 63646566\n"
 	  "e/1 {\"__class__\": \"m.DTensor\", \"dtype\": \"bfloat16\", \"shape\": [4]}\n" },
-	/* attributes of a parameter; data that is an attribute as well is one tensor */
+	/* attributes of a parameter; if its data is also an attribute, there is only one tensor */
 	{ "}<p>ctorch._utils\n_rebuild_parameter_with_state\n(<T>q\1\x88N}(<data>h\1<grad><T><k><#"
 	  "1>utRs",
 	  "p/1 float32 [4] 16 raw 00000000\np.grad/6 float32 [4] 16 raw 00000000\n" },
@@ -422,7 +424,7 @@ static const struct {
 	  "0/1 float32 [4] 16 raw 00000000\n1/1 float32 [4] 16 raw 00000000\n"
 	  "2/1 data.pkl: 'Parameter' is not a dense tensor\n"
 	  "3/1 data.pkl: 'Parameter' is not a dense tensor\n" },
-	/* modules: what state_dict() has */
+	/* modules: what state_dict() would return */
 	{ MODULE "<w><T>s<_buffers>}(<r><T><np><T><o>Nu"
 		 "<_non_persistent_buffers_set>c__builtin__\nset\n](<np>e\x85R"
 		 "<_modules>}(<#0>cm\nLinear\n)\x81}(<_parameters>}(<weight><T><bias>Nu<_buffers>}"
@@ -432,7 +434,7 @@ static const struct {
 	  "r/1 float32 [4] 16 raw 00000000\n"
 	  "w/1 float32 [4] 16 raw 00000000\n" },
 	{ "}<m>" MODULE "<w><T>s<_buffers>}<_modules>}ubs", "m.w/1 float32 [4] 16 raw 00000000\n" },
-	/* of two that have one key the last counts */
+	/* if two items have the same key, the last counts */
 	{ "}(<w><T><w><Tv3><#1><T><#0>N<#1><#7>u",
 	  "w/1 uint16 [2] 4 raw 63646566\n0/1 null\n1/1 7\n" },
 	{ "}(\x88<T>N<T><#7>K\5\x86<T>G?\xe0      <T>]<T><#1><Tv3>N<#2><#7>K\5\x86<#4>G?\xe0      "
@@ -459,7 +461,7 @@ START_LOOP_TEST(what_was_saved_becomes_tensors_and_objects, (int)ARRAY_LEN(state
 }
 END_TEST
 
-/* Many values of one name, while as many names that they could have are in use. */
+/* Many values have one name, and as many of the names that they could get are in use. */
 START_LONG_TEST(names_in_use_are_not_tried_again_for_each_value)
 {
 	enum { N = 40000 };
@@ -484,7 +486,7 @@ START_LONG_TEST(names_in_use_are_not_tried_again_for_each_value)
 }
 END_TEST
 
-/* One DTensor under many names, with many attributes that are searched for its tensor. */
+/* One DTensor under many names, with many attributes to be searched for its tensor. */
 START_TEST(a_search_of_shared_attributes_is_counted)
 {
 	struct buf text = BUF_INIT(1 << 22);
@@ -504,7 +506,7 @@ START_TEST(a_search_of_shared_attributes_is_counted)
 }
 END_TEST
 
-/* One text of 6 MB under many names: not made for those after the first. */
+/* One text of 6 MB under many names: after the first it is not made any more. */
 START_LONG_TEST(a_text_is_not_made_again_when_there_are_too_many)
 {
 	struct buf text = BUF_INIT(1 << 22);
@@ -586,7 +588,7 @@ static const struct {
 	  NULL,
 	  BAD },
 	{ NESTED "tRs", { 1 }, NULL, BAD },
-	/* from one offset to the next, or as many as the lengths say */
+	/* from one offset to the next, or as long as the lengths say */
 	{ JAGGED LIST(0, 3) "<lengths>Nu\x85NtRs",
 	  { 0, 1, 4 },
 	  "n.0/3 float32 [1] 4 raw 00000000\nn.1/3 float32 [3] 12 raw 0000803f\n"
@@ -675,16 +677,16 @@ START_LOOP_TEST(a_stream_is_read_like_an_archive, (int)ARRAY_LEN(states))
 						 : "]";
 
 	if (strstr(text, "<Tq>") || strstr(text, "<:Tq>"))
-		return; /* it needs to know how large the elements of every storage are */
+		return; /* needs the element size of every storage */
 	put_legacy("f.pt", text, keys, 0);
 	expect("f.pt", states[_i].want);
 }
 END_TEST
 
 /*
- * torch 0.4 under Python 2.7, opcode by opcode as its cPickle writes protocol 2: a memo from 1 on,
- * byte strings, an OrderedDict that is called with its pairs, a number of 64 bits as text (the
- * parameters of an optimizer are id()s), an instance of an old-style class.
+ * A file of torch 0.4 under Python 2.7, opcode by opcode as its cPickle writes protocol 2: a memo
+ * that begins with 1, byte strings, an OrderedDict that is called with its pairs, a 64-bit number
+ * as text (the parameters of an optimizer are id()s), and an instance of an old-style class.
  */
 static const char python2[] =
 	"\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
@@ -747,7 +749,7 @@ START_TEST(bytes_are_swapped_where_byteorder_says_so)
 }
 END_TEST
 
-/* "name": a value whose text has 2^n times 904 bytes */
+/* "name": a value whose text has about 2^n times 904 bytes */
 static void put_long(struct buf *b, const char *name, int n)
 {
 	buf_printf(b, "<%s><%0900d>", name, 0);
@@ -851,7 +853,7 @@ END_TEST
 		"), " state ")"
 #define FLOATS "&('storage', torch.FloatStorage, '0', 'cpu', 40)"
 
-/* The value of 'w', and what is seen beside 'a'. */
+/* The value of 'w', and what is shown beside 'a'. */
 static const struct {
 	const char *text, *want;
 } forms[] = {
@@ -1423,11 +1425,11 @@ START_TEST(what_refers_to_itself_or_unfolds_without_end_is_refused)
 
 	buf_str(&b, "]<T>a");
 	for (int i = 0; i < 60; i++)
-		buf_str(&b, "2\x86"); /* twice the one before */
+		buf_str(&b, "2\x86"); /* each contains the one before twice */
 	put_zip("f.pt", b.data, NULL);
 	expect_error("f.pt", ERR_UNSUPPORTED, msg);
 	b.len = 0;
-	buf_str(&b, "]N\x85"); /* the same without a tensor until the end */
+	buf_str(&b, "]N\x85"); /* the same, but with a tensor only at the end */
 	for (int i = 0; i < 60; i++)
 		buf_str(&b, "2\x86");
 	buf_str(&b, "<T>\x86");
@@ -1508,7 +1510,7 @@ static void put_numbers(struct buf *b, const int64_t *v, size_t n)
 		put_count(b, (uint64_t)v[i]);
 }
 
-/* Tensor 5 of storage 7, and tensor 6 of storage 8, which is elements 1 to 3 of 7. */
+/* Tensor 5 on storage 7, and tensor 6 on storage 8, which is elements 1 to 3 of storage 7. */
 static const struct tar {
 	const char *want, *error;
 	const char *tensors, *tensor, *storages, *storage,
@@ -1629,7 +1631,7 @@ END_TEST
 START_TEST(an_extended_header_can_have_the_size)
 {
 	put_tar(&tars[0], "13 size=3000\n");
-	expect_error("f.pt", ENOENT, "it is none"); /* more than there is of the file */
+	expect_error("f.pt", ENOENT, "it is none"); /* longer than the file */
 	put_tar(&tars[0], "11 size=70\n");
 	expect_error("f.pt", ERR_CORRUPT, "read 'f.pt': the file ends inside a pickle");
 	put_tar(&tars[0], "19 comment=size=70\n");
@@ -1661,7 +1663,7 @@ START_TEST(other_tar_files_are_left_to_others)
 END_TEST
 
 /* torch 2.14 of a module with one Linear(2, 1): the members, and the beginning of data.pkl. */
-/* packed: of which member the archive says that it is compressed */
+/* packed: the member that is marked as compressed */
 static void put_script(const char *packed)
 {
 	static const char pickle[] =
@@ -1718,7 +1720,7 @@ END_TEST
 #define TEXT_KEYS "(lp0\nV7\np1\na.\4\0\0\0\0\0\0\0"
 
 static const struct {
-	const char *tensor, *want; /* NULL: it is not written as torch writes it */
+	const char *tensor, *want; /* NULL: torch would not write it like this */
 	size_t len;
 } texts[] = {
 #define TEXT(id, want) \
@@ -1847,7 +1849,7 @@ START_TEST(a_directory_has_one_model_or_an_index_of_its_parts)
 }
 END_TEST
 
-/* A tied weight may be in two files. */
+/* A tied weight may be in two files; that of the index counts. */
 START_TEST(of_two_tensors_the_one_that_the_index_names_counts)
 {
 	static const char map[] = "{\"weight_map\": {\"a\": \"%s.bin\", \"x\": \"n.bin\"}}";
@@ -1935,7 +1937,7 @@ START_TEST(a_pointer_of_git_lfs_is_said_to_be_one)
 }
 END_TEST
 
-/* ---- values beside a name that the checkpoint has already ---- */
+/* ---- values beside a name that the checkpoint already has ---- */
 
 static void put_steps(struct buf *fqn, uint8_t *path, size_t n)
 {
@@ -1973,8 +1975,8 @@ static uint32_t steps_beside(const struct blob *file, const char *fqn, const uin
 	return steps;
 }
 
-/* Its path is the tensor's, with a longer last key. One that is unknown, or too deep to be kept, stays
- * unknown. */
+/* Its path is the tensor's, with a longer last key. A path that is unknown, or too deep to be kept,
+ * stays unknown. */
 START_TEST(a_value_beside_a_name_has_its_place)
 {
 	struct mem file;

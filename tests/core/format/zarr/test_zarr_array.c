@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random arrays, whose chunks are only described. Where the index says that an element is (file, number
- * in the indexes of shards, offset in the innermost chunk) is compared with what the specification says,
- * which this file follows codec by codec: transposes permute an element's coordinates, shards divide them.
+ * Random arrays, whose chunks are only described, not stored. The place that the index gives for an
+ * element (file, number in the indexes of shards, offset in the innermost chunk) is compared with
+ * what follows from the specification. This file follows that codec by codec: a transpose permutes
+ * an element's coordinates, a shard divides them.
  */
 #include "format/zarr/zarr_array.h"
 
@@ -291,7 +292,7 @@ static const char *take_list(const char *s, const char *what, size_t n, uint64_t
 	return s;
 }
 
-/* off: of the box that the encoding is of */
+/* off: that of the box which the encoding describes */
 static struct place_of by_encoding(const struct array *a, const char *name, const uint64_t *off,
 				   const uint64_t *len, const uint64_t *x)
 {
