@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of a GGUF out of config.json and tokenizer.json, and the head they are in. */
+/* Keys of a GGUF made from config.json and tokenizer.json, and the header that holds them. */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -80,14 +80,15 @@ static int read_config(const char *text, struct gguf_config *c, struct ckpt_err 
 	return gguf_config_read(text, strlen(text), c, e);
 }
 
-/* The small configuration and more; of a kind of which it would be too small, a larger one. */
+/* The small configuration with these members added, or a larger one for kinds of models that need
+ * it. */
 static void fill_config(char text[static 1000], const char *more)
 {
 	static const char one_layer[] = "\"num_hidden_layers\": 1";
 	static const char two_heads[] = "\"num_attention_heads\": 2";
 
 	(void)snprintf(text, 1000, SMALL_CONFIG, more);
-	if (strstr(more, "linear_")) /* the fourth is another */
+	if (strstr(more, "linear_")) /* the fourth layer is of the other kind */
 		strstr(text, one_layer)[sizeof(one_layer) - 2] = '4';
 	if (strstr(more, "\"Glm")) /* half of four elements of a head */
 		strstr(text, two_heads)[sizeof(two_heads) - 2] = '1';
@@ -436,7 +437,7 @@ START_TEST(families_have_keys_of_their_own)
 }
 END_TEST
 
-/* Of transformers; llama.cpp's own, where a file has no key, are others. */
+/* These defaults are those of transformers; llama.cpp's own, for files without a key, differ. */
 START_TEST(what_is_not_said_is_the_default_of_the_class)
 {
 	static const struct {
@@ -561,8 +562,7 @@ START_TEST(qwen35_rotates_in_sections)
 }
 END_TEST
 
-/* The longer context's factor, and both lists. */
-/* A model with a text model in it. */
+/* A model that contains a text model. */
 #define WHOLE(class, outer, more) \
 	"{\"architectures\": [\"" class "ForConditionalGeneration\"], \"hidden_size\": 99" outer \
 					", \"text_config\": {\"num_hidden_layers\": 1, " \
@@ -817,7 +817,7 @@ START_TEST(a_small_configuration_becomes_keys)
 		     { "llama.embedding_length", 4 },
 		     { "llama.feed_forward_length", 6 },
 		     { "llama.attention.head_count", 2 },
-		     { "llama.attention.head_count_kv", 2 }, /* of all heads where it says none */
+		     { "llama.attention.head_count_kv", 2 }, /* not given: all heads */
 		     { "llama.attention.key_length", 2 },
 		     { "llama.rope.dimension_count", 2 },
 		     { "llama.vocab_size", 8 } };
@@ -966,7 +966,7 @@ END_TEST
 #define O200K	CASED("{1,3}", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?")
 #define NUMBERS STEP("\\\\p{N}{1,3}", ISOLATED)
 #define CJK	STEP("[一-龥぀-ゟ゠-ヿ]+", ISOLATED)
-/* r, n: ends of lines, as they are or escaped */
+/* r, n: line ends, as characters or as escapes */
 #define DEEPSEEK(r, n) \
 	STEP("[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^" r n \
 	     "\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+| ?[\\\\p{P}\\\\p{S}]+[" r n \
@@ -983,8 +983,8 @@ static const struct {
 	{ STEPS(STEP(LLAMA3("{1,3}"), REMOVED), "false", ""), "smaug-bpe" },
 	{ SPLIT(O200K, ""), "gpt-4o" },
 	{ SPLIT(CASED("", ""), ", \"ignore_merges\": true"), "tekken" },
-	/* llama.cpp ignores merges here and they do not there, or the reverse: all tokens are what
-	 * merges make. */
+	/* Only one of the two, llama.cpp or the tokenizer, ignores merges here. That makes no
+	 * difference: all tokens are what merges make. */
 	{ SPLIT(CASED("", ""), ""), "tekken" },
 	{ SPLIT(O200K, ", \"ignore_merges\": true"), "gpt-4o" },
 	{ STEPS(NUMBERS ", " CJK ", " DEEPSEEK("\\r", "\\n"), "false", ""), "deepseek-v3" },
@@ -1036,7 +1036,7 @@ static const struct {
 	{ "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"model\": "
 	  "{\"type\": \"BPE\", \"ignore_merges\": true, " VOCAB ", \"merges\": [\"a b\"]}}",
 	  NULL, WOULD_NOT("abc") },
-	/* b c comes first, so that a meets no b. */
+	/* "b c" is the first merge, so an a never meets a b. */
 	{ "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"model\": "
 	  "{\"type\": \"BPE\", \"ignore_merges\": true, \"vocab\": {\"a\": 0, \"b\": 1, \"c\": 2, "
 	  "\"ab\": 3, \"abc\": 4, \"bc\": 5}, \"merges\": [\"b c\", \"a b\", \"ab c\"]}}",
@@ -1054,7 +1054,7 @@ static const struct {
 	{ BYTE_LEVEL, "{\"added_tokens_decoder\": {\"8\": {\"content\": \"<s>\"}}}", OUT_OF_RANGE },
 	{ "{" BYTES ", \"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": []}}", NULL,
 	  "tokenizer.json: there is no token in 'vocab'" },
-	/* Two numbers with one text, a number with two texts. */
+	/* Two numbers for one text, two texts for one number. */
 	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 5, \"content\": \"abc\"}]}", NULL,
 	  "tokenizer.json: tokens 4 and 5 would both be 'abc'" },
 	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 6, \"content\": \"x\"}, {\"id\": 5, "
@@ -1071,7 +1071,7 @@ static const struct {
 	  NULL, "tokenizer.json: tokens 5 and 6 would both be '\xe2\x96\x81 '" },
 	{ "{" BYTES ", " MODEL ", \"added_tokens\": [{\"id\": 4, \"content\": \"x\"}]}", NULL,
 	  "tokenizer.json: token 4 is 'x' among those added, elsewhere 'abc'" },
-	/* Merges that llama.cpp would read as others. */
+	/* Merges that llama.cpp would not read as they are. */
 	{ MERGING("\"a b\", \"ab d\""), NULL, "tokenizer.json: merge 1 " NO_TOKEN },
 	{ MERGING("\"x b\""), NULL, "tokenizer.json: merge 0 " NO_TOKEN },
 	{ MERGING("\"b a\""), NULL, "tokenizer.json: merge 0 " NO_TOKEN },
@@ -1225,17 +1225,17 @@ END_TEST
 static const struct {
 	const char *pieces, *merges, *doubt; /* token, or NULL */
 } vocabularies[] = {
-	/* All pairs of a piece are merges, as of SentencePiece's. */
+	/* All pairs that make a token are merges, as SentencePiece would list them. */
 	{ "ab bc abc", "\"a b\", \"b c\", \"a bc\", \"ab c\"", NULL },
-	/* llama.cpp would join ab and c, which is no merge. */
+	/* llama.cpp would join ab and c, which is not a merge. */
 	{ "ab bc abc", "\"a b\", \"b c\", \"a bc\"", "abc" },
 	/* bc comes first, and abc is only made of it: ab + c never meet. */
 	{ "bc ab abc", "\"b c\", \"a b\", \"a bc\"", NULL },
 	/* The merge that counts comes behind another's: the orders differ. */
 	{ "ab bc abc de", "\"a b\", \"b c\", \"a bc\", \"d e\", \"ab c\"", "abc" },
-	/* A token that no merge makes, of two that are. */
+	/* A token that consists of two others but that no merge makes. */
 	{ "ab cd abcd", "\"a b\", \"c d\"", "abcd" },
-	/* One that merges do not come to at all, and llama.cpp does. */
+	/* A token that merges never reach, while llama.cpp does. */
 	{ "ab abf", "\"a b\"", "abf" },
 };
 
@@ -1306,7 +1306,7 @@ struct mix_case {
 #define ITS_OWN(n)     LLAMA(n, .kv_heads = 8)
 #define EXPERTS(n, of) LLAMA(n, .kv_heads = 2, .experts = (of))
 
-/* As llama-quantize of llama.cpp 0.7.0 chose them for models of these shapes. */
+/* What llama-quantize of llama.cpp 0.7.0 chose for models of these shapes. */
 static const struct mix_case mixes[] = {
 	{ "f16", SHARED(16), "blk.0.attn_v.weight", 8, 256, 0, GGML_F16 },
 	{ "f16", SHARED(16), "blk.0.attn_v.weight", 1, 255, 0, GGML_F16 },

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tokenizer.json and its companions become in a GGUF, part by part. What llama.cpp makes of the result is compared
- * with tokenizers in tests/torch/gguf.sh.
+ * What tokenizer.json and its companions become in a GGUF, part by part. tests/torch/gguf.sh
+ * compares what llama.cpp makes of the result with the library tokenizers.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -84,7 +84,7 @@ static const struct row rows[] = {
 												" " ADD(11) "x|>'}"),
 		.vocab = "<pad>",
 		.want = "token_type=[3,3,3,3,3,4,3,4,3,4,3,4,5,5" },
-	/* One that two files name is special if either says so. */
+	/* A token that both files name is special if either says so. */
 	{ .members = ADDED(ADD(1) "p', 'special': true}, " ADD(2) "q'}, " ADD(3) "r'}"),
 	  .vocab = "a",
 	  .config = "{'added_tokens_decoder': {'1': {'content': 'p'}, '2': {'content': 'q', "
@@ -351,7 +351,7 @@ static const struct row rows[] = {
 	  .vocab = "a",
 	  .want = UNKNOWN("the post-processor") },
 
-	/* Turns of a chat, which GLM's tokens are known by. */
+	/* Turns of a chat: GLM's tokens are recognised by them. */
 	{ .vocab = CHATS, .want = "-bos_token_id=|-eot_token_id=|-eom_token_id=" },
 	{ .vocab = CHATS,
 	  .kind = KIND_GLM4,
@@ -404,7 +404,7 @@ static void put_vocab(struct buf *b, const char *vocab, bool bytes)
 		buf_printf(b, "\"<0x%02X>\": %u, ", i, id);
 	for (const char *p = vocab, *end; p; p = *end ? end + 1 : NULL, id++) {
 		end = p + strcspn(p, "|");
-		if (!strncmp(p, "<|", 2)) /* which has bars of its own */
+		if (!strncmp(p, "<|", 2)) /* the token itself contains bars */
 			end = strchr(p, '>') + 1;
 		buf_printf(b, "%s\"%.*s\": %u", p == vocab ? "" : ", ", (int)(end - p), p, id);
 	}
@@ -506,7 +506,7 @@ static int put_row(const struct row *x, struct gguf_keys *k, struct ckpt_err *e)
 	return rc;
 }
 
-/* After a minus: what is not there. */
+/* A text that begins with a minus must not be there. */
 static void must_have(const char *keys, const char *texts)
 {
 	char *copy = strdup(texts), *at = copy, *one;
@@ -539,7 +539,7 @@ END_TEST
 /* ---- what is too long ---- */
 
 static const struct {
-	size_t len; /* of each of two tokens, and of one that is both */
+	size_t len; /* of each of two tokens, and of one made of both */
 	const char *members, *model, *want;
 	bool merge;
 } lengths[] = {
