@@ -85,8 +85,7 @@ static const struct sample samples[] = {
 };
 enum { N_SAMPLES = ARRAY_LEN(samples) };
 
-/* A list of two of what is nested otherwise. No name is that of a flat state dict but for the long
- * one. */
+/* The path of a nested name: two steps. Only the long name is that of a flat state dict. */
 static const uint8_t *path_of(const struct sample *s, uint8_t room[2 * CATALOG_PATH_NUMBER])
 {
 	const char *dot = memchr(s->fqn, '.', s->fqn_len);
@@ -113,7 +112,7 @@ static int add_sample(struct catalog_writer *w, const struct sample *s, struct c
 				   .dtype = s->dtype,
 				   .n_dims = s->n,
 				   .shape = s->shape,
-				   .n_before = 1, /* of (4, 6) it can be, of others not */
+				   .n_before = 1, /* right for (4, 6), and wrong for the others */
 				   .before = before,
 				   .count = s->count,
 				   .boxes = s->boxes,
@@ -221,7 +220,7 @@ static int show_map(struct buf *b, struct catalog *c, const struct catalog_tenso
 	return 0;
 }
 
-/* 0, or the first error that a map gave. */
+/* Returns 0, or the first error of a chunk map. */
 static int show(struct buf *b, struct catalog *c, struct ckpt_err *e)
 {
 	size_t n;
@@ -284,7 +283,7 @@ static char *build_and_show(const char *where)
 	return b.data;
 }
 
-/* The file at path: its content as text, or NULL and an error. */
+/* Opens the file at path. Returns its content as text, or NULL and an error. */
 static char *open_and_show(struct ckpt_err *e)
 {
 	struct catalog *c = NULL;
@@ -308,7 +307,7 @@ static char *open_and_show(struct ckpt_err *e)
 
 START_LOOP_TEST(what_goes_in_comes_out, 2)
 {
-	static const uint64_t surrogate_order[] = { 1, 2, 0 }; /* chunk of cell 0, 1, 2 */
+	static const uint64_t surrogate_order[] = { 1, 2, 0 }; /* the chunks of cells 0, 1 and 2 */
 	struct catalog *c = NULL;
 	struct ckpt_err e = { 0 };
 	size_t n;
@@ -417,7 +416,8 @@ START_TEST(sources_know_how_long_they_must_be)
 }
 END_TEST
 
-/* A chunk in the index, an empty one, one in a file of the name that the index has in messages. */
+/* A chunk in the index, an empty one, and one in a file whose name is what messages call
+ * the index. */
 START_LOOP_TEST(chunks_may_be_in_the_index, 2)
 {
 	const uint64_t shape[] = { 3 }, boxes[] = { 0, 1, 1, 1, 2, 1 };
@@ -464,7 +464,7 @@ START_LOOP_TEST(chunks_may_be_in_the_index, 2)
 }
 END_TEST
 
-/* Either may be anyone's: they come from a checkpoint, or from an index that lies beside one. */
+/* Anybody can have written these: they come from a checkpoint, or from an index beside one. */
 START_TEST(faults_and_encodings_do_nothing_to_a_terminal)
 {
 	const struct object_item o = { .fqn = "o", .fqn_len = 1, .fault = "a\033[31m\xc2\x9b b" };
@@ -552,7 +552,7 @@ START_TEST(nothing_at_all_is_an_index_too)
 }
 END_TEST
 
-/* The rows are for people with sqlite3: the view takes the chunk maps apart. */
+/* The rows are for people who use sqlite3; the view takes the chunk maps apart. */
 START_TEST(people_can_read_the_tables)
 {
 	static const char want[] = "[0,0] [2,3] __0_0.distcp 1 700 dcp\n"
@@ -594,7 +594,7 @@ START_TEST(people_can_read_the_tables)
 }
 END_TEST
 
-/* Returns its argument when something is wrong. */
+/* Returns c if something is wrong, else NULL. */
 static void *load_all(void *arg)
 {
 	struct catalog *c = arg;
@@ -741,7 +741,7 @@ END_TEST
 
 /* ---- damage ---- */
 
-/* Is this byte worth a flip? Most of a small index is zeros between rows. */
+/* Is this byte worth flipping? Most of a small index is zeros between rows. */
 static bool near_content(const uint8_t *p, size_t n, size_t at)
 {
 	return p[at] || (at && p[at - 1]) || (at + 1 < n && p[at + 1]);
@@ -756,14 +756,14 @@ START_LONG_TEST(no_flipped_bit_gives_other_contents)
 	size_t n;
 	autofree uint8_t *file = get_file(dir_fd, "index.sqlite", &n);
 	autoclose int fd = openat(dir_fd, "index.sqlite", O_RDWR | O_CLOEXEC);
-	const unsigned some = CHECK_FULL() ? 700 : 60; /* of the bytes of rows */
+	const unsigned some = CHECK_FULL() ? 700 : 60; /* flips among the bytes of rows */
 	unsigned errors = 0, flips = 0;
 	size_t content = 0;
 
 	for (size_t at = 0; at < n; at++)
 		content += near_content(file, n, at);
 	for (size_t at = 0; at < n; at++) {
-		/* All of the header, some of what holds rows, a few of the zeros. */
+		/* Every bit of the header, some of the bytes that hold rows, a few of the zeros. */
 		uint64_t often = all || at < 100	     ? 1
 				 : near_content(file, n, at) ? 1 + content / some
 							     : 500;
@@ -842,7 +842,7 @@ START_TEST(a_cut_index_is_refused_or_lacks_nothing)
 
 		put_file(dir_fd, "index.sqlite", file, len);
 		got = open_and_show(&e);
-		/* The last pages may be none that are read. */
+		/* Perhaps only pages that are never read are missing. */
 		ck_assert(got ? len > n / 2 && !strcmp(got, want) : e.code == EBADMSG);
 		free(got);
 	}
@@ -971,9 +971,9 @@ struct forged {
 	uint64_t shape1; /* 0: 1, as all others */
 	uint64_t bytes;	 /* 0: 4 */
 	uint64_t chunks; /* 0: 1 */
-	uint64_t total;	 /* chunks of all tensors; 0: as of this one */
+	uint64_t total;	 /* chunks of all tensors; 0: those of this one */
 	uint64_t map_bytes, map_id;
-	const char *map_is; /* the row's text, where it is not what the directory is about */
+	const char *map_is; /* the row's text, if it is not the one that the directory describes */
 	uint64_t state;
 	uint64_t tensors, objects, sources, encodings; /* counts + 1 */
 	const char *fqn, *source;		       /* NULL: "w", "file" */
@@ -981,7 +981,7 @@ struct forged {
 	bool in_index, twice_in_index;		       /* the source */
 	const char *kept;			       /* bytes in the index; NULL: none */
 	bool twice;				       /* the tensor */
-	const char *other;  /* or another of that name, with a map like it */
+	const char *other;  /* or another tensor, with a map of the same form */
 	uint64_t object[4]; /* file, offset, length, encoding */
 	uint64_t path, object_path[2];
 	bool object_fault, object_text;
@@ -1083,7 +1083,7 @@ static void put_row(sqlite3 *db, const char *sql, int id, const void *p, size_t 
 	(void)sqlite3_finalize(s);
 }
 
-/* Whatever is in it, every hash is right. */
+/* Writes an index in which every hash is right, whatever it contains. */
 static void forge_bytes(const struct forged *f, const struct buf *d)
 {
 	const char *map = f->map_is ? f->map_is : f->map;
@@ -1170,14 +1170,14 @@ static const struct {
 	{ { .map = WHOLE, .object = { 1, 0, 0, 0 } }, "its directory" },
 	{ { .map = WHOLE, .object = { 0, 0, 0, 1 } }, "its directory" },
 	{ { .map = WHOLE, .object = { UINT32_MAX, 0, 0, 0 } }, "its directory" },
-	{ { .map = WHOLE, .path = 1 }, "its directory" }, /* no steps, the last a position */
+	{ { .map = WHOLE, .path = 1 }, "its directory" }, /* no step, but one is a position */
 	{ { .map = WHOLE, .path = 3 }, "its directory" }, /* "w" is no position */
 	{ { .map = WHOLE, .path = UINT64_MAX }, "its directory" },
 	{ { .map = WHOLE, .path = (uint64_t)1 << 32 }, "its directory" },
 	{ { .map = WHOLE, .n_dims = 3, .n_logical = 2, .logical = 2 }, "its directory" },
 	{ { .map = WHOLE, .n_dims = 3, .n_logical = 1, .logical = 5 }, "its directory" },
 	{ { .map = WHOLE, .n_logical = UINT64_MAX, .logical = 4 }, "its directory" },
-	/* "step" has no dot to be cut at */
+	/* "step" has no dot at which to cut it */
 	{ { .map = WHOLE, .object_path = { 4, 2 } }, "its directory" },
 	{ { .map = WHOLE, .object_path = { 4, 8 } }, "its directory" },
 	{ { .map = WHOLE, .object_path = { 4, 10 } }, "its directory" },
@@ -1210,7 +1210,8 @@ static const struct {
 	{ { .map = "[[[0],[18446744073709551620],0,0,704,0]]" }, "chunk map" }, /* 2^64 + 4 */
 	{ { .map = "[[[0],[4],0,0,704,0],[[0],[4],0,0,704,0]]", .chunks = 2 }, "chunk map" },
 	{ { .map = "[[[0],[4],0,0,704,-0]]" }, "chunk map" },
-	/* more chunks than the map has room for; 2^32 - 1 of them, where a box takes no memory */
+	/* more chunks than the map has room for; and 2^32 - 1 of them, whose boxes take no
+	 * memory */
 	{ { .map = WHOLE, .chunks = 2 }, "its directory" },
 	{ { .map = WHOLE, .chunks = 1000000 }, "its directory" },
 	{ { .map = WHOLE, .chunks = UINT32_MAX }, "its directory" },
@@ -1267,7 +1268,7 @@ static const struct {
 	{ { .map = WHOLE, .metadata = "\xff\xff\xff\xff\x0f", .n_metadata = 5 },
 	  "its list of metadata files" },
 	{ { .map = WHOLE, .metadata = "\1\2m\0\1\2i\0\2x", .n_metadata = 11 },
-	  "its list of metadata files" }, /* no hash is as short as that */
+	  "its list of metadata files" }, /* a hash is never so short */
 	{ { .map = WHOLE, .metadata = "\1\3m\0\0\1\2i\0\1", .n_metadata = 11 },
 	  "its list of metadata files" },
 	{ { .map = WHOLE, .metadata = "\2\2b\0\1\2i\0\1\0\2a\0\1\2i\0\1\0", .n_metadata = 19 },
@@ -1292,8 +1293,8 @@ START_LOOP_TEST(a_sealed_index_that_lies_is_refused, ARRAY_LEN(forgeries))
 END_TEST
 
 /*
- * Rows beside columns: all of a half have to be compared with each other, which takes more than
- * half of what all tensors may take together.
+ * Rows beside columns: all boxes of a half have to be compared with each other. For one tensor,
+ * that takes more than half of the work that is allowed for all tensors together.
  */
 START_LONG_TEST(tensors_of_an_index_share_the_work_of_proving_that_they_are_whole)
 {
@@ -1323,7 +1324,7 @@ START_LONG_TEST(tensors_of_an_index_share_the_work_of_proving_that_they_are_whol
 	ck_assert_msg(!catalog_open(path, &c, &e), "%s", e.msg);
 	t = catalog_tensors(c, &n);
 	ck_assert_uint_eq(n, 2);
-	for (int i = 0; i < 3; i++) { /* once it is proved it takes no more */
+	for (int i = 0; i < 3; i++) { /* what has been proved costs nothing */
 		autofree struct chunkmap *m = NULL;
 
 		ck_assert_msg(!catalog_load_map(c, &t[0], &m, &e), "%s", e.msg);
@@ -1359,7 +1360,7 @@ START_TEST(an_object_says_why_it_cannot_be_read)
 }
 END_TEST
 
-/* A file of data is too large to be hashed. */
+/* A data file is too large to be hashed. */
 START_TEST(a_metadata_file_need_not_be_hashed)
 {
 	struct catalog_writer *w = NULL;
@@ -1378,7 +1379,7 @@ START_TEST(a_metadata_file_need_not_be_hashed)
 }
 END_TEST
 
-/* With a fault or a text, nothing looks where the object would be stored. */
+/* If there is a fault or a text, nobody looks at the place of the object. */
 START_LOOP_TEST(an_object_that_is_in_no_file_points_nowhere, 2)
 {
 	struct forged f = {
@@ -1399,7 +1400,7 @@ START_LOOP_TEST(an_object_that_is_in_no_file_points_nowhere, 2)
 }
 END_TEST
 
-/* Boxes of no elements, which a builder never writes: harmless. */
+/* Boxes without elements, which a builder never writes, do no harm. */
 START_LOOP_TEST(empty_boxes_in_a_forged_map_do_no_harm, 4)
 {
 	static const char *const maps[] = {
@@ -1413,7 +1414,7 @@ START_LOOP_TEST(empty_boxes_in_a_forged_map_do_no_harm, 4)
 
 	forge(&f);
 	free(open_and_show(
-		&e)); /* whichever way, but no crash; the fuzzer of plans does the rest */
+		&e)); /* any result will do, but no crash; the fuzzer of plans does the rest */
 }
 END_TEST
 
@@ -1443,7 +1444,7 @@ START_LONG_TEST(random_directories_never_crash)
 }
 END_TEST
 
-/* Mostly what it should be; else a number at which something ends. 0 is "as it should be". */
+/* Mostly the usual number; otherwise one at a limit. 0 stands for "as it should be". */
 static uint64_t odd_number(struct rng *r, uint64_t usual)
 {
 	static const uint64_t odd[] = { 1,
@@ -1471,7 +1472,8 @@ static uint64_t odd_number(struct rng *r, uint64_t usual)
 	return rng_chance(r, 90) ? usual : odd[rng_below(r, ARRAY_LEN(odd))];
 }
 
-/* n chunks in so many dimensions, each of a number a comma too few or many now and then. */
+/* n chunks with that many dimensions; now and then an odd number, or a comma too few or too
+ * many. */
 static void odd_map(struct rng *r, struct buf *b, uint64_t n, uint64_t dims)
 {
 	buf_str(b, "[");
@@ -1497,9 +1499,9 @@ static void odd_map(struct rng *r, struct buf *b, uint64_t n, uint64_t dims)
 }
 
 /*
- * All numbers of an index, one by one or together, with every hash right: what gets past the seals.
- * Here: no crash, and a map that is given out has as many chunks as it says; sanitizers see the
- * rest.
+ * All numbers of an index are forged, one at a time or together, with every hash right: this is
+ * what gets past the seals. There must be no crash, and a map that is returned must have as many
+ * chunks as it says; sanitizers see the rest.
  */
 START_LONG_TEST(random_forgeries_never_crash)
 {
@@ -1562,7 +1564,7 @@ START_LOOP_TEST(every_allocation_may_fail, 2)
 		rounds++;
 		REQUIRE(rc || !e.code);
 		REQUIRE(!rc || (rc < 0 && e.code == -rc && e.msg[0] && !c));
-		/* SQLite goes without some memory; where it cannot, it is the reason given. */
+		/* SQLite can do without some memory; if it cannot, that is the reason given. */
 		REQUIRE(!rc || rc == -ENOMEM);
 		ck_assert_msg(!rc || strstr(e.msg, "out of memory") != NULL, "%s", e.msg);
 		catalog_close(c);

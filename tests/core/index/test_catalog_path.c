@@ -10,7 +10,7 @@
 
 enum { MAX_STEPS = 8, MAX_FQN = 200 };
 
-/* A path as it was before it was joined. */
+/* A path before its steps were joined to a name. */
 struct nested {
 	struct {
 		char text[24];
@@ -90,7 +90,7 @@ START_TEST(the_steps_that_went_in_come_out)
 }
 END_TEST
 
-/* Whatever is read joins to the name again. */
+/* Any path that is accepted gives the name again when it is joined. */
 START_TEST(bytes_that_are_no_path_of_the_name_are_refused)
 {
 	struct rng r = rng_new();

@@ -13,7 +13,7 @@
 
 enum { MAX = 400 };
 
-/* A chunk list; file of a chunk is its position, so that one can tell which was kept. */
+/* A list of chunks. The file of a chunk is its position, which shows which one was kept. */
 struct list {
 	struct tensor_chunks t;
 	uint64_t shape[CKPT_MAX_DIMS];
@@ -92,7 +92,7 @@ START_TEST(empty_chunks_and_replicas_go_and_the_first_replica_stays)
 	uint64_t bytes;
 
 	list_init(&l, 1, SHAPE(4));
-	list_add(&l, SHAPE(4), SHAPE(0)); /* of a rank that has none */
+	list_add(&l, SHAPE(4), SHAPE(0)); /* from a rank that has nothing */
 	list_add(&l, SHAPE(2), SHAPE(2));
 	list_add(&l, SHAPE(0), SHAPE(2));
 	list_add(&l, SHAPE(2), SHAPE(2));
@@ -107,7 +107,8 @@ START_TEST(empty_chunks_and_replicas_go_and_the_first_replica_stays)
 }
 END_TEST
 
-/* Empty chunks are skipped before anything else: they may lie anywhere and be stored nowhere. */
+/* Empty chunks are dropped before anything else, so they may lie anywhere and need not be
+ * stored. */
 START_TEST(empty_chunks_are_never_wrong)
 {
 	struct normal r = { 0 };
@@ -217,7 +218,7 @@ START_TEST(chunks_stored_nowhere_are_told)
 			 "2 of its chunks are listed but stored nowhere, first the one at [2,0] of "
 			 "size [2,2]");
 	ck_assert_uint_eq(r.count, 1);
-	/* A replica of it that is stored makes it whole again. */
+	/* With a replica that is stored, the tensor is whole again. */
 	list_add2(&l, 2, 0, 2, 4);
 	ck_assert_int_eq(normal_make(&r, &l.t, &bytes, &e), 0);
 	ck_assert_int_eq(r.state, TENSOR_COMPLETE);
@@ -239,7 +240,7 @@ START_TEST(numbers_and_empty_tensors_are_complete)
 	ck_assert_uint_eq(bytes, 4);
 	ck_assert_int_eq(r.state, TENSOR_COMPLETE);
 	ck_assert_uint_eq(r.count, 1);
-	list_add(&l, SHAPE(0), SHAPE(0)); /* every rank has the same number */
+	list_add(&l, SHAPE(0), SHAPE(0)); /* every rank has the same scalar */
 	ck_assert_int_eq(normal_make(&r, &l.t, &bytes, &e), 0);
 	ck_assert_uint_eq(r.count, 1);
 	l.t.count = 0;
@@ -420,7 +421,8 @@ START_TEST(without_memory_it_says_so)
 		int rc = normal_make(&r, &l.t, &bytes, &e);
 
 		(void)fault_off();
-		/* Without memory to prove it, a tensor is not taken for complete. */
+		/* If there is no memory to prove that a tensor is complete, it counts as
+		 * incomplete. */
 		ck_assert(rc == -ENOMEM ||
 			  (!rc && r.state == (fault_hit() ? TENSOR_INCOMPLETE : TENSOR_COMPLETE)));
 		ck_assert_int_eq(e.code, -rc);
