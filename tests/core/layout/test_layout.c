@@ -183,7 +183,7 @@ static const struct {
 } costs[] = {
 	{ "t", "", 400000, 0, true, false }, /* names are not tried one by one */
 	{ "*.", "", 10000, 0, true, false },  { "*", "*", 200000, 0, false, true },
-	{ "*[", "", 1, 100000, false, true }, /* a class of 100 KB, gone through for every byte */
+	{ "*[", "", 1, 100000, false, true }, /* a class of 100 KB, searched for every byte */
 	{ "*[", "", 1, 1000, true, false },
 };
 
@@ -352,7 +352,7 @@ START_TEST(a_mesh_has_at_most_64_axes)
 }
 END_TEST
 
-/* Rules of nothing but names cost no comparisons, and have a bound of their own. */
+/* Rules that are plain names need no comparisons; their number has a bound of its own. */
 START_LONG_TEST(rules_are_bounded_in_number)
 {
 	struct buf b = BUF_INIT(64 << 20);
@@ -673,7 +673,7 @@ START_TEST(a_layout_for_another_tensor_is_refused)
 	check_bind_error(
 		P(FULL("[2, 3]", "[1, 0]", "[5, 4, 3, 2, 1, 0]")), t, 1,
 		"L: rank 3: 'w' of shape [10,4]: dimension 1 cannot be divided into 3 equal parts");
-	/* said by the second rank alone */
+	/* only the second rank's entry says so */
 	check_bind_error("{\"0\": {\"w\": {}}, \"3\": {\"w\": {\"full_shape\": []}}}", t, 1,
 			 "L: rank 3: 'w' of shape [10,4]: full_shape is []");
 }
@@ -777,7 +777,7 @@ START_TEST(a_directory_is_all_its_layout_files)
 }
 END_TEST
 
-/* ---- against asking for every element ---- */
+/* ---- compared with a model that is asked for every element ---- */
 
 struct model {
 	uint64_t mesh[3], shape[DIMS];
@@ -809,7 +809,7 @@ static void random_model(struct rng *r, struct model *m, bool even)
 	}
 }
 
-/* The elements of one dimension that a rank is left with, taken from a list element by element. */
+/* The elements of one dimension that are left to a rank, selected from a list one by one. */
 static size_t elements_of(const struct model *m, uint64_t rank, size_t dim, uint64_t *ret)
 {
 	uint64_t at[3];
@@ -886,7 +886,7 @@ START_TEST(random_rules_give_what_the_splits_leave)
 }
 END_TEST
 
-/* One rank's entry; `first` is the number of the first rank of rank_list. */
+/* The entry of one rank; `first` is the number of the first rank in rank_list. */
 static size_t json_of(const struct model *m, int uneven, uint64_t rank, uint64_t first,
 		      uint64_t ranks, char *out, size_t cap)
 {
