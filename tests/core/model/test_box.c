@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { DIMS = 4, SIDE = 5 }; /* of random boxes; every element can be looked at */
+enum { DIMS = 4, SIDE = 5 }; /* for random boxes, small enough to look at every element */
 
 static uint64_t linear(size_t n, const uint64_t *shape, const uint64_t *v)
 {
@@ -47,7 +47,7 @@ START_TEST(intersection_is_what_both_contain)
 		REQUIRE(hit == any);
 		if (!hit)
 			continue;
-		/* The same into the place of an input. */
+		/* The same, with the result written over one of the inputs. */
 		if (rng_chance(&r, 50)) {
 			REQUIRE(box_intersect(n, a, a + n, b, b + n, a, a + n));
 			REQUIRE(box_equal(n, a, a + n, got, got + n));
@@ -212,7 +212,7 @@ struct big_range {
 	uint64_t next;
 };
 
-/* A box is one run where all is whole behind the first dimension longer than 1. */
+/* A box is a single run if it is whole in all dimensions behind the first that is longer than 1. */
 static int check_big_box(void *arg, const uint64_t *off, const uint64_t *len, uint64_t pos)
 {
 	struct big_range *g = arg;
@@ -255,7 +255,7 @@ struct grid {
 	uint64_t boxes[2 * DIMS * 625];
 };
 
-/* Random cuts in every dimension; the cells in order. */
+/* Cuts every dimension at random; the cells are in order. */
 static void make_grid(struct rng *r, struct grid *g)
 {
 	uint64_t cell[DIMS] = { 0 };
@@ -333,7 +333,7 @@ START_TEST(anything_else_is_no_grid)
 			memcpy(box, g.boxes + j * row, row * sizeof(*box));
 			memcpy(g.boxes + j * row, other, row * sizeof(*box));
 			break;
-		case 2: /* one takes the place of another */
+		case 2: /* one replaces another */
 			memcpy(box, g.boxes + j * row, row * sizeof(*box));
 			break;
 		case 3: { /* one is shorter */

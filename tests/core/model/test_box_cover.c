@@ -197,7 +197,7 @@ START_TEST(few_cases_have_no_boxes_or_no_elements)
 	uint64_t off[2], len[2];
 	size_t pair[2] = { 7, 7 };
 
-	/* an empty tensor needs no chunk; another does */
+	/* an empty tensor needs no chunk; any other does */
 	ck_assert_int_eq(cover(2, (const uint64_t[]){ 3, 0 }, NULL, 0, off, len, pair),
 			 BOXES_COVER);
 	ck_assert_int_eq(cover(2, (const uint64_t[]){ 3, 4 }, NULL, 0, off, len, pair), BOXES_HOLE);
@@ -265,7 +265,7 @@ START_TEST(a_large_sharding_is_quick)
 }
 END_TEST
 
-/* Boxes made to be slow: an answer, or UNKNOWN, in bounded time. */
+/* Boxes made to be slow still get an answer, or UNKNOWN, in bounded time. */
 START_LONG_TEST(crosses_everywhere_do_not_run_away)
 {
 	enum { COUNT = 20000 };
@@ -289,7 +289,7 @@ START_LONG_TEST(crosses_everywhere_do_not_run_away)
 }
 END_TEST
 
-/* All reach the far end of dimension 0; along dimension 1 none lies beside another. */
+/* All boxes reach the far end of dimension 0; along dimension 1 no two overlap. */
 START_TEST(boxes_that_one_dimension_separates_cost_nothing)
 {
 	enum { COUNT = 20000 };
@@ -350,7 +350,8 @@ START_LONG_TEST(tensors_share_the_work_and_dimensions_count)
 		if (!rng_turn(n / 31, 3))
 			continue;
 		uint64_t work = BOXES_MAX_WORK, before = work, each = 0, done = 0;
-		/* Every pair of one half or the other, whichever is worse, in all dimensions. */
+		/* All pairs within one half, in every dimension, for whichever half takes
+		 * longer. */
 		const uint64_t pairs = SIDE * (SIDE - 1) / 2;
 
 		rows_beside_columns(n, SIDE, boxes, shape);
@@ -372,7 +373,7 @@ START_LONG_TEST(tensors_share_the_work_and_dimensions_count)
 }
 END_TEST
 
-/* 316 rows, each cut in a way of its own: as irregular as anything that anybody has saved. */
+/* 316 rows, each cut in its own way: as irregular as anything that anybody has saved. */
 START_TEST(irregular_shardings_take_a_small_part_of_the_work)
 {
 	enum { ROWS = 316, COUNT = ROWS * ROWS };
@@ -429,7 +430,7 @@ START_LONG_TEST(a_hole_among_too_many_pieces_is_not_named)
 }
 END_TEST
 
-/* Each box cuts all that the ones before left into some 20 pieces. */
+/* Each box cuts all that those before it have left into some 20 pieces. */
 START_TEST(boxes_of_many_dimensions_do_not_eat_all_memory)
 {
 	enum { N = 15, COUNT = 7 };

@@ -22,7 +22,7 @@ struct chunks {
 struct walk {
 	const struct chunks *c;
 	const uint64_t *off, *len; /* the query */
-	uint32_t next;		   /* no chunk before this one may come any more */
+	uint32_t next;		   /* chunks must come in order: none before this one */
 	uint32_t hits;
 	uint32_t stop_after;
 };
@@ -106,7 +106,8 @@ static void check(struct rng *r, const struct chunks *c, int want_grid)
 	free(m);
 }
 
-/* A grid in row-major order; step[d] > 0: cells of that length, the last one what is left. */
+/* A grid in row-major order. Where step[d] > 0, cells have that length, and the last one has the
+ * rest. */
 static void make_grid(struct rng *r, struct chunks *c, bool even)
 {
 	uint64_t starts[DIMS][SIDE + 1], counts[DIMS], cell[DIMS] = { 0 };

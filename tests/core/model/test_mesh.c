@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Splits and shards against naive versions that ask for each element who owns it, and against what
- * HyperParallel's own functions answered (tests/data/hyperparallel).
+ * Splits and shards, compared with naive versions that ask for each element who owns it, and with
+ * what HyperParallel's own functions answered (tests/data/hyperparallel).
  */
 #include "base/checked.h"
 #include "box_util.h"
@@ -243,7 +243,7 @@ START_TEST(a_rank_holds_the_elements_that_the_splits_give_it)
 }
 END_TEST
 
-/* Is it at 0 on all axes that no placement names? */
+/* Is the rank at 0 on all axes that no placement names? */
 static bool is_first(const struct ckpt_sharding *s, uint64_t rank)
 {
 	uint64_t at[CKPT_MESH_MAX_AXES], sum = 0;

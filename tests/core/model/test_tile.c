@@ -26,7 +26,7 @@ static bool is_same(const struct tile *a, const struct tile *b)
 	return a->slice == b->slice && a->level == b->level && a->row == b->row && a->col == b->col;
 }
 
-/* In order, each once; and nothing beside them. */
+/* Numbers count the tiles in order, each once; tiles beside the matrix have none. */
 START_LOOP_TEST(every_number_is_one_tile, 40)
 {
 	struct rng r = rng_new();
@@ -94,7 +94,7 @@ START_LOOP_TEST(spans_divide_a_dimension, 60)
 		/* The last sample exists and lies in the last cell. */
 		REQUIRE(s.first + (s.samples - 1) * s.step < n);
 		REQUIRE((s.samples - 1) / s.each == s.cells - 1);
-		/* The next would lie in another tile, or does not exist. */
+		/* The next sample would lie in another tile, or there is none. */
 		REQUIRE(s.samples == (uint64_t)s.cells * s.each ||
 			s.first + s.samples * s.step >= n);
 		REQUIRE(at + 1 == tiles || s.cells == TILE_SIDE);
