@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of .ckptfs/view that show values, on every fixture: each cell against the elements. */
+/* The files of .ckptfs/view that show values, for every fixture: each cell is compared with the
+ * elements. */
 #include "page/picture.h"
 
 #include "base/checked.h"
@@ -148,7 +149,7 @@ static void check_picture(struct ckpt *c, uint64_t i, const struct matrix *m, co
 			uint8_t want = !k ? 0 : picture_colour(v, exponent),
 				is = raw[r * (w + 1) + k];
 
-			/* which of two elements of equal magnitude is shown is not promised */
+			/* it is not specified which of two elements of equal magnitude is shown */
 			if (is != want && is != picture_colour(-v, exponent))
 				ck_abort_msg("%s: [%u, %u] is %u, not %u", name, r, k, is, want);
 		}
@@ -211,7 +212,7 @@ START_LOOP_TEST(cells_are_those_of_the_elements, fixture_count())
 }
 END_TEST
 
-/* The names of files are numbers, each with one form; there is nothing else. */
+/* File names are numbers, each written in only one way; no other name exists. */
 START_LOOP_TEST(other_names_are_no_files, fixture_count())
 {
 	static const char *const names[] = {
@@ -272,7 +273,8 @@ START_LOOP_TEST(other_names_are_no_files, fixture_count())
 }
 END_TEST
 
-/* The page is there, but a copy of the tree is a copy of the checkpoint. */
+/* The page can be opened but is not listed, so that a copy of the tree is a copy of the
+ * checkpoint. */
 START_TEST(the_page_is_not_listed)
 {
 	const struct ckpt_opts opts = { .runs = false };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pages of report and of diff --report, as text: whatever is odd in a checkpoint is on them, and without memory there is an
- * error. What a browser makes of them is seen in tests/fs/test_report.sh.
+ * The pages of report and of diff --report, as text: they show whatever is odd in a checkpoint, and
+ * without memory there is an error. tests/fs/test_report.sh tests what a browser makes of them.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -52,7 +52,8 @@ static void setup(void)
 		(void)snprintf(name, sizeof(name), "run/step-%u", i);
 		REQUIRE(!mkdirat(dir_fd, name, 0700));
 		(void)strcat(name, "/model.safetensors");
-		/* The last one has another tensor, and lacks one. */
+		/* The last checkpoint has a tensor that the others lack, and lacks one that they
+		 * have. */
 		st_put(dir_fd, name, &r, i < 3 ? "a F32 4x3; b F16 7" : "a F32 4x3; z F16 7");
 	}
 	REQUIRE(!mkdirat(dir_fd, "run/step-4", 0700));
@@ -120,7 +121,8 @@ START_LOOP_TEST(a_page_is_whole, ARRAY_LEN(rows))
 }
 END_TEST
 
-/* Of a run, whose checkpoints are opened for each page, not every call. */
+/* A run's checkpoints are opened for each page, so failing every call would take too long. The step
+ * from one failing call to the next; 0: as fault_some() chooses. */
 static uint64_t stride;
 
 static uint64_t next_call(uint64_t n)
@@ -217,7 +219,7 @@ START_LOOP_TEST(a_comparison_without_memory_is_an_error, 2)
 }
 END_TEST
 
-/* Many strings, each with its number, and without memory none. */
+/* Each string gets a number of its own; without memory there is no number. */
 START_TEST(a_dictionary_numbers_strings)
 {
 	enum { MANY = 5000 };
