@@ -30,7 +30,7 @@ static int read_bytes(const struct buf *b, bool size_known, struct gguf_head **r
 
 static const uint64_t vector[] = { 256 }, matrix[] = { 256, 3 }, stack[] = { 64, 2, 3, 4 };
 
-/* All types of values. */
+/* Values of all types. */
 static void put_keys(struct buf *b)
 {
 	made_text(b, "general.architecture", "llama");
@@ -113,7 +113,7 @@ START_LOOP_TEST(keys_and_tensors_are_read, 4)
 }
 END_TEST
 
-/* Every value is followed by the next one. */
+/* Each value must end where the next begins. */
 START_TEST(arrays_are_taken_apart)
 {
 	struct buf b CLEANUP(buf_release) = BUF_INIT(MOST);
@@ -285,7 +285,7 @@ START_TEST(it_has_to_begin_like_one)
 }
 END_TEST
 
-/* Wherever it ends, a head that is cut off is an error. */
+/* Wherever a head is cut off, that is an error. */
 START_TEST(a_part_of_a_head_is_refused)
 {
 	struct buf b CLEANUP(buf_release) = BUF_INIT(MOST);

@@ -87,14 +87,14 @@ static int parse(const void *p, size_t n)
 	return rc;
 }
 
-/* A text with its NUL would be one byte too long. */
+/* Without the NUL that ends a literal, which would be one byte too many. */
 #define PARSE(text) parse(text, sizeof(text) - 1)
 #define EXPECT(text, want) \
 	ck_assert_msg(!PARSE(text) && !strcmp(out.data, want), "%s%s", out.data, err.msg)
 #define REFUSE(text, code_, want) \
 	ck_assert_msg(PARSE(text) == -(code_) && strstr(err.msg, want), "%s%s", out.data, err.msg)
 
-/* An extension whose body is of n < 256 bytes, hexadecimal. */
+/* Appends an extension with a body of n < 256 bytes. */
 static size_t put_ext(uint8_t *to, int code, const char *body, size_t n)
 {
 	to[0] = 0xc7;
@@ -240,7 +240,7 @@ START_TEST(long_texts_and_bytes_are_skipped)
 	n = 6 + 65536;
 	memcpy(b + n, "\xc6\x00\x03\x00\x00", 5); /* 196608 */
 	n += 5 + 196608;
-	memcpy(b + n, "\xda\xff\xff", 3); /* the longest that is kept */
+	memcpy(b + n, "\xda\xff\xff", 3); /* the longest text that is kept */
 	memset(b + n + 3, 'x', 65535);
 	n += 3 + 65535;
 	b[n++] = 5;
@@ -251,7 +251,7 @@ START_TEST(long_texts_and_bytes_are_skipped)
 }
 END_TEST
 
-/* Truncated anywhere, and with any bit flipped. */
+/* Cut off anywhere, or with any one bit flipped. */
 START_TEST(whatever_is_damaged_is_an_error_or_another_value)
 {
 	uint8_t b[200] = "\x84\xa1"

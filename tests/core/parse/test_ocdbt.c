@@ -23,7 +23,7 @@ static void teardown(void)
 	buf_release(&out);
 }
 
-/* "key=value " and "key@file:base+offset+length ", into out. */
+/* Prints a node into out: "key=value " and "key@file:base+offset+length ". */
 static int show_node(const void *p, size_t n, const char *base)
 {
 	struct ocdbt_body b CLEANUP(ocdbt_body_release) = { 0 };
@@ -124,7 +124,7 @@ START_TEST(an_interior_node_has_children)
 }
 END_TEST
 
-/* A prefix may go on behind the base, if it is that of the file before: real stores have these. */
+/* A path may share more than the base with the path before it: real stores have such paths. */
 START_TEST(paths_share_bases_and_parts_of_names)
 {
 	static const struct ocdbt_path files[] = {
@@ -237,7 +237,7 @@ START_TEST(paths_that_lead_out_are_refused)
 		ocdbt_node(&in, 0, &(struct ocdbt_path){ 0, inside[i], 0 }, 1, leaf, 1);
 		expect("", "a/.zarray={} ");
 	}
-	buf_restart(&in); /* put together from two that do not */
+	buf_restart(&in); /* leads out, though neither of its two parts does */
 	ocdbt_node(&in, 0, &joined, 1, leaf, 1);
 	ck_assert_int_eq(show_node(in.data, in.len, "a/."), -ERR_CORRUPT);
 }
@@ -268,7 +268,7 @@ START_TEST(paths_that_contradict_those_before_them_are_refused)
 		ocdbt_node(&in, 0, files[i].v, 2, leaf, 1);
 		expect_error(ERR_CORRUPT, files[i].says);
 	}
-	/* Up to where both bases end, they may. */
+	/* Up to the end of both bases, they may share. */
 	buf_restart(&in);
 	ocdbt_node(&in, 0, (const struct ocdbt_path[]){ { 0, "p/x", 2 }, { 1, "q", 1 } }, 2, leaf,
 		   1);
@@ -297,7 +297,8 @@ START_TEST(keys_and_values_are_not_without_end)
 }
 END_TEST
 
-/* A manifest of n versions, at most 16, of these generations; the root of the last is at (file, offset). */
+/* A manifest with n versions of these generations, at most 16; the root of the last is at (file,
+ * offset). */
 static void put_versions(const uint64_t *generations, size_t n, uint64_t file, uint64_t offset,
 			 uint64_t length)
 {
@@ -408,7 +409,7 @@ START_TEST(ranges_are_possible)
 }
 END_TEST
 
-/* A few bytes that announce a million entries, files or gigabytes. */
+/* A few bytes can announce a million entries, or files, or gigabytes. */
 START_TEST(counts_are_bounded_by_the_bytes_that_are_left)
 {
 	static const uint64_t counts[] = { 0, 1 << 20, (1 << 20) + 1, UINT32_MAX, UINT64_MAX };
@@ -433,7 +434,7 @@ START_TEST(counts_are_bounded_by_the_bytes_that_are_left)
 }
 END_TEST
 
-/* Each path is all of the one before it and a byte: gigabytes, from two million bytes. */
+/* Each path is the one before it and one more byte: two million bytes unfold to gigabytes. */
 START_TEST(paths_that_unfold_are_bounded)
 {
 	enum { N = 500000 };
@@ -455,7 +456,7 @@ START_TEST(paths_that_unfold_are_bounded)
 }
 END_TEST
 
-/* Truncated anywhere, and with any bit flipped, each with a sum that is right again. */
+/* Cut off anywhere, or with any one bit flipped, each time with a valid checksum. */
 START_TEST(whatever_is_damaged_is_an_error_or_another_node)
 {
 	static const struct ocdbt_path root = { 0, "p0/d/x", 3 };

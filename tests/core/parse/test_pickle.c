@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What well-formed pickles become; see also test_pickle_hooks.c and test_pickle_hostile.c. */
+/* What well-formed pickles become. See also test_pickle_hooks.c and test_pickle_hostile.c. */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "parse/pickle.h"
@@ -33,7 +33,7 @@ static const struct {
 	    "K\1K\2"
 	    "0.",
 	    "1"),
-	ROW(OP_POP, "K\1(0.", "1"), /* a mark on top goes too */
+	ROW(OP_POP, "K\1(0.", "1"), /* a mark on top is popped, too */
 	ROW(OP_POP_MARK,
 	    "K\1(K\2]K\3"
 	    "1.",
@@ -136,20 +136,20 @@ static const struct {
 	ROW(OP_OBJ, "N(cm\nC\no\x86.", "(None, m.C())"),
 	ROW(OP_OBJ, "(cm\nC\nK\1K\2oq\1h\1\x86.", "(m.C(1, 2), m.C(1, 2))"),
 	ROW(OP_BUILD, "cm\nC\n)\x81}\x8c\1aK\1sb.", "m.C()!{'a': 1}"),
-	ROW(OP_BUILD, "cm\nC\n)\x81K\1b]b.", "m.C()![]"), /* the later state counts */
-	ROW(OP_BUILD, "]]b.", "[]"),			  /* the state of something that has none */
+	ROW(OP_BUILD, "cm\nC\n)\x81K\1b]b.", "m.C()![]"), /* the second state counts */
+	ROW(OP_BUILD, "]]b.", "[]"),			  /* a state for something that has none */
 	ROW(OP_BINPERSID, "\x8c\1xK\7\x86Q.", "&('x', 7)"),
 	ROW(OP_BINPUT, "]q\0h\0\x86.", "([], [])"),
 	ROW(OP_LONG_BINPUT, "]r\0\0\0\0h\0\x86.", "([], [])"),
-	/* keys in any order, stored again; MEMOIZE's is the number of keys so far */
-	ROW(0, "(]q\1K\7q\2h\1h\2t.", "([], 7, [], 7)"), /* cPickle counts from 1 */
+	/* keys in any order, also stored twice; MEMOIZE takes the number of keys so far */
+	ROW(0, "(]q\1K\7q\2h\1h\2t.", "([], 7, [], 7)"), /* cPickle begins with 1 */
 	ROW(0, "(K\1q\7K\2q\3h\7h\3t.", "(1, 2, 1, 2)"),
 	ROW(0, "(K\1r\xff\xff\xff\xffK\2q\0j\xff\xff\xff\xffh\0t.", "(1, 2, 1, 2)"),
 	ROW(0, "(K\1q\0h\0K\2q\0h\0t.", "(1, 1, 2, 2)"),
 	ROW(0, "(K\1q\1K\2\x94h\1t.", "(1, 2, 2)"),
 	ROW(0, "(K\1q\5K\2\x94h\5h\1t.", "(1, 2, 1, 2)"),
 	ROW(0, "(K\1q\5K\2\x94K\3q\5K\4\x94h\5h\1h\2t.", "(1, 2, 3, 4, 3, 2, 4)"),
-	ROW(0, "(]q\5(K\1q\5l0h\5t.", "([], 1)"), /* what was there is given back */
+	ROW(0, "(]q\5(K\1q\5l0h\5t.", "([], 1)"), /* the memory of what was there is freed */
 	ROW(OP_MEMOIZE, "]\x94K\1\x94h\1h\0\x86.", "(1, [])"),
 	ROW(OP_BINGET,
 	    "K\7\x94"
@@ -169,7 +169,7 @@ static const struct {
 	ROW(0, "ctorch\nSize\n)\x85R.", "()"),
 	ROW(0, "\x8c\5torch\x8c\4Size\x93K\3\x85\x85R.", "(3,)"),
 	ROW(0, "ctorch\nSize\nK\3\x85\x85\x94Rh\0\x86.",
-	    "((3,), ((3,),))"), /* its arguments shared */
+	    "((3,), ((3,),))"), /* the tuple of arguments is shared */
 	ROW(0, "ctorch\nSize\nK\3\x85\x85\x94R0K\4\x85h\0\x86.", "((4,), ((3,),))"),
 	ROW(0, "ctorch\nSize\n]\x85R.", "torch.Size([])"),
 	ROW(0, "ctorch\nSize\nK\3\x85\x85\x81.", "torch.Size((3,))"), /* that is no call */
@@ -180,7 +180,7 @@ static const struct {
 	    "ccollections\nOrderedDict\n](](K\1K\2eK\3]\x86"
 	    "e\x85R(K\4K\5u.",
 	    "{1: 2, 3: [], 4: 5}"),
-	/* a list that is not its own: as it is */
+	/* if the list is shared, the call stays as it is */
 	ROW(0, "(ccollections\nOrderedDict\n]K\1K\2\x86\x61q\1\x85Rh\1t.",
 	    "(collections.OrderedDict([(1, 2)]), [(1, 2)])"),
 	ROW(0, "ccollections\nOrderedDict\n]K\1a\x85R.", "collections.OrderedDict([1])"),
@@ -192,7 +192,7 @@ static const struct {
 	ROW(0, "ccollections\nOrderedDict\nK\1\x85R.", "collections.OrderedDict(1)"),
 	ROW(0, "cbuiltins\nset\n]\x85R.", "builtins.set([])"),
 	ROW(0, "cbuiltins\nlist\n]\x85R.", "builtins.list([])"),
-	/* items of an object are its own; of an opaque value nothing is kept */
+	/* items are kept for an object, not for an opaque value */
 	ROW(0, "cm\nC\n)\x81(K\1K\2uK\3K\4s.", "m.C()+{1: 2, 3: 4}"),
 	ROW(0, "cm\nC\n)\x81(K\1K\2eK\3a}b.", "m.C()!{}+[1, 2, 3]"),
 	ROW(0, "cm\nC\n)\x81K\1a(K\1K\2u.", "m.C()+[1]"), /* nothing is both */
@@ -339,7 +339,7 @@ END_TEST
 
 /* ---- memo ---- */
 
-/* N values stored and popped, then asked for at random, twice. */
+/* Stores and pops n values, then asks for them at random, twice. */
 static void check_memo(struct rng *r, int protocol, uint32_t n, uint32_t n_gets)
 {
 	struct emit m = EMIT_INIT(protocol, false);
@@ -388,7 +388,7 @@ START_TEST(memo_of_any_size_gives_back_what_was_put)
 }
 END_TEST
 
-/* PUT, MEMOIZE and GET of few keys, near and far, against a memo that is a plain array. */
+/* PUT, MEMOIZE and GET of few keys, near and far, compared with a memo that is a plain array. */
 static void check_random_memo(struct rng *r, int64_t *want, size_t *n_want)
 {
 	static const uint32_t far[] = { 0x80000000, UINT32_MAX, UINT32_MAX - 1, 1000000 };
@@ -619,7 +619,7 @@ START_TEST(strings_have_a_ceiling)
 		s = pk_intern(t, (const char *)&i, sizeof(i));
 	ck_assert_ptr_null(s);
 	ck_assert_uint_gt(i, 4000);
-	/* Counted are 24 bytes of each string, and as many in the tables. */
+	/* The limit counts 24 bytes for each string, and as many in the tables. */
 	ck_assert_uint_lt(i, (256 << 10) / 40);
 	ck_assert_ptr_eq(pk_intern(t, "first", 5), first);
 	pk_strings_free(t);
@@ -695,7 +695,7 @@ START_TEST(long_lines_of_text_are_skipped_or_refused)
 }
 END_TEST
 
-/* 255 bytes, with a sign, are the most. */
+/* A number may have 255 bytes, with its sign. */
 START_TEST(numbers_as_text_have_all_digits_or_none)
 {
 	char bytes[1000];
@@ -751,7 +751,7 @@ START_LOOP_TEST(the_first_bytes_tell_the_module_of_the_outermost_object, 2)
 	emit_proto(&m);
 	if (_i)
 		emit_bytes(&m, "\x95\0\0\0\0\0\0\0\0", 9); /* FRAME */
-	whole = m.b.len + (_i ? 2 : 1) + 7 + !_i;	   /* its string, or its line */
+	whole = m.b.len + (_i ? 2 : 1) + 7 + !_i;	   /* end of its string or line */
 	emit_object(&m, "a.b_c.d", "Name");
 	for (size_t n = 0; n <= m.b.len; n++) {
 		autofree char *exact = malloc(n ? n : 1);

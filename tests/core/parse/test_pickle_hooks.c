@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a reader's hooks see, may take, and may put in its place. */
+/* What a reader's hooks see, what they may take, and what they may put in its place. */
 #include "base/checked.h"
 #include "parse/pickle.h"
 #include "parse/pickle_lex.h"
@@ -10,8 +10,8 @@
 #include <string.h>
 
 /*
- * The classes of module "m" are known by their first letter, R (root) 1, S 2, T 3, the rest of the
- * world is not. Everything that happens is written down; keys that begin with 'x' are taken.
+ * Of module "m" the hooks know classes by their first letter: R (root) is 1, S is 2, T is 3. They
+ * know no other classes. The log has everything that happens. Keys that begin with 'x' are taken.
  */
 struct log {
 	struct buf b;
@@ -70,7 +70,7 @@ static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 
 static const struct pickle_hooks hooks = { classify, built, attr_item };
 
-/* Load, and append the root's value to the log; the result of pickle_load. */
+/* Loads a pickle, and appends the root's value to the log. Returns what pickle_load did. */
 static int run(struct log *l, const struct emit *m, bool drop_unknown, struct ckpt_err *e)
 {
 	struct pickle_opts opts = {
@@ -126,7 +126,7 @@ START_TEST(each_global_is_classified_once)
 }
 END_TEST
 
-/* What comes before a NUL is not the name: neither for a hook nor for what is known without one. */
+/* The part of a name before a NUL is not the name, for a hook or otherwise. */
 START_LOOP_TEST(a_name_with_a_nul_has_no_class, 6)
 {
 	static const struct {
@@ -365,7 +365,7 @@ START_TEST(deeper_dicts_and_other_roots_do_not_stream)
 {
 	struct emit m = EMIT_INIT(4, false);
 
-	emit_object(&m, "m", "Root"); /* an object in the root, a dict among others in a dict */
+	emit_object(&m, "m", "Root"); /* an object in the root; one of several dicts in a dict */
 	emit_attrs(&m);
 	emit_str(&m, "object");
 	emit_object(&m, "m", "S");
@@ -427,8 +427,8 @@ START_TEST(deeper_dicts_and_other_roots_do_not_stream)
 END_TEST
 
 /*
- * Where a dict is the only item of an attribute, or the last of three in a tuple, the stack looks
- * as if it were an attribute. Taking from it must not go unnoticed; looking at it is harmless.
+ * If a dict is the only item of an attribute, or the last of three in a tuple, the stack looks as
+ * if the dict were an attribute. Taking from it must not go unnoticed; looking at it is harmless.
  */
 static void emit_lookalike(struct emit *m, bool tuple, bool last, const char *key)
 {
@@ -486,8 +486,8 @@ START_LOOP_TEST(pairs_taken_from_what_only_looks_like_an_attribute_are_an_error,
 END_TEST
 
 /*
- * The same where nothing ever closes over it: the state is a tuple, the object is left behind,
- * everything but the dict is, or the dict is dropped.
+ * The same, but the attribute is never completed: the state is a tuple, the object is left behind,
+ * all but the dict is, or the dict is dropped.
  */
 START_LOOP_TEST(pairs_taken_from_what_never_becomes_an_attribute_are_an_error, 4)
 {
@@ -501,7 +501,7 @@ START_LOOP_TEST(pairs_taken_from_what_never_becomes_an_attribute_are_an_error, 4
 	emit_pair(&m, "xa", 1);
 	emit_op(&m, OP_SETITEM);
 	if (_i < 2) {
-		emit_op(&m, OP_TUPLE3); /* the state, 'attr' and what is left of its dict */
+		emit_op(&m, OP_TUPLE3); /* the state, 'attr' and the rest of its dict */
 		emit_op(&m, _i ? OP_TUPLE2 : OP_BUILD);
 	} else if (_i == 3) {
 		emit_op(&m, OP_POP);
@@ -570,7 +570,7 @@ START_TEST(hooks_may_be_left_out_one_by_one)
 }
 END_TEST
 
-/* Memory follows what is kept, and that is never more than a batch of 1000 pairs. */
+/* The memory used depends on what is kept, which is never more than a batch of 1000 pairs. */
 START_TEST(what_is_consumed_costs_no_memory)
 {
 	struct emit m = EMIT_INIT(4, true);
@@ -601,7 +601,7 @@ START_TEST(what_is_consumed_costs_no_memory)
 }
 END_TEST
 
-/* ---- leaving off early ---- */
+/* ---- ending early ---- */
 
 #define PK(s) s, sizeof(s) - 1
 #define OBJ   "\x80\4cm\nC\n)\x81}"
@@ -617,14 +617,14 @@ static const struct {
 	{ PK(OBJ "(\x8c\1aK\1" UNTIL "\xff"), "m.C()!{'a': 1}" },
 	{ PK(OBJ "(\x8c\1aK\1X\5\0\0\0until\xff"), "m.C()!{'a': 1}" },
 	{ PK(OBJ "(" UNTIL "\xff"), "m.C()!{}" },
-	/* What was memoized for something behind it is not missed. */
+	/* A memoized value that only the rest would use is not missed. */
 	{ PK(OBJ "(\x8c\1aK\1\x85\x94" UNTIL "h\0\xff"), "m.C()!{'a': (1,)}" },
-	/* Other strings are others. */
+	/* Only this string counts; similar ones do not. */
 	{ PK(OBJ "(\x8c\1aK\1\x8c\5untilK\2\x8c\6until2K\3ub."), "m.C()!{'a': 1}" },
 	{ PK(OBJ "(\x8c\4untiK\1\x8c\6until2K\3\x8c\5UntilNub."),
 	  "m.C()!{'unti': 1, 'until2': 3, 'Until': None}" },
 	{ PK(OBJ "(\x8c\1aC\5untilub."), "m.C()!{'a': b'until'}" },
-	/* Not a name of an attribute: a value, a key of a dict, of something else. */
+	/* These are not names of attributes: a value, a key of a dict, part of something else. */
 	{ PK(OBJ "(\x8c\1a" UNTIL "ub."), NULL },
 	{ PK(OBJ "(\x8c\1a}(" UNTIL "K\2uub."), NULL },
 	{ PK(OBJ "(\x8c\1a(" UNTIL "K\2tub."), NULL },
@@ -632,7 +632,7 @@ static const struct {
 	{ PK("\x80\4}(" UNTIL "K\2u."), NULL },
 	{ PK("\x80\4" UNTIL "."), NULL },
 	{ PK("\x80\4}(}" UNTIL "K\2su."), NULL },
-	/* This one looks the same, as pickle.h says. */
+	/* This one looks like an attribute, as pickle.h says. */
 	{ PK(OBJ "(\x8c\1a}" UNTIL "K\2sub."), "m.C()!{'a': {}}" },
 };
 

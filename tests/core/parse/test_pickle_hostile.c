@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pickles that no pickler writes: each is refused with a sentence, in bounded time and memory. */
+/* Pickles that no pickler writes: each is refused with a message, in bounded time and memory. */
 #include "base/checked.h"
 #include "fault.h"
 #include "parse/pickle.h"
@@ -174,7 +174,7 @@ END_TEST
 
 /* ---- the stack ---- */
 
-/* Opcodes, their fixed operands, and how many values each needs above the innermost mark. */
+/* Opcodes with their operands, and how many values each needs above the innermost mark. */
 static const struct {
 	const char *op;
 	size_t needs;
@@ -239,7 +239,7 @@ static void *deep_thread(void *arg)
 	return NULL;
 }
 
-/* A C stack of 512 KiB is enough for a million levels. */
+/* Loading a million levels must not need more than a C stack of 512 KiB. */
 static void load_deep(const struct emit *m)
 {
 	struct deep_load l = { .m = m };
@@ -266,7 +266,7 @@ START_TEST(a_million_nested_tuples_load_and_go)
 	emit_op(&m, OP_STOP);
 	load_deep(&m);
 	m.b.len--;
-	emit_ops(&m, OP_POP, 1); /* freed by the machine this time */
+	emit_ops(&m, OP_POP, 1); /* this time the machine frees it */
 	emit_bytes(&m, "N.", 2);
 	load_deep(&m);
 	buf_release(&m.b);
@@ -293,7 +293,7 @@ START_TEST(a_million_nested_dicts_objects_and_marks_load_and_go)
 		emit_bytes(&m, "}N", 2);
 	emit_op(&m, OP_NONE);
 	emit_ops(&m, OP_SETITEM, DEEP / 4);
-	for (size_t i = 0; i < DEEP / 4; i++) /* the state of each is the one before */
+	for (size_t i = 0; i < DEEP / 4; i++) /* each has the one before as its state */
 		emit_bytes(&m, "K\1)\x81", 4);
 	emit_ops(&m, OP_BUILD, DEEP / 4 - 1);
 	emit_op(&m, OP_TUPLE2);
@@ -379,7 +379,7 @@ START_LOOP_TEST(every_kind_of_growth_meets_the_ceiling, ARRAY_LEN(growth_rows))
 }
 END_TEST
 
-/* n entries, whose keys are i * step. */
+/* Loads n entries with the keys i * step. */
 static int load_keys(uint32_t n, uint32_t step, size_t max_bytes, struct ckpt_err *e)
 {
 	struct pickle_opts opts = { .max_bytes = max_bytes };
@@ -412,7 +412,7 @@ START_TEST(memo_keys_far_apart_cost_what_is_stored_and_meet_the_ceiling)
 	ck_assert_int_eq(load_keys(200000, 0x10000 + 1, 2 << 20, &e), -EFBIG);
 	ck_assert_str_eq(e.msg, "pickle: 131072 memo entries that are not in order");
 	ck_assert_msg(!load_keys(200000, 1, 96 << 10, &e), "%s", e.msg); /* in order: no room */
-	ck_assert_msg(!load_keys(200000, 0, 96 << 10, &e), "%s", e.msg); /* one, again and again */
+	ck_assert_msg(!load_keys(200000, 0, 96 << 10, &e), "%s", e.msg); /* the same key */
 }
 END_TEST
 
@@ -497,7 +497,7 @@ static void fail_allocations(const struct pickle_input *in, bool hooks, int leas
 
 		(void)fault_off();
 		failed += !!rc;
-		if (rc) /* the pool does not tell why it has no more */
+		if (rc) /* the pool does not say why it has no more */
 			REQUIRE(!p && e.code == -rc && e.msg[0] && (rc == -ENOMEM || rc == -EFBIG));
 		pickle_free(p);
 	}
@@ -537,7 +537,7 @@ START_TEST(strings_out_of_memory_are_no_strings)
 		struct pk_strings *t = pk_strings_new(1 << 20);
 		const struct pk_str *s = NULL;
 
-		for (uint32_t i = 0; t && i < 1000; i++) { /* again after a failure */
+		for (uint32_t i = 0; t && i < 1000; i++) { /* once more, after a failure */
 			s = pk_intern(t, (const char *)&i, sizeof(i));
 			REQUIRE(!s || (s->len == sizeof(i) && !memcmp(s->data, &i, sizeof(i))));
 		}
@@ -596,7 +596,8 @@ START_TEST(a_failing_read_is_passed_on)
 }
 END_TEST
 
-/* The file is overwritten while it is read: an error or some value, but nothing worse. */
+/* The file is overwritten while it is read: there may be an error, or some value, but nothing
+ * worse. */
 START_TEST(input_that_changes_between_the_passes_does_no_harm)
 {
 	static const char first[] = "]\x94K\1\x94h\0h\1\x87\x8c\1m\x8c\1n\x93\x86.";

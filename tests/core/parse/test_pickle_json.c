@@ -25,7 +25,7 @@
 	{ \
 		bytes, sizeof(bytes) - 1, text \
 	}
-/* The texts are what CPython's json.dumps gives, where it gives any. */
+/* The texts are what CPython's json.dumps prints, if it can print the value. */
 static const struct {
 	const char *bytes;
 	size_t n;
@@ -61,7 +61,7 @@ static const struct {
 	ROW("}(X\1\0\0\0aK\1X\1\0\0\0bNu.", "{\"a\": 1, \"b\": null}"),
 	ROW("}(K\2]K\3aN}\x88)G\x3f\xf8\0\0\0\0\0\0K\4K\5\x85K\6u.",
 	    "{\"2\": [3], \"null\": {}, \"true\": [], \"1.5\": 4, \"[5]\": 6}"),
-	/* as strings the keys would be the same, or look like something else */
+	/* as strings, these keys would be equal, or look like something else */
 	ROW("}(X\1\0\0\0"
 	    "1K\2K\1K\3u.",
 	    "{\"__class__\": \"builtins.dict\", \"__items__\": [[\"1\", 2], [1, 3]]}"),
@@ -70,7 +70,7 @@ static const struct {
 	    "{\"__class__\": \"builtins.dict\", \"__items__\": [[1, 3], [\"1\", 2]]}"),
 	ROW("}X\x9\0\0\0__class__X\1\0\0\0xs.",
 	    "{\"__class__\": \"builtins.dict\", \"__items__\": [[\"__class__\", \"x\"]]}"),
-	/* what JSON has no form for */
+	/* values that JSON cannot represent */
 	ROW("C\3\0\xff"
 	    "a.",
 	    "{\"__class__\": \"builtins.bytes\", \"hex\": \"00ff61\"}"),
@@ -113,11 +113,11 @@ static const struct {
 	    "0X\3\0\0\0cpuK\6tQ"
 	    "K\0K\6\x85K\1\x85\x89Nt}tR.",
 	    "{\"__class__\": \"m.T\", \"dtype\": \"int64\", \"shape\": [6]}"),
-	/* not as torch writes it */
+	/* not quite as torch writes it */
 	ROW(TENSOR("K\0K\2K\3") ".",
 	    "{\"__class__\": \"torch._utils._rebuild_tensor_v2\", \"__args__\": "
 	    "[{\"__class__\": \"torch.FloatStorage\", \"size\": 6}, 0, 2, 3]}"),
-	/* what NumPy has; text in place of bytes is no array */
+	/* NumPy's values; with text in place of bytes, there is no array */
 	ROW(ARRAY(TYPE("u1", "|"), "\x89", "C\2\0\1"),
 	    "{\"__class__\": \"numpy.ndarray\", \"dtype\": \"|u1\", \"shape\": [2], "
 	    "\"hex\": \"0001\"}"),
@@ -151,7 +151,7 @@ static const struct {
 	    "{\"__class__\": \"m.C\", \"p\": {\"__cycle__\": 1}}"),
 	ROW("]K\1a\x94h\0\x86.", "[[1], [1]]"),
 	ROW("K\1Q.", "{\"__class__\": \"?\"}"),
-	/* arguments that are no tuple */
+	/* arguments that are not a tuple */
 	ROW("cm\nC\nK\5R.", "{\"__class__\": \"m.C\", \"__args__\": 5}"),
 	ROW("c__builtin__\nset\nK\5R.", "{\"__class__\": \"builtins.set\", \"__args__\": 5}"),
 	ROW("c_codecs\nencode\nNR.", "{\"__class__\": \"_codecs.encode\", \"__args__\": null}"),
@@ -176,7 +176,7 @@ START_LOOP_TEST(values_are_written_as_python_writes_them, (int)ARRAY_LEN(rows))
 
 	ck_assert_int_eq(pickle_json(&v, &b, &e), 0);
 	ck_assert_str_eq(b.data, rows[_i].text);
-	/* With every smaller ceiling: an error, and no byte beyond it. */
+	/* With any smaller ceiling there is an error, and nothing beyond the ceiling. */
 	for (size_t max = 0; max < strlen(rows[_i].text); max++) {
 		struct buf small = BUF_INIT(max);
 
@@ -259,7 +259,7 @@ START_TEST(depth_is_bounded)
 }
 END_TEST
 
-/* 2^60 values that are written with 60 lists: the ceiling ends it. */
+/* 2^60 values, written with 60 lists: the ceiling ends this. */
 START_TEST(what_is_shared_cannot_blow_up)
 {
 	struct emit m = EMIT_INIT(4, false);
@@ -282,8 +282,8 @@ START_TEST(what_is_shared_cannot_blow_up)
 }
 END_TEST
 
-/* Quotes of a key within a key take twice the room: a few bytes of pickle were gigabytes of text.
- */
+/* Quotes of a key within a key double with each level: a few bytes of pickle became gigabytes of
+ * text. */
 START_TEST(dicts_as_keys_of_dicts_come_to_an_end)
 {
 	struct emit m = EMIT_INIT(2, false);
@@ -306,7 +306,7 @@ START_TEST(dicts_as_keys_of_dicts_come_to_an_end)
 }
 END_TEST
 
-/* ---- forms that are known, and those that are nearly such ---- */
+/* ---- forms that are known, and others that only resemble them ---- */
 
 #define STORE			  "&('storage', torch.FloatStorage, '0', 'cpu', 6)"
 #define PARTS			  ", 0, (2,3), (3,1)"
@@ -317,7 +317,7 @@ END_TEST
 #define NUMBER(dtype, bytes)	  "numpy.core.multiarray.scalar(" dtype ", " bytes ")"
 
 static const struct {
-	const char *text, *want; /* what it is, or a beginning of it that ends with "..." */
+	const char *text, *want; /* the text, or its beginning followed by "..." */
 } forms[] = {
 	{ MADE("tensor", STORE, ""),
 	  "{'__class__': 'torch.Tensor', 'dtype': 'float32', 'shape': [2, 3]}" },

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Real and synthetic .metadata with bytes flipped at random: a value or a clean error, in bounded
- * time and memory. To be run with the sanitizers; a seed that fails is in the runner's first line.
+ * Real and synthetic .metadata with random bytes changed: there must be a value or a clean error,
+ * in bounded time and memory. This is meant for builds with sanitizers; the runner's first line has
+ * the seed of a failure.
  */
 #include "parse/pickle.h"
 #include "parse/pickle_lex.h"
@@ -112,7 +113,7 @@ static size_t mutate(struct rng *r, uint8_t *b, size_t n)
 	return n;
 }
 
-/* The DCP reader's hooks and none; in one piece and in many. All must agree. */
+/* With the DCP reader's hooks and without; in one piece and in many. All must agree. */
 static bool load_all_ways(const uint8_t *b, size_t n)
 {
 	int first = 0;
@@ -174,7 +175,7 @@ static void run(struct file *files, size_t n_files, int rounds)
 		(void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t1);
 		ck_assert_msg(t1.tv_sec - t0.tv_sec < 5, "round %d takes too long", i);
 	}
-	ck_assert_int_gt(loaded, 0); /* else nothing behind the first pass was tried */
+	ck_assert_int_gt(loaded, 0); /* otherwise nothing after the first pass was tried */
 	ck_assert_int_lt(loaded, rounds);
 	free(b);
 	for (size_t i = 0; i < n_files; i++)

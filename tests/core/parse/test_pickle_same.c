@@ -20,7 +20,7 @@ static struct pickle *load(const void *bytes, size_t n)
 	return p;
 }
 
-/* Both ways round, which must agree. */
+/* The verdict on a and b, which must be that on b and a, too. */
 static enum pk_verdict verdict(const void *a, size_t an, const void *b, size_t bn,
 			       const char **ret_why)
 {
@@ -110,7 +110,7 @@ static const struct {
 	ROW("cm\nC\n)\x81}b.", "cm\nC\n)\x81.", PK_DIFFERENT),
 	ROW("cm\nC\n)\x81K\1a.", "cm\nC\n)\x81K\2a.", PK_DIFFERENT),
 	ROW("cm\nC\nK\1\x85R.", "cm\nC\nK\2\x85R.", PK_DIFFERENT),
-	/* what only its class knows, or was not kept; a difference elsewhere is one all the same */
+	/* what only its class knows, or was not kept; but a difference elsewhere still counts */
 	UNKNOWN("cm\nC\n)\x81.", "cm\nD\n)\x81.", classes),
 	UNKNOWN("cm\nC\n)\x81.", "cn\nC\n)\x81.", classes),
 	UNKNOWN("cm\nC\n)\x81.", "K\1.", "one is an object, the other is not"),
@@ -121,7 +121,7 @@ static const struct {
 	UNKNOWN("(K\1\x91.", "(K\2\x91.", sets),
 	UNKNOWN("K\1)R.", "K\1)R.", classes),
 	UNKNOWN("cm\nC\n)R.", "K\1)R.", classes),
-	/* nearly bytes of protocol 2 */
+	/* almost what protocol 2 writes for bytes */
 	UNKNOWN("C\1a.", "c_codecs\nencode\nX\1\0\0\0aX\4\0\0\0utf8\x86R.",
 		"one is an object, the other is not"),
 	UNKNOWN("C\1a.", "c_codecs\nencode\nX\1\0\0\0a\x85R.",
@@ -152,10 +152,10 @@ END_TEST
 
 /* ---- random values ---- */
 
-/* The n-th leaf of the value that `shape` draws is another one where n is `change`. */
+/* Draws a value from `shape`. Leaf number `change` gets another value. */
 struct drawing {
 	struct emit *m;
-	struct rng shape, form; /* what is drawn, and how it is written */
+	struct rng shape, form; /* the value, and the way in which it is written */
 	unsigned leaf, change;
 };
 
@@ -183,7 +183,7 @@ static void draw_dict(struct drawing *d, unsigned n, unsigned depth)
 	struct rng begin = d->shape;
 	unsigned leaf = d->leaf, turn = n ? (unsigned)rng_below(&d->form, n) : 0;
 
-	/* In another order: the same is drawn twice, and what was before and behind is left out. */
+	/* In another order: the items are drawn twice, and each pass leaves some of them out. */
 	emit_op(d->m, OP_EMPTY_DICT);
 	for (unsigned pass = 0; pass < 2; pass++) {
 		d->shape = begin;
@@ -289,7 +289,7 @@ START_TEST(work_is_bounded_and_then_it_cannot_be_told)
 }
 END_TEST
 
-/* 100,000 keys the other way round: 5 * 10^9 comparisons, if one made them. */
+/* 100,000 keys in reverse order would take 5 * 10^9 comparisons, if each were compared with all. */
 START_TEST(large_dicts_in_one_order_are_compared_whole)
 {
 	enum { KEYS = 100000 };

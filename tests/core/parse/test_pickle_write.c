@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pickles against the bytes that CPython's pickler writes, and read back by this program's reader.
- */
+/* Pickles, compared with the bytes that CPython's pickler writes, and read back by this program. */
 #include "base/buf.h"
 #include "base/checked.h"
 #include "fault.h"
@@ -31,7 +30,7 @@ static void text(struct pickle_writer *w, const char *s)
 	pw_str(w, s, strlen(s));
 }
 
-/* As print_value has it. */
+/* The pickle, loaded and printed by print_value. */
 static char *read_back(void)
 {
 	struct pickle_opts opts = { .max_bytes = 1 << 28 };
@@ -328,7 +327,7 @@ START_TEST(whatever_is_written_is_read)
 }
 END_TEST
 
-/* Thousands of different strings, each twice: numbers have one byte, and four. */
+/* Thousands of different strings, each written twice: memo numbers have one byte, or four. */
 START_LOOP_TEST(many_strings, 2)
 {
 	enum { MANY = 20000 };

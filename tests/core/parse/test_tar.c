@@ -74,7 +74,7 @@ START_TEST(members_of_every_kind)
 	ck_assert(tar_magic(tar.data, tar.len));
 	ck_assert(!tar_magic(tar.data, 511));
 	expect("d ./ 512+0\nf ./a 1024+3\nf old 2048+0\nd olddir/ 2560+0\n- link 3072+0\n");
-	tar.len -= 1024; /* no end marker, as when it was cut off there */
+	tar.len -= 1024; /* without an end marker, as if cut off there */
 	expect("d ./ 512+0\nf ./a 1024+3\nf old 2048+0\nd olddir/ 2560+0\n- link 3072+0\n");
 }
 END_TEST
@@ -213,7 +213,7 @@ START_TEST(names_and_extended_headers_are_not_without_end)
 }
 END_TEST
 
-/* Without '=', of other keys, and after a NUL. */
+/* A record without '=', records with other keys, and one after a NUL. */
 START_TEST(other_records_have_no_effect)
 {
 	static const char records[] = "8 novel\n11 patha=b\n11 sizes=9\n11 GNU.x=1\n10 path=b\n"
@@ -229,7 +229,7 @@ START_TEST(other_records_have_no_effect)
 }
 END_TEST
 
-/* Octal digits with spaces before them, after them, and neither. */
+/* Octal digits with spaces before them, after them, or without any. */
 START_TEST(numbers_are_read_as_old_programs_wrote_them)
 {
 	static const char sizes[][13] = { "         3 ", "3", "000000000003", "3 x",
@@ -256,8 +256,8 @@ START_TEST(numbers_are_read_as_old_programs_wrote_them)
 }
 END_TEST
 
-/* Neither have links, devices and directories data, nor do the headers of others take what an 'x'
- * header says of the next member. */
+/* Links, devices and directories have no data, even if their header or an 'x' header gives them a
+ * size. */
 START_TEST(only_files_have_data)
 {
 	static const char types[] = "123456";

@@ -22,7 +22,7 @@ static const enum ckpt_dtype floats[] = {
 	CKPT_DTYPE_I16,		CKPT_DTYPE_U16,
 };
 
-/* Every number that a type has becomes its own bits again; NaN, one of its NaNs. */
+/* Every number that a type can hold gets its own bits again, and NaN those of some NaN. */
 START_LOOP_TEST(every_number_is_the_element_that_it_was, ARRAY_LEN(floats))
 {
 	enum ckpt_dtype t = floats[_i];
@@ -42,7 +42,7 @@ START_LOOP_TEST(every_number_is_the_element_that_it_was, ARRAY_LEN(floats))
 }
 END_TEST
 
-/* Others: no other element is nearer, and of two equally near ones it is the even one. */
+/* For other numbers, no element is nearer; if two are equally near, it is the even one. */
 START_LOOP_TEST(the_nearest_element_is_taken, ARRAY_LEN(floats))
 {
 	enum ckpt_dtype t = floats[_i];
@@ -166,7 +166,7 @@ START_TEST(transposes_are_applied_one_after_another)
 		   "{\"name\":\"transpose\",\"configuration\":{\"order\":[1,2,0]}},"
 		   "{\"name\":\"transpose\",\"configuration\":{\"order\":\"F\"}},\"bytes\"]}",
 		   &a);
-	/* axes 0 1 2 become 1 2 0, and the other way round 0 2 1 */
+	/* the axes 0 1 2 become 1 2 0, which "F" reverses to 0 2 1 */
 	ck_assert(a.level[0].axis[0] == 0 && a.level[0].axis[1] == 2 && a.level[0].axis[2] == 1);
 }
 END_TEST

@@ -159,7 +159,7 @@ struct seen {
 	const struct archive *a;
 	const struct blob *b;
 	size_t n;
-	size_t stop; /* return 55 at this one, from 1 */
+	size_t stop; /* return 55 at this member, from 1; 0: at none */
 };
 
 static int see(void *arg, const struct zip_member *m, struct ckpt_err *e)
@@ -212,7 +212,8 @@ START_LOOP_TEST(the_directory_lists_what_was_written, ARRAY_LEN(styles))
 }
 END_TEST
 
-/* 0xffffffff alone says so: one less is a number, and the next one is then the first in the field. */
+/* Only 0xffffffff stands for a zip64 field. One less is a number, so the next value comes first in
+ * that field. */
 struct large {
 	uint64_t size, header;
 };
@@ -270,8 +271,8 @@ START_TEST(an_archive_may_be_empty)
 }
 END_TEST
 
-/* at: from the end if negative, else from where the directory begins. The archive has 3 members;
- * its tail is end64 (56), locator (20), end (22). */
+/* at: from the end if negative, else from the beginning of the directory. The archive has 3
+ * members; its tail consists of end64 (56 bytes), locator (20) and end (22). */
 static const struct {
 	long at;
 	const char *bytes;
@@ -335,7 +336,7 @@ START_LOOP_TEST(a_broken_directory_is_an_error_with_a_sentence, ARRAY_LEN(bad_en
 	ck_assert_int_eq(zip_each(&b, ignore, NULL, &e), -bad_ends[_i].code);
 	ck_assert_int_eq(e.code, bad_ends[_i].code);
 	ck_assert_str_eq(e.msg, bad_ends[_i].msg);
-	/* Packed members have names, and nothing else is wrong with them. */
+	/* Packed members can be listed, as nothing else is wrong with them. */
 	ck_assert_int_eq(zip_list(&b, ignore, NULL, &e),
 			 bad_ends[_i].code == ENOTSUP ? 0 : -bad_ends[_i].code);
 	mem_release(&m);
