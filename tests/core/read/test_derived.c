@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors that are computed from stored ones, compared with the same computed element by element. */
+/* Tensors that are computed from stored ones, compared with computing them element by element. */
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -42,7 +42,8 @@ static void teardown(void)
 	dir_teardown();
 }
 
-/* x[i, j] ^ y[i / 2, j], for x and y the inputs; how says whether x is as large as the result. */
+/* Computes x[i, j] ^ y[i / 2, j] from the inputs x and y; how says whether x is as large as the
+ * result. */
 static int xor_run(const void *how, const struct derived_in *in, const uint64_t *off,
 		   const uint64_t *len, void *out, struct ckpt_err *e)
 {
@@ -76,7 +77,7 @@ struct stage {
 	uint8_t *want[2];
 };
 
-/* a and b are stored; c of a and b is shown in place of a; d of c and b. */
+/* a and b are stored. c, made from a and b, is shown in place of a; d is made from c and b. */
 static void put_checkpoint(struct stage *g, unsigned layers)
 {
 	static const uint64_t shapes[2][2] = { { ROWS, COLUMNS }, { (ROWS + 1) / 2, COLUMNS } };
@@ -203,7 +204,7 @@ START_FEW_TEST(every_range_has_the_computed_bytes, 6, 2)
 	struct stage g;
 	struct tensor_reader *t;
 	struct ckpt_err e = { 0 };
-	bool cached = _i < 3; /* otherwise every read computes: fewer of them */
+	bool cached = _i < 3; /* otherwise every read computes, so there are fewer */
 
 	stage_init(&g, (unsigned)_i % 3, cached ? 64 << 20 : 0);
 	for (size_t i = 0; i < 2; i++) {

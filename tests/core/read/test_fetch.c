@@ -50,7 +50,7 @@ struct stage {
 	struct fetch *fetch;
 };
 
-/* where NULL: in memory */
+/* where: NULL stands for memory */
 static int make_catalog(const char *where, struct catalog **ret, struct ckpt_err *e)
 {
 	struct name_list files = { 0 };
@@ -116,7 +116,7 @@ static void check_read(struct stage *g, const struct tensor_reader *t, const str
 	REQUIRE(!memcmp(out, s->want + off, len));
 }
 
-/* The same, of which runs of min_run bytes stay in the page cache. */
+/* The same, but runs of min_run bytes stay in the page cache. */
 static void check_parts(struct stage *g, const struct tensor_reader *t, const struct scene *s,
 			uint64_t off, uint64_t len, uint64_t min_run)
 {
@@ -199,7 +199,7 @@ START_FEW_TEST(tensors_of_any_layout_are_read, 8, 1)
 }
 END_TEST
 
-/* complex64 [3], stored conjugated and negative by a big-endian machine */
+/* complex64 [3], stored conjugated and negated by a big-endian machine */
 START_LOOP_TEST(odd_payloads_are_resolved_whatever_the_range, 2)
 {
 	static const float want[] = { -1.5f, 2.5f, 3.5f, -4.5f, -5.5f, 6.5f };
@@ -306,7 +306,7 @@ START_TEST(opened_tensors_are_kept_under_a_bound)
 	}
 	ck_assert_int_le(fault_live() - before, 60000 + one + FOUND);
 	ck_assert_int_ge(fault_live() - before, 60000 - one);
-	/* None needs another look into its items: what was found there is kept. */
+	/* No item has to be looked into again: what was found there is kept. */
 	reads = fault_reads();
 	ck_assert_int_eq(open_stored(&g, TENSORS - 1, &t[0], &e), 0);
 	ck_assert_uint_eq(fault_reads(), reads);
@@ -314,7 +314,7 @@ START_TEST(opened_tensors_are_kept_under_a_bound)
 	ck_assert_uint_eq(fault_reads(), reads);
 	tensor_close(g.fetch, t[0]);
 	tensor_close(g.fetch, t[1]);
-	/* Those in use stay, however many. */
+	/* Open tensors stay, however many there are. */
 	for (size_t i = 0; i < TENSORS; i++)
 		ck_assert_int_eq(open_stored(&g, i, &t[i], &e), 0);
 	ck_assert_int_ge(fault_live() - before, TENSORS * (one - 1000));
@@ -329,14 +329,14 @@ START_TEST(opened_tensors_are_kept_under_a_bound)
 }
 END_TEST
 
-/* Of what was flattened, every index may be a copy of its own: a plan of all would take 40 MB. */
+/* In a flattened tensor every index may need a copy of its own: a plan of all would take 40 MB. */
 enum { FLAT_ROWS = 500000, FLAT_CELLS = 2, FLAT_CELL = 2 };
 
 START_LONG_TEST(a_large_strided_read_of_a_flattened_tensor_takes_little_memory)
 {
 	static const uint64_t stored[] = { 1, FLAT_CELLS, (uint64_t)FLAT_ROWS * FLAT_CELL };
 	static const uint64_t logical[] = { FLAT_ROWS, (uint64_t)FLAT_CELLS * FLAT_CELL };
-	/* Of rows, cells, and elements of a cell's row: in order, and the other way round. */
+	/* Strides of rows, of cells and of elements in a cell's row: in order, and reversed. */
 	static const int64_t strides[][3] = { { 4, 2, 1 },
 					      { 1, (int64_t)FLAT_ROWS * FLAT_CELL, FLAT_ROWS } };
 	const struct scene_opts o = { .element = 1, .strides = ROWS_DENSE };
@@ -556,7 +556,7 @@ END_TEST
 
 /* ---- errors ---- */
 
-/* One uint8 [4] "w" in file f of n bytes at p, as the index would have it. */
+/* A uint8 tensor [4] "w" in file f, which has the n bytes at p, as an index would describe it. */
 static void put_item(const char *encoding, const void *p, size_t n, uint64_t offset,
 		     uint64_t length, struct catalog **ret)
 {
@@ -586,7 +586,7 @@ static void put_item(const char *encoding, const void *p, size_t n, uint64_t off
 
 static const struct {
 	const char *encoding;
-	unsigned layers; /* that are really there */
+	unsigned layers; /* layers that it really has */
 	size_t cut;	 /* bytes missing from the file */
 	int code;	 /* of open; 0: opens */
 	const char *msg;
@@ -652,7 +652,8 @@ START_LOOP_TEST(how_an_item_is_stored_is_told_by_its_encoding, ARRAY_LEN(items))
 }
 END_TEST
 
-/* Where .metadata says that the item begins, safetensors begin and go on to the file's end. */
+/* A safetensors file begins where .metadata says that the item begins, and goes on to the file's
+ * end. */
 START_LOOP_TEST(safetensors_reach_to_the_end_of_their_file_and_no_further, 2)
 {
 	static const char json[] =
@@ -722,7 +723,7 @@ START_TEST(a_file_changed_after_opening_is_an_error_with_a_sentence)
 }
 END_TEST
 
-/* Twice the same: a failed open leaves nothing half done behind. */
+/* Opening twice gives the same: a failed open leaves nothing half done behind. */
 START_LOOP_TEST(a_failed_open_can_be_repeated, 2)
 {
 	static struct scene scenes[TENSORS];

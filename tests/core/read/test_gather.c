@@ -40,7 +40,7 @@ static void teardown(void)
 	(void)close(dir_fd);
 }
 
-/* A scene whose items lie in one file. */
+/* A scene, with its items in one file. */
 struct stage {
 	struct scene *s;
 	struct block_item *items;
@@ -95,7 +95,7 @@ static void stage_release(struct stage *g)
 	free(g->parts);
 }
 
-/* Take from the page cache what is there; in_parts: leave runs of that many bytes there. */
+/* Lets readers use what is in the page cache. in_parts: runs of that many bytes are not copied. */
 static void stage_map(struct stage *g, uint64_t in_parts)
 {
 	struct ckpt_err e = { 0 };
@@ -108,7 +108,7 @@ static void stage_map(struct stage *g, uint64_t in_parts)
 	parts_start(g->parts, g->files, g->out, in_parts);
 }
 
-/* The reply that consists of parts, put together. */
+/* Puts the parts of a reply together. */
 static void join(struct stage *g, uint64_t len)
 {
 	autofree uint8_t *all = malloc(len + 1);
@@ -150,7 +150,7 @@ static int stage_read(struct stage *g, uint64_t off, uint64_t len, struct ckpt_e
 	return stage_carry_out(g, g->out, g->parts, e);
 }
 
-/* All of it to memory with strides. */
+/* Reads all of it to memory with strides. */
 static void check_memory(struct stage *g, struct rng *r)
 {
 	const struct scene *s = g->s;
@@ -369,7 +369,7 @@ START_TEST(long_runs_stay_where_they_are)
 	stage_init(&g, &s, &r, 0, 0);
 	stage_map(&g, 2000);
 	ck_assert_int_eq(stage_read(&g, 1000, 399000, &e), 0);
-	/* The first run is shorter, all others are left. */
+	/* The first run gets shorter; all others stay where they are. */
 	ck_assert_uint_eq(g.parts->n, 199);
 	ck_assert_int_eq(parts_finish(g.parts, 399000, &e), 0);
 	ck_assert_int_eq(g.parts->n_iov, 200);
@@ -393,7 +393,7 @@ START_LOOP_TEST(decoded_blocks_stay_where_they_are, 2)
 	stage_map(&g, 2000);
 	ck_assert_int_eq(stage_read(&g, 100, s.bytes - 100, &e), 0);
 	ck_assert_uint_ge(g.parts->n, s.bytes / DECODED_SIZE);
-	memset(g.out, 0x55, s.bytes); /* nothing of it is there */
+	memset(g.out, 0x55, s.bytes); /* no byte of the reply is there */
 	blockcache_clear(g.store.blocks);
 	join(&g, s.bytes - 100);
 	ck_assert(!memcmp(g.out, s.want + 100, s.bytes - 100));
@@ -428,7 +428,7 @@ static void *write_item(void *arg)
 	return NULL;
 }
 
-/* Once the reply has been checked, a writer waits for it to go. */
+/* After the reply has been checked, a writer has to wait until it is sent. */
 START_TEST(what_is_given_away_does_not_change)
 {
 	struct rng r = rng_new();
@@ -449,7 +449,7 @@ START_TEST(what_is_given_away_does_not_change)
 	(void)usleep(50000);
 	ck_assert(!fstatat(dir_fd, "items", &st, 0) && st.st_size > 1);
 	ck_assert(!memcmp(g.parts->iov[0].iov_base, s.want, s.bytes));
-	/* Nothing more is lent, and nobody waits for long. */
+	/* Nothing more is lent, and the wait is bounded. */
 	ck_assert_ptr_null(files_lend(g.files, 0, 0, 1));
 	parts_release(g.parts);
 	(void)pthread_join(writer, NULL);
@@ -517,7 +517,7 @@ START_LOOP_TEST(a_band_too_large_for_one_buffer_is_read_in_parts, 2)
 }
 END_TEST
 
-/* Whatever the cache may keep: of many readers each pins what it gathers from. */
+/* Whatever size the cache has: each of many readers pins what it gathers from. */
 START_TEST(what_is_pinned_at_once_has_a_bound)
 {
 	struct rng r = rng_new();
@@ -587,7 +587,8 @@ START_LOOP_TEST(what_is_larger_than_the_cache_is_read_in_pieces, 3)
 }
 END_TEST
 
-/* Of two ways to take it apart, the one that keeps neighbours together: a column is one band. */
+/* Of two ways to cut a piece, the one that keeps neighbours together is taken: a column is one
+ * band. */
 START_TEST(pieces_are_cut_along_the_longest_stride)
 {
 	struct rng r = rng_new();
@@ -715,7 +716,7 @@ START_LOOP_TEST(failing_reads_and_allocations_come_through, ARRAY_LEN(ways))
 	make_matrix(&s, &r, 300, 200, 200, ways[_i].transposed);
 	stage_init(&g, &s, &r, ways[_i].layers, ways[_i].cache);
 	REQUIRE(!plan_whole(s.map, s.element, s.payloads, 0, s.bytes,
-			    &g.plan)); /* its memory is there now */
+			    &g.plan)); /* no memory is needed for it later */
 	for (int k = 0; k < 2; k++) {
 		FAULT_LOOP(k ? FAULT_ALLOC : FAULT_READ)
 		{
@@ -744,7 +745,7 @@ START_LOOP_TEST(failing_reads_and_allocations_come_through, ARRAY_LEN(ways))
 }
 END_TEST
 
-/* The index says where elements are; the item, once decoded, is shorter. */
+/* The index says where elements are, but the item is shorter once it is decoded. */
 START_LOOP_TEST(an_item_that_decodes_to_too_little_is_an_error, 2)
 {
 	struct rng r = rng_new();

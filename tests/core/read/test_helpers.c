@@ -65,7 +65,7 @@ START_TEST(every_unit_is_done_once)
 }
 END_TEST
 
-/* Whichever thread is the fastest. */
+/* It does not matter which thread is the fastest. */
 START_TEST(the_first_range_that_fails_says_why)
 {
 	struct helpers h;

@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- carrying a plan out in memory, with everything checked that plan.h promises ---- */
+/* ---- carrying a plan out in memory, and checking all that plan.h promises ---- */
 
 struct carried {
 	uint8_t *out;
-	uint8_t *times; /* each byte of the destination was written */
-	uint64_t first; /* where in them it begins */
+	uint8_t *times; /* how often each byte of the destination was written */
+	uint64_t first; /* where the range begins in these */
 };
 
 static void carry_out(const struct scene *s, const struct plan *p, uint64_t len, bool whole,
@@ -206,7 +206,7 @@ START_TEST(many_dimensions_are_no_different)
 }
 END_TEST
 
-/* ---- numbers near the limits: planned, not carried out ---- */
+/* ---- numbers near the limits: only planned, not carried out ---- */
 
 START_TEST(offsets_near_2_to_the_63_are_planned_right)
 {
@@ -375,7 +375,7 @@ END_TEST
 
 /* ---- where the reply lies ---- */
 
-/* Byte by byte: is the tensor at `off` of the file of its first chunk? */
+/* Compares byte by byte: is the tensor at `off` of the file of its first chunk? */
 static bool lies_in_place(const struct scene *s, uint64_t off)
 {
 	for (uint32_t i = 0; i < s->count; i++) {
@@ -397,7 +397,7 @@ static bool lies_in_place(const struct scene *s, uint64_t off)
 	return true;
 }
 
-/* Items where a file of the whole tensor would have their first elements, but for some. */
+/* Puts most items where a file of the whole tensor would have their first elements. */
 static void put_items(struct rng *r, const struct scene *s, uint64_t off)
 {
 	uint32_t file = (uint32_t)rng_below(r, 9);

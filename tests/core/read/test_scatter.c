@@ -40,10 +40,11 @@ static void check_scatter(const struct copy_dim d[static 2], uint64_t run, struc
 		from[i] = (uint8_t)rng_below(r, 256);
 	copy_one_by_one(d, 2, run, want, from);
 	scatter(d, 2, run, to, from);
-	REQUIRE(!memcmp(to, want, n)); /* what lies between as well */
+	REQUIRE(!memcmp(to, want, n)); /* what lies between must be unchanged */
 }
 
-/* Columns become rows: whole, with gaps on either side, and of all sizes around that of a tile. */
+/* Columns become rows: of whole matrices, of parts with gaps on either side, and of all sizes near
+ * that of a tile. */
 START_TEST(a_turned_matrix_is_that_of_one_element_after_another)
 {
 	struct rng r = rng_new();
@@ -63,7 +64,7 @@ START_TEST(a_turned_matrix_is_that_of_one_element_after_another)
 }
 END_TEST
 
-/* What only looks like one: elements that do not touch, on either side. */
+/* Not a matrix, though it looks like one: on one side, elements do not touch. */
 START_TEST(elements_with_gaps_are_not_taken_for_a_matrix)
 {
 	struct rng r = rng_new();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks in shards, in shards of shards: any index, codecs, order; in files or in the index. */
+/* Chunks in shards, and in shards of shards, with any index, codecs and order; they lie in files or
+ * in the index. */
 #include "base/buf.h"
 #include "base/bytes.h"
 #include "base/checked.h"
@@ -87,7 +88,7 @@ static uint64_t reads_of(const struct stage *g)
 	return counts[FILES_READS];
 }
 
-/* As long ago as what is found in it is kept. */
+/* Makes the file so old that what is found in it is kept. */
 static void make_old(const char *name)
 {
 	const struct timespec t[2] = { { .tv_sec = 1000000000 }, { .tv_sec = 1000000000 } };
@@ -151,7 +152,7 @@ static void name_coding(struct buf *b, uint32_t coding)
 		buf_str(b, names[coding >> 4 * k & 15]);
 }
 
-/* fill: where it is in the index */
+/* fill: the place of the fill value in the index */
 static void name_encoding(struct array *a, uint64_t fill)
 {
 	struct buf b = { .data = a->name, .cap = sizeof(a->name), .max = sizeof(a->name) - 1 };
@@ -235,7 +236,7 @@ static bool next_position(size_t n, const uint64_t *size, uint64_t *x)
 	return false;
 }
 
-/* Is everything from here on outside, or is it left out at random? Then it is what is filled. */
+/* Is everything from here on outside, or is it left out at random? Then it has the fill value. */
 static bool is_absent(struct array *a, const uint64_t *off)
 {
 	return a->has_fill && (!element(a, off) || !rng_below(&a->r, 4));
@@ -293,7 +294,7 @@ static void put_number(const struct level *l, uint8_t *p, uint64_t v)
 
 static void add_shard(struct array *a, size_t i, const uint64_t *off, struct buf *b);
 
-/* What is in a shard at level i, or in a chunk of the last one. */
+/* The bytes of a shard at level i, or of a chunk below the last level. */
 static void add_unit(struct array *a, size_t i, const uint64_t *off, struct buf *b)
 {
 	if (i < a->n_levels)
@@ -302,7 +303,7 @@ static void add_unit(struct array *a, size_t i, const uint64_t *off, struct buf 
 		add_leaf(a, off, b);
 }
 
-/* Chunks in any order, with gaps. */
+/* A shard with its chunks in any order, and with gaps. */
 static void add_shard(struct array *a, size_t i, const uint64_t *off, struct buf *b)
 {
 	const struct level *l = &a->level[i];
@@ -351,7 +352,7 @@ struct listed {
 	uint32_t n;
 };
 
-/* The chunks of a shard, as a format lists them: where they are is where the shard is. */
+/* Lists the chunks of a shard as a format does: each has the place of the shard. */
 static void list_chunks(struct array *a, const uint64_t *off, const struct chunk_loc *loc,
 			struct listed *l)
 {
@@ -448,7 +449,7 @@ static void write_array(struct array *a)
 	buf_release(&l.locs);
 }
 
-/* The reads that opening takes. */
+/* Returns how many reads opening takes. */
 static uint64_t check_array(struct array *a)
 {
 	autofree uint8_t *out = malloc(2 * a->elements);
@@ -493,13 +494,13 @@ END_TEST
 
 /* ---- one shard, byte by byte ---- */
 
-/* "abcd" in two chunks of two; their entries. */
+/* "abcd" in two chunks of two elements, and their entries. */
 struct shard {
 	uint64_t entry[4];
 	const char *options; /* behind "shard:chunk=2:count=2:step=1" */
 	int crc_change;
 	size_t cut;
-	const char *msg; /* NULL: it is read as want */
+	const char *msg; /* NULL: reading gives `want` */
 	const char *want;
 };
 
@@ -516,7 +517,7 @@ static const struct shard shards[] = {
 	{ { NONE, NONE }, ":index=end:crc32c:fill=2/raw", 0, 0, NULL, "gggg" },
 	{ { NONE, 0, 2 }, ":index=end/raw", 0, 0, AT "the chunk at (0,) is missing", NULL },
 	{ { 0, 2, NONE }, ":index=end/raw", 0, 0, AT "the chunk at (2,) is missing", NULL },
-	/* there are three bytes of fill values */
+	/* the fill values have three bytes */
 	{ { 0, 2, NONE }, ":index=end:fill=3/raw", 0, 0, AT "the chunk at (2,) is missing", NULL },
 	{ { 0, 2, NONE },
 	  ":index=end:fill=18446744073709551615/raw",
@@ -573,7 +574,7 @@ static const struct shard shards[] = {
 	  NULL },
 };
 
-/* start: of the encoding's name. Opens the checkpoint. */
+/* Writes one shard, and opens the checkpoint. start: the beginning of the encoding's name. */
 static void one_shard(struct stage *g, const struct shard *x, const char *start)
 {
 	const uint64_t shape[] = { 4 }, boxes[] = { 0, 2, 2, 2 };
@@ -668,7 +669,7 @@ START_LOOP_TEST(impossible_shards_are_unknown, ARRAY_LEN(impossible))
 }
 END_TEST
 
-/* Behind a CRC no bit may change; without one, the chunks stay inside the shard. */
+/* With a CRC, no bit may change; without one, chunks at least stay inside the shard. */
 START_FEW_TEST(a_flipped_bit_in_an_index_is_harmless, 2, 1)
 {
 	static const struct shard with[] = {
@@ -706,7 +707,8 @@ START_FEW_TEST(a_flipped_bit_in_an_index_is_harmless, 2, 1)
 }
 END_TEST
 
-/* The only chunk of each shard is the shard itself, with an index that says so; this has a bound. */
+/* The only chunk of each shard is the shard itself, as its index says. The number of levels is
+ * bounded. */
 START_LOOP_TEST(a_tower_of_shards_has_a_bound, 12)
 {
 	struct buf b = BUF_INIT(10000);
@@ -735,7 +737,8 @@ START_LOOP_TEST(a_tower_of_shards_has_a_bound, 12)
 }
 END_TEST
 
-/* Each shard has one chunk of the tensor, and an index of 256 MiB, which is the most that one may have. */
+/* Each shard has one chunk of the tensor and an index of 256 MiB, the largest that an index
+ * may be. */
 START_LONG_TEST(the_indexes_of_a_tensor_have_a_bound)
 {
 	enum { SHARDS = 17, LENGTH = 2 + (16 << 24) };
@@ -786,7 +789,7 @@ START_LONG_TEST(the_indexes_of_a_tensor_have_a_bound)
 }
 END_TEST
 
-/* What is kept of a tensor is only a hint: whatever it says, no byte beyond a file is read. */
+/* What is kept about a tensor is only a hint: whatever it says, no byte outside a file is read. */
 START_TEST(records_may_say_anything)
 {
 	static const struct shard x = { { 0, 2, 2, 2 }, ":index=end:fill=0/raw", 0, 0, NULL, NULL };
