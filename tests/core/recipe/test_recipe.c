@@ -156,12 +156,12 @@ START_TEST(expressions_and_files_are_bounded)
 	memset(text + n, '(', 1000);
 	ck_assert_int_eq(recipe_parse(text, n + 1000, "R", &r, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "R:1: the expression is too long");
-	for (int i = 0; i < 100; i++) /* to the right: each number waits for the next */
+	for (int i = 0; i < 100; i++) /* to the right: each number has to wait for the next */
 		n += (size_t)sprintf(text + n, "1+(");
 	ck_assert_int_eq(recipe_parse(text, n, "R", &r, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, "R:1: the expression is too long");
 	n = (size_t)sprintf(text, "param a = 1");
-	for (int i = 0; i < 10000; i++) /* to the left they do not */
+	for (int i = 0; i < 10000; i++) /* to the left: they need not */
 		n += (size_t)sprintf(text + n, "+1");
 	ck_assert_int_eq(recipe_parse(text, n, "R", &r, &e), 0);
 	recipe_free(r);
@@ -194,8 +194,8 @@ static struct recipe *parse(const char *text)
 	return r;
 }
 
-/* "NAME[SHAPE] = STORED@ELEMENT ELEMENT ..." of each result: which element of which tensor each is.
- */
+/* For each result, "NAME[SHAPE] = STORED@ELEMENT ELEMENT ...": the stored element that each of its
+ * elements is. */
 static void show_element(const struct store *s, const struct vtensor *v, const uint64_t *x,
 			 uint32_t *ret_source, uint64_t *ret_element)
 {
@@ -245,7 +245,7 @@ static bool empty(const struct vtensor *v)
 	return none;
 }
 
-/* "out[2,3]=in:0 1 2 3 4 5; ..."; a name where it changes. */
+/* "out[2,3]=in:0 1 2 3 4 5; ...", with a name only where it changes. */
 static const char *show(const struct store *s, const struct recipe_out *o)
 {
 	static char out[4000];
@@ -289,7 +289,7 @@ static void add_sample(struct store *s)
 	store_add(s, "m.1.k.w", 1, U(3));
 	store_add(s, "both.w", 1, U(2));
 	store_add(s, "both.0.w", 0, NULL);
-	store_add(s, "e.0.x.w", 2, U(2, 1)); /* experts behind the layer's number */
+	store_add(s, "e.0.x.w", 2, U(2, 1)); /* experts numbered after the layer */
 	store_add(s, "e.1.x.w", 2, U(2, 1));
 	store_add(s, "f.x.w", 3, U(2, 2, 1)); /* layers, experts */
 	store_add(s, "scalar", 0, NULL);
@@ -367,7 +367,7 @@ static const struct {
 	{ "o = a [1 of 4, 3] minus (2 * 3)", "o[3]+-6=a: 3 4 5" },
 	{ "o = a [1 of 4, 3] plus 2 + a [0 of 4, 3] plus 2\n | b []", "o[6]+2=a: 3 4 5 0 1 2" },
 	{ "param sqrt = 2\nparam times = 3\no = a [1 of 4, 3] times times", "o[3]*3=a: 3 4 5" },
-	/* One behind the other. */
+	/* One after the other. */
 	{ "o = m.0.k.w [3] + m.1.k.w [3]", "o[6]=m.0.k.w: 0 1 2 m.1.k.w: 0 1 2" },
 	{ "o = a [3 of 4, 3] + a [0 of 4, 3]\n  + m.0.k.w [1..3 of 3] # there\n",
 	  "o[8]=a: 9 10 11 0 1 2 m.0.k.w: 1 2" },
@@ -551,7 +551,7 @@ out:
 }
 END_TEST
 
-/* A recipe of `rounds` rounds: what is multiplied. */
+/* A recipe in which a part is repeated, and which makes `rounds` rounds. */
 static struct recipe *grown(unsigned rounds, const char *head, const char *part, size_t times,
 			    const char *tail)
 {
@@ -568,12 +568,12 @@ static struct recipe *grown(unsigned rounds, const char *head, const char *part,
 	return r;
 }
 
-/* Each is some kilobytes, or one megabyte, that took gigabytes or hours. */
+/* Recipes of some kilobytes, or a megabyte, that once took gigabytes or hours. */
 static const struct {
 	const char *head, *part, *tail;
 	size_t times;
 	const char *says;
-	bool slow; /* seconds: for CHECK_FULL */
+	bool slow; /* takes seconds: only with CHECK_FULL */
 } multiplied[] = {
 	{ "", "0123456789", "{i} = scalar []", 400, RESULTS, false },
 	{ "o.{i} ?= scalar", "0123456789", " [7]", 400, STEPS, false },
@@ -609,7 +609,7 @@ START_FEW_TEST(what_multiplies_is_counted_in_all, ARRAY_LEN(multiplied), 3)
 }
 END_TEST
 
-/* Each is made of the one above it: evaluated one inside the other. */
+/* Each is made from the one above, so that evaluating one evaluates all. */
 START_TEST(params_made_of_params_end)
 {
 	struct buf b = BUF_INIT(RECIPE_MAX_FILE);
@@ -644,7 +644,8 @@ END_TEST
 	"| decoder.layers.[i].mlp.experts.[j].linear_fc1.weight [8]\n" \
 	"end\nend\n"
 
-/* 500,000 tensors, or 20,000 without CHECK_FULL, out of stacks, each looked for under two names in four forms. */
+/* 500,000 tensors (without CHECK_FULL, 20,000) from stacks; each is looked for under two names in
+ * four forms. */
 START_TEST(a_large_model_stays_far_below_the_bounds)
 {
 	const unsigned layers = CHECK_FULL() ? 500 : 20;
@@ -764,7 +765,7 @@ END_TEST
 struct gpt {
 	uint64_t layers, hidden, vocab, padded, heads, groups, d, ffn, experts, moe_ffn, shared;
 	uint64_t dense; /* the first layers without experts */
-	bool in_key;	/* every layer has a name of its own */
+	bool in_key;	/* layers have names of their own, not a stack */
 	bool own_norms, bias, qk_norm, tied, by_args, prefixed;
 };
 
@@ -804,7 +805,7 @@ static void add_named(struct store *s, const struct gpt *g, const char *name, si
 	store_add(s, full, n, shape);
 }
 
-/* A weight of layer l: as a tensor, or on a stack when the first comes. */
+/* A weight of layer l: a tensor of its own, or a stack that comes with the first layer. */
 static void add_layer(struct store *s, const struct gpt *g, uint64_t l, const char *name, size_t n,
 		      const uint64_t *shape)
 {
@@ -870,7 +871,7 @@ static void add_gpt(struct store *s, const struct gpt *g)
 	}
 }
 
-/* All of it from config.json, or from the args but for the vocabulary. */
+/* All facts are in config.json, or all but the vocabulary in the args. */
 static void tell(const struct gpt *g, bool mixtral, struct fact out[static 16])
 {
 	size_t n = 0;
@@ -901,7 +902,7 @@ struct check {
 	size_t seen;
 };
 
-/* Stored element (row, column) of a layer's weight; the name without the layer. */
+/* Rows of a layer's weight must be these stored rows; `name` is without the layer. */
 static void expect_rows(struct check *c, const char *out, uint64_t rows, uint64_t columns,
 			bool vector, const char *name, int64_t layer, int64_t expert,
 			uint64_t (*row)(const struct gpt *g, uint64_t i, uint64_t half),
@@ -1114,7 +1115,7 @@ START_LOOP_TEST(megatron_recipes_agree_with_a_naive_splitting, 3)
 }
 END_TEST
 
-/* ---- axes, against loops over their factors ---- */
+/* ---- axes, compared with loops over their factors ---- */
 
 enum { MOST_FACTORS = 5 };
 
@@ -1131,7 +1132,7 @@ struct rows {
 	uint64_t v[4096];
 };
 
-/* Of factors i and behind; at: what those in front have selected. */
+/* Selects for factor i and those behind it; at: the index that those before it give. */
 static void select_rows(struct rows *r, size_t i, uint64_t at)
 {
 	const struct random_factor *f = &r->f[i];
@@ -1187,7 +1188,7 @@ START_TEST(axes_are_what_loops_over_their_factors_select)
 		uint64_t first, width;
 
 		random_axis(&rng, &r, text + strlen(text));
-		do /* each element may be a piece of its own, and there is a bound on pieces */
+		do /* each element may be a piece, and the number of pieces is bounded */
 			random_axis(&rng, &c, columns);
 		while (r.rows * c.rows > 4096);
 		(void)strcat(strcat(strcat(text, ", "), columns), "]");
@@ -1301,7 +1302,7 @@ static void show_named(const struct store *s, const struct recipe_out *o, const 
 	ck_assert_str_eq(show(s, &one), says);
 }
 
-/* Layers are the second axis, and rows of a head are pairs for Llama 3.1 only. */
+/* Layers are on the second axis. Only Llama 3.1 stores the rows of a head in pairs. */
 START_LOOP_TEST(the_rotary_embeddings_decide_the_rows_of_maxtext, ARRAY_LEN(rotary))
 {
 	static const struct {
@@ -1346,7 +1347,7 @@ START_LOOP_TEST(the_rotary_embeddings_decide_the_rows_of_maxtext, ARRAY_LEN(rota
 }
 END_TEST
 
-/* What copying cannot undo, as config.json or the arguments record it. */
+/* What copying tensors cannot undo, as config.json or the args record it. */
 static const struct {
 	const char *recipe;
 	struct fact fact;
@@ -1393,7 +1394,7 @@ START_LOOP_TEST(built_in_recipes_refuse_what_they_cannot_undo, ARRAY_LEN(cannot)
 	struct ckpt_err e = { 0 };
 
 	ck_assert_msg(!recipe_parse(b->text, strlen(b->text), "R", &r, &e), "%s", e.msg);
-	/* The prefix is looked for first; whoever refuses nothing needs numbers next. */
+	/* The prefix is looked for first; then a recipe that refuses nothing needs numbers. */
 	store_add(s, "embedding.word_embeddings.weight", 0, NULL);
 	store_add(s, "tok_embeddings.weight", 0, NULL);
 	ck_assert_int_eq(store_finish(s, &e), 0);
@@ -1424,7 +1425,7 @@ START_TEST(without_memory_it_says_so)
 		if (!rc)
 			rc = store_apply(s, r, &o, &why);
 		(void)fault_off();
-		/* A warning is not worth an error. */
+		/* If memory is too short for a warning, that is not an error. */
 		ck_assert(rc == -ENOMEM || !rc);
 		ck_assert(!rc || fault_hit());
 		ck_assert_int_eq(why.code, -rc);

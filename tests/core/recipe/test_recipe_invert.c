@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recipes backwards: what they make, that each element of it is the one that they would take forwards,
- * and what cannot be turned back.
+ * Recipes backwards: what they make, whether each element of it is the one that they would take
+ * forwards, and which recipes cannot be inverted.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -63,7 +63,7 @@ static int invert(struct store *s, const char *text, struct recipe **ret_recipe,
 	return rc ? rc : recipe_invert(*ret_recipe, &in, ret, e);
 }
 
-/* The element that is element number `at` of v, found in exactly one piece. */
+/* Finds the element that is element number `at` of v; it must be in exactly one piece. */
 static void element(const struct vtensor *v, uint64_t at, const uint64_t *const *shapes,
 		    uint32_t *ret_source, uint64_t *ret)
 {
@@ -95,7 +95,7 @@ static void element(const struct vtensor *v, uint64_t at, const uint64_t *const 
 	ck_assert_uint_eq(found, 1);
 }
 
-/* Forwards again, every element of every given tensor is itself. */
+/* After going backwards and forwards, every element of every given tensor is itself. */
 static void check_identity(const struct store *s, const struct recipe *r,
 			   const struct recipe_out *o)
 {
@@ -185,12 +185,12 @@ static const struct {
 	{ "o = a [any, 3, 2] order 2:1 0", "o[6,4]", "a[4,3,2]" },
 	{ "o = b [2 : 1 of 2, 3] + b [2 : 0 of 2, 3]", "o[4,3]", "b[4,3]" },
 	{ "o = a [4, 3] order 1 0 + b [4, 2] order 1 0", "o[5,4]", "a[4,3] b[4,2]" },
-	/* The first alternative, unless nothing is given for it. */
+	/* The first alternative is taken, unless nothing is given for it. */
 	{ "o = a [3] | b [3]", "o[3]", "a[3]" },
 	{ "o = a [3]\nh = b [3] | a [3]", "o[3]", "a[3]" },
 	{ "o = a [3]\nh = b [3] | a [3]", "o[3] h[3]", "a[3] b[3]" },
 	{ "o = a [3]\nx ?= b [3]", "o[3]", "a[3]" },
-	/* What is lacking is in tensors that others fill: in all that are joined. */
+	/* A tensor need not be given if others contain everything that is joined in it. */
 	{ "o = a [3]\nq = b [2]\nh = a [3] + b [2]", "o[3] q[2]", "a[3] b[2]" },
 	{ "o = a [3]\nq = b [2]\nh = a [3] + b [2] | c [3]", "o[3] q[2]", "a[3] b[2]" },
 	{ "o = a [3]\nq = b [2]\nh = c [3] + a [3] | a [3] + b [2]", "o[3] q[2]", "a[3] b[2]" },
@@ -206,7 +206,7 @@ static const struct {
 	{ "for i in 1..3\no.{i} = d.[i].w [2]\nend", "o.1[2] o.2[2]", "d.1.w[2] d.2.w[2]" },
 	{ "param n = config.two\nfor i in n\no.{i} = d.[i].w [n, 1]\nend", "o.0[2,1] o.1[2,1]",
 	  "d.w[2,2,1]" },
-	/* The condition holds if all that its rules need is given. */
+	/* The condition counts as true if all that its rules need is given. */
 	{ "if stored a\no = a [2]\np = b [2]\nelse\no = c [2]\nend", "o[2] p[2]", "a[2] b[2]" },
 	{ "if stored a\no = a [2]\np = b [2]\nelse\no = c [2]\nend", "o[2]", "c[2]" },
 	{ "prefix a m. none\no = a [2]", "o[2]", "a[2]" },
@@ -266,13 +266,13 @@ static const struct {
 	{ "o = a [any] + b [2]", "o[4]",
 	  "R:1: 'o' cannot be inverted: the length of an axis that it joins is not known" },
 	{ "o = a [2]\no = b [2]", "o[2]", "R:2: 'o' cannot be inverted: two rules make it" },
-	/* Layers apart do not help. */
+	/* With layers apart it cannot be done either. */
 	{ QKV, "l.0.q[4,3] l.0.k[2,3] l.0.v[2,3] l.1.q[4,3]",
 	  "R:3: the checkpoint has no 'l.1.k'" },
 	{ "o = a [2] times 3", "o[2]", "R:1: 'o' cannot be inverted: it computes, which rounds" },
 	{ "o = a [any, 2] order 0:1", "o[4]",
 	  "R:1: 'o' cannot be inverted: the length of an axis that it joins is not known" },
-	/* Forwards, the other branch would be taken. */
+	/* Forwards, the recipe would take the other branch. */
 	{ "if stored a\no = a [0 of 2]\np = a [1 of 2]\nq = b [] | a [2]\n"
 	  "else\no = a [1 of 2]\np = a [0 of 2]\nend",
 	  "o[] p[]", "R:1: " OTHER "'a' is stored" },
@@ -290,10 +290,10 @@ static const struct {
 	{ "o = a [swap 2000000 : 2]", "o[4000000]",
 	  "R:1: 'a' would have more than 1048576 pieces" },
 	{ "o = a [swap 600000 : 2]", "o[1200000]", "R:1: 'a' would have more than 1048576 pieces" },
-	/* The hole is not one of what is lacking. */
+	/* The hole is not in a tensor that is missing. */
 	{ "o = a [0..2 of 4]\nx = b [2]", "o[2]", "R:1: " UNUSED "'a'" },
 	{ "o = a [0..2 of 4]\nx = b [2] + a [4]", "o[2]", "R:2: the checkpoint has no 'x'" },
-	/* Not all of what is joined is there. */
+	/* Not everything that is joined is there. */
 	{ "o = a [3]\nh = a [3] + b [2] | c [3]", "o[3]", "R:2: the checkpoint has no 'h'" },
 	{ "o = a [3]\nh = c [3] | b [2] + a [3]", "o[3]", "R:2: the checkpoint has no 'h'" },
 	{ "refuse config.two never\no = a [2]", "o[2]", "R:1: never" },
@@ -334,7 +334,8 @@ START_LOOP_TEST(tensors_of_two_dtypes_are_not_put_into_one, 2)
 }
 END_TEST
 
-/* A random axis of up to three factors, one of them cut into two rules, others perhaps swapped. */
+/* A random axis of up to three factors. One of them may be cut into two rules, the others
+ * swapped. */
 static uint64_t random_axis(struct rng *r, size_t most, char *first, char *second, bool cut)
 {
 	size_t n = 1 + rng_below(r, most), which = rng_below(r, n), a = 0, b = 0;
@@ -358,7 +359,7 @@ static uint64_t random_axis(struct rng *r, size_t most, char *first, char *secon
 	return length;
 }
 
-/* What is cut into two results, with axes in any order, comes out of them again. */
+/* If a tensor is cut into two results, with axes in any order, it can be put together again. */
 START_TEST(random_cuts_are_turned_back)
 {
 	struct rng rng = rng_new();
@@ -393,7 +394,7 @@ START_TEST(random_cuts_are_turned_back)
 				at += (size_t)sprintf(text + at, " %d", (int)order[i]);
 			at += (size_t)sprintf(text + at, "\n");
 		}
-		/* Forwards first, which tells the shapes of the results. */
+		/* Forwards first, to get the shapes of the results. */
 		forward->facts = facts;
 		store_add(forward, "a", n, shape);
 		ck_assert_int_eq(store_finish(forward, &e), 0);
@@ -446,7 +447,7 @@ START_LOOP_TEST(without_memory_it_says_so, 2)
 }
 END_TEST
 
-/* The same sentence, or that there is no memory. */
+/* The same message, or that there is no memory. */
 START_LOOP_TEST(without_memory_refusals_say_so, ARRAY_LEN(bad))
 {
 	struct store *s = store_of(bad[_i].given);
