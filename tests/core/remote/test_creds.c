@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Credentials: which source is chosen, what each is asked, and that no sentence has a secret. */
+/* Credentials: which source is chosen, what it is asked, and that no message contains a secret. */
 #include "dir_util.h"
 #include "fault.h"
 #include "remote_util.h"
@@ -133,7 +133,7 @@ END_TEST
 
 static const struct {
 	const char *config, *credentials;
-	const char *access, *region; /* access: NULL: there are none */
+	const char *access, *region; /* access: NULL: there are no keys */
 } files[] = {
 	{ "[default]\n" KEYS, "", "A", NULL },
 	{ "", "[default]\n" KEYS, "A", NULL },
@@ -192,7 +192,7 @@ START_TEST(files_are_below_home_and_may_be_missing)
 	(void)file(".aws/config", "[default]\naws_secret_access_key=SECRET\n");
 	expect(NULL, "A", "SECRET", NULL);
 	creds_free(creds);
-	/* Below what is no directory there is none either. */
+	/* A path that goes through a file is treated like one that does not exist. */
 	(void)setenv("AWS_CONFIG_FILE", file("file", ""), 1);
 	(void)snprintf(path, sizeof(path), "%s/file/config", dir);
 	(void)setenv("AWS_CONFIG_FILE", path, 1);
@@ -214,7 +214,7 @@ static const struct {
 	const char *env[6]; /* NAME, value, ... */
 	int (*get)(struct creds_source *s, struct creds_got *ret, struct ckpt_err *e);
 	const char *what; /* the command, role, URL or key */
-	int rc;		  /* and `what` is of the sentence */
+	int rc;		  /* not 0: `what` is part of the message */
 } sources[] = {
 	{ "", { NULL }, creds_instance, NULL, 0 },
 	{ "", { "AWS_EC2_METADATA_DISABLED", "false" }, creds_instance, NULL, 0 },
@@ -341,7 +341,7 @@ static const struct {
 	{ "echo '{\"AccessKeyId\":\"A\"}'", -EACCES, "without an AccessKeyId and a Secret" },
 	{ "echo '{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"\"}'", -EACCES, "without an" },
 	{ "echo '{\"AccessKeyId\":1,\"SecretAccessKey\":\"SECRET\"}'", -EACCES, "without an" },
-	/* It goes on in the background, which is not waited for. */
+	/* The command goes on in the background; nobody waits for it. */
 	{ "echo '{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"SECRET\",\"SessionToken\":\"T\"}'; "
 	  "exec > /dev/null; sleep 0.05",
 	  0, "" },
@@ -528,7 +528,7 @@ START_LOOP_TEST(a_token_goes_to_this_machine_or_by_https_only, ARRAY_LEN(not_age
 END_TEST
 
 static const struct {
-	struct reply replies[3]; /* the token, the role, the keys */
+	struct reply replies[3]; /* the token, the role and the keys */
 	const char *says;	 /* NULL: good */
 	unsigned requests;
 } instances[] = {
@@ -637,7 +637,7 @@ END_TEST
 
 /* ---- renewal ---- */
 
-/* Waits until it is known whether they can be renewed. */
+/* Waits until it is known whether the keys can be renewed. */
 static int await(struct creds_key *ret, struct ckpt_err *e)
 {
 	uint64_t end = clock_ns() + 10 * CLOCK_SECOND;
@@ -650,7 +650,7 @@ static int await(struct creds_key *ret, struct ckpt_err *e)
 	return rc;
 }
 
-/* The command works once. */
+/* A command that works only once. */
 static void command_that_works_once(const char *expiration)
 {
 	char text[1024];
@@ -678,7 +678,7 @@ START_TEST(keys_that_have_expired_and_cannot_be_renewed_are_an_error)
 }
 END_TEST
 
-/* A server may have meant something else. */
+/* The server may have refused for another reason. */
 START_TEST(keys_that_a_server_refused_and_cannot_be_renewed_are_used_again)
 {
 	struct ckpt_err e = { 0 };
@@ -692,7 +692,7 @@ START_TEST(keys_that_a_server_refused_and_cannot_be_renewed_are_used_again)
 	ck_assert_str_eq(k.access, "A");
 	creds_key_release(&k);
 	ck_assert(!creds_are_new(creds));
-	ck_assert(!creds_refused(creds, "A")); /* so soon it would be of no use */
+	ck_assert(!creds_refused(creds, "A")); /* another try so soon would be of no use */
 	creds_free(creds);
 }
 END_TEST
@@ -749,7 +749,7 @@ START_LOOP_TEST(whatever_fails_is_a_clean_error_and_leaves_nothing, ARRAY_LEN(jo
 
 		atomic_store(&given, 0);
 		creds = NULL;
-		net = NULL; /* the one before is gone, so that nothing of a call is left */
+		net = NULL; /* the old one is gone, so that nothing of a call is left */
 		rc = net_new(&(struct net_options){ .retry_ms = 500 }, &net, &e);
 		if (!rc)
 			rc = creds_open(net, NULL, false, &creds, &e);
@@ -773,7 +773,7 @@ START_LOOP_TEST(whatever_fails_is_a_clean_error_and_leaves_nothing, ARRAY_LEN(jo
 }
 END_TEST
 
-/* Waits for another key than `before`. */
+/* Waits for a key other than `before`. */
 static void await_renewal(const char *before)
 {
 	uint64_t end = clock_ns() + 10 * CLOCK_SECOND;
@@ -803,7 +803,7 @@ START_TEST(what_will_expire_soon_or_has_been_refused_is_renewed)
 	(void)setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "bearer", 1);
 	(void)strftime(soon, sizeof(soon), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&t, &tm));
 	until = soon;
-	expect(NULL, "A1", "SECRET", "T"); /* still valid, and already being renewed */
+	expect(NULL, "A1", "SECRET", "T"); /* still valid, but being renewed already */
 	await_renewal("A1");
 	creds_free(creds);
 	until = "2100-01-01T00:00:00Z";

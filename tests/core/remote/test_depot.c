@@ -93,7 +93,7 @@ static int try_hold(struct object *o, uint64_t block, uint64_t n, struct hold **
 	return object_hold(o, block, n, false, ret, ret_n, &e);
 }
 
-/* Writes the blocks that are held, in pieces of any size. */
+/* Writes the blocks of a hold, in pieces of any size. */
 static int write_all(struct object *o, unsigned version, struct hold *h, uint64_t block, uint64_t n)
 {
 	uint64_t at = block * WIRE_BLOCK, end = min_u64(at + n * WIRE_BLOCK, object_view(o)->size);
@@ -167,7 +167,7 @@ START_LOOP_TEST(a_block_is_there_once_all_of_it_is_written, 2)
 	ck_assert_uint_eq(hold_done(h), 1);
 	ck_assert_int_eq(hold_write(h, buf, WIRE_BLOCK + 1), -EOVERFLOW);
 	hold_end(h);
-	/* What is half written is missing, and fetched again. */
+	/* A block that was only half written counts as missing, and is fetched again. */
 	ck_assert(!object_has(o, 2));
 	fetch(o, 1, 2, 4);
 	check(o, 1, 2, 4);
@@ -187,7 +187,7 @@ START_TEST(what_is_kept_is_found_again_by_its_identity_only)
 	same = object_of(other, 1, 3 * WIRE_BLOCK);
 	check(same, 1, 0, 2);
 	fetch(same, 1, 2, 1);
-	check(o, 1, 0, 3); /* each sees what the other writes */
+	check(o, 1, 0, 3); /* each object sees what the other wrote */
 	changed = object_of(other, 2, 3 * WIRE_BLOCK);
 	ck_assert(!object_has(changed, 0));
 	object_close(changed);
@@ -201,8 +201,11 @@ START_TEST(what_is_kept_is_found_again_by_its_identity_only)
 }
 END_TEST
 
-/* Two identities, E and an ETag, with the same XXH3-128. In each of two blocks of 16 bytes the first half
- * is the hash's constant, which makes its product 0, so the second halves can be balanced. */
+/*
+ * Two identities, E and an ETag, that have the same XXH3-128. In each of two blocks of 16 bytes,
+ * the first half is the hash's own constant, which makes its product 0. So the second halves can be
+ * balanced.
+ */
 static const char colliding[2][64] = {
 	"Ebcdefghijklmnopqrstuvwxyzabcde\xb8\x08\x46\x74\xf7\x43\x24\x8enopqrstu"
 	"\xde\xd4\x6d\xe9\x83\x90\x97\xdb"
@@ -249,7 +252,7 @@ START_TEST(a_block_is_fetched_by_one_at_a_time)
 	ck_assert_int_eq(try_hold(a, 8, 8, &mine, &n), 0);
 	ck_assert_int_eq(try_hold(b, 8, 8, &his, &n), -EAGAIN);
 	ck_assert_int_eq(try_hold(b, 15, 1, &his, &n), -EAGAIN);
-	/* What is free in front of it. */
+	/* Only the free blocks before it. */
 	ck_assert_int_eq(try_hold(b, 4, 8, &his, &n), 0);
 	ck_assert_uint_eq(n, 4);
 	hold_end(his);
@@ -299,7 +302,7 @@ START_TEST(the_lock_of_a_process_that_died_is_gone)
 }
 END_TEST
 
-/* The path of a file of the only object in the cache. */
+/* The path of a file that belongs to the only object in the cache. */
 static char found[4300];
 static const char *wanted;
 static uint64_t found_bytes;
@@ -323,7 +326,7 @@ static void look_through(const char *name)
 	REQUIRE(!nftw(cache, look, 10, FTW_PHYS));
 }
 
-/* A process that is stopped while it has a map locked must not stop others. */
+/* A process that is stopped while it holds the lock of a map must not stop others. */
 START_TEST(a_map_that_stays_locked_is_done_without)
 {
 	struct flock l = {
@@ -387,7 +390,7 @@ START_TEST(after_a_reboot_flipped_bits_are_found)
 	o = object_of(d, 1, BLOCKS * WIRE_BLOCK - 5);
 	for (uint64_t b = 0; b < BLOCKS; b++)
 		ck_assert(!object_has(o, b)); /* not before it is checked */
-	/* No more are read at a time than may be. */
+	/* No more blocks are read at a time than is allowed. */
 	do {
 		uint64_t reads = fault_reads();
 
@@ -436,7 +439,7 @@ START_TEST(what_was_not_used_for_longest_is_evicted)
 	unsigned kept = 0;
 
 	fill(d, 0, 30);
-	depot_free(d); /* waits for what is evicted */
+	depot_free(d); /* waits until the evicted files are gone */
 	look_through(NULL);
 	ck_assert_uint_le(found_bytes, 21 * MIB + 30 * 16 * KIB);
 	d = depot_at(cache, 20 * MIB);
@@ -445,7 +448,7 @@ START_TEST(what_was_not_used_for_longest_is_evicted)
 	for (unsigned n = 0; n < 30; n++)
 		kept += is_kept(d, n);
 	ck_assert_uint_ge(kept, 14); /* a fifth is evicted at a time */
-	/* Whoever has the old file open keeps its bytes. */
+	/* A process that has the old file open keeps its bytes. */
 	open = object_of(d, 29, MIB);
 	check(open, 29, 0, 16);
 	uint32_t generation;
@@ -482,7 +485,7 @@ START_TEST(what_is_written_to_is_not_evicted)
 }
 END_TEST
 
-/* A file whose name is that of a segment which the object does not have. */
+/* Makes a file with the name of a segment that the object does not have. */
 static void plant(const char *object, const char *name, off_t bytes, time_t used)
 {
 	const struct timespec then[2] = { { .tv_sec = used }, { .tv_sec = used } };
@@ -505,7 +508,8 @@ static int find_object(const char *path, const struct stat *st, int type, struct
 	return 0;
 }
 
-/* Number 8 would be at the word of block 1, and each of them would count it up. */
+/* Segment 8 would have its word where block 1 has its own; each of these files would count
+ * it up. */
 START_TEST(segments_that_an_object_does_not_have_change_nothing_of_its_map)
 {
 	static const char *const names[] = { "0008-0", "00008-1", "000008-2", "0000008-3",
@@ -551,7 +555,7 @@ START_TEST(objects_that_were_only_opened_go)
 	struct depot *d = depot_at(cache, 0);
 	struct object *used = object_of(d, 250, MIB);
 
-	/* Those that are old, and not in use. */
+	/* Objects that are old and not in use go. */
 	only_open(d);
 	REQUIRE(!nftw(cache, age, 10, FTW_PHYS));
 	fetch(used, 250, 0, 1); /* looks through the directory */
@@ -559,7 +563,7 @@ START_TEST(objects_that_were_only_opened_go)
 	depot_free(d);
 	look_through(NULL);
 	ck_assert_uint_eq(found_maps, 1);
-	/* Those that are new, where there is no room. */
+	/* Without room, even new ones go. */
 	d = depot_at(cache, 64 * KIB);
 	only_open(d);
 	used = object_of(d, 250, MIB);
@@ -618,7 +622,7 @@ START_TEST(memory_is_bounded_and_the_oldest_goes)
 }
 END_TEST
 
-/* The heads of items are looked at when a model is opened, and needed again when it is read. */
+/* The heads of items are looked at when a model is opened, and are needed again when it is read. */
 START_TEST(segments_with_little_in_them_are_kept_for_longest)
 {
 	const struct depot_options how = { .dir = "none", .memory = 64 * MIB };
@@ -634,7 +638,7 @@ START_TEST(segments_with_little_in_them_are_kept_for_longest)
 		fetch(o, 1, b + 17, 111);
 	ck_assert_uint_ge(drops, 3);
 	ck_assert(!object_has(o, 16) && !object_has(o, 17));
-	ck_assert(object_has(o, 1536 + 16)); /* looked at before any of what is gone was read */
+	ck_assert(object_has(o, 1536 + 16)); /* looked at before what is gone was read */
 	object_close(o);
 	depot_free(d);
 }
@@ -669,7 +673,7 @@ END_TEST
 static const int kinds[] = { FAULT_ALLOC, FAULT_WRITE, FAULT_OPEN, FAULT_STAT,
 			     FAULT_NAME,  FAULT_MAP,   FAULT_READ, FAULT_THREAD };
 
-/* Whatever fails: an error, memory in place of the directory, or the right bytes. */
+/* Whatever fails, there is an error, memory in place of the directory, or the right bytes. */
 START_LOOP_TEST(whatever_fails_gives_no_other_bytes, ARRAY_LEN(kinds))
 {
 	FAULT_LOOP(kinds[_i])

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files behind a descriptor of their directory: the bytes of the version that was seen, or an error. */
+/* Files read through a descriptor of their directory: the bytes of the version that was seen, or an
+ * error. */
 #include "blob_util.h"
 #include "fault.h"
 #include "remote_util.h"
@@ -49,7 +50,8 @@ static void teardown(void)
 	(void)close(dir);
 }
 
-/* Who may not read a directory cannot have it read: such a descriptor is all that Landlock leaves. */
+/* A process that may not read a directory must not get it read by the fetcher. Under Landlock, it
+ * can only send descriptors like these. */
 START_TEST(only_a_directory_that_was_opened_for_reading_is_read)
 {
 	int fds[] = { -1, open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) };
@@ -65,7 +67,7 @@ START_TEST(only_a_directory_that_was_opened_for_reading_is_read)
 }
 END_TEST
 
-/* What is kept under an address is not another directory's, whatever address is given. */
+/* What is kept is kept under the directory's own address, whatever address is given. */
 START_TEST(the_address_is_that_of_the_descriptor)
 {
 	char real[4096 + sizeof("file://")], at[4096];
@@ -106,7 +108,7 @@ START_TEST(a_sink_that_has_had_enough_ends_its_get)
 
 	reader_start(&r, store, "a", &seen, 0, SIZE, true);
 	get_cancel(net, r.get); /* does nothing */
-	r.cap = 0;		/* may be too late: then it is complete */
+	r.cap = 0;		/* this may be too late; then the read is complete */
 	ck_assert(reader_wait(&r) == -ECANCELED || (!r.rc && r.n == SIZE));
 	reader_release(&r);
 }
@@ -133,7 +135,7 @@ static int removed(void)
 
 static int linked(void)
 {
-	ck_assert_int_eq(link("a", "b"), 0); /* has another ctime, and the same bytes */
+	ck_assert_int_eq(link("a", "b"), 0); /* another ctime, but the same bytes */
 	return 0;
 }
 
@@ -152,7 +154,7 @@ START_LOOP_TEST(bytes_are_those_of_the_version_that_was_seen, ARRAY_LEN(changes)
 	int wanted;
 
 	ck_assert_int_eq(fchdir(dir), 0);
-	(void)usleep(20000); /* times of files are as coarse as that */
+	(void)usleep(20000); /* file times are that coarse */
 	wanted = changes[_i]();
 	ck_assert_int_eq(read_range(&r, store, "a", &seen, 10, SIZE - 10), wanted);
 	ck_assert(!wanted || !r.n);
@@ -208,7 +210,7 @@ START_TEST(names_that_lead_nowhere_are_not_listed)
 	buf_restart(&b);
 	ck_assert_msg(!store_list(store, "empty", add_name, &b, &e), "%s", e.msg);
 	ck_assert_uint_eq(b.len, 0);
-	/* As in other stores, no name begins so. */
+	/* As in other stores, no name begins like this. */
 	ck_assert_int_eq(store_list(store, "none", add_name, &b, &e), 0);
 	ck_assert_int_eq(store_list(store, "a", add_name, &b, &e), 0);
 	ck_assert_int_eq(store_look(store, "none", &s, &e), 0);

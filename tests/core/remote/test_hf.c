@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hub: revisions become commits, large files come from another host, which never sees the
- * token. */
+/* The hub: a revision becomes a commit, and large files come from another host, which must never
+ * see the token. */
 #include "dir_util.h"
 #include "fault.h"
 #include "remote_util.h"
@@ -27,7 +27,7 @@ static struct net *net;
 static struct store *store;
 static unsigned port;
 static _Atomic unsigned resolved, at_cdn;
-static const char *linked = SHA; /* what the hub says of the large file when it redirects */
+static const char *linked = SHA; /* the large file's hash, given with the redirect */
 static const char *next_page;
 static _Atomic bool expired;
 
@@ -37,7 +37,7 @@ static bool hub(struct served *r)
 	char fields[1024], body[1024];
 
 	if (!strncmp(r->target, "/cdn/", 5)) {
-		/* The same server under another name: localhost. */
+		/* This is the same server under another name, localhost. */
 		atomic_fetch_add(&at_cdn, 1);
 		REQUIRE(!token);
 		if (atomic_load(&expired))
@@ -45,7 +45,7 @@ static bool hub(struct served *r)
 		return answer_object(r, "ETag: \"of the other host\"\r\n", weights,
 				     sizeof(weights));
 	}
-	/* Not by assertions of Check: they allocate, which may be made to fail. */
+	/* Not with Check's assertions: these allocate, and allocations may be made to fail. */
 	REQUIRE(token && !strcmp(token, "Bearer hf_secret"));
 	if (!strcmp(r->target, "/api/models/org/name.x/revision/main") ||
 	    !strcmp(r->target, "/api/models/org/name.x/revision/refs%2Fpr%2F1"))
@@ -154,7 +154,7 @@ START_TEST(a_listing_says_the_same_as_a_look)
 	ck_assert_msg(!open_it("hf://org/name.x", &e), "%s", e.msg);
 	ck_assert_msg(!store_list(store, ".", note, &b, &e), "%s", e.msg);
 	ck_assert_ptr_nonnull(strstr(b.data, "1 config.json 8 45626262"));
-	/* An ETag of more than 62 bytes is hashed. */
+	/* If an ETag has more than 62 bytes, its hash is shown. */
 	ck_assert_ptr_nonnull(strstr(b.data, "\n2 sub 0 \n1 m.safetensors 55 48"));
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		ck_assert_msg(store_look(store, names[i], &seen, &e) == 1, "%s", e.msg);
@@ -182,7 +182,7 @@ START_TEST(large_files_come_from_another_host_which_never_sees_the_token)
 		ck_assert_mem_eq(r.p, weights + off, 5);
 		reader_release(&r);
 	}
-	ck_assert_uint_eq(atomic_load(&resolved), 2); /* by look, and for all ranges */
+	ck_assert_uint_eq(atomic_load(&resolved), 2); /* once by the look, once for all ranges */
 	ck_assert_uint_eq(atomic_load(&at_cdn), 8);
 	ck_assert_msg(store_look(store, "config.json", &seen, &e) == 1, "%s", e.msg);
 	ck_assert_msg(!read_range(&r, store, "config.json", &seen, 1, 3), "%s", r.e.msg);
@@ -277,7 +277,7 @@ static const struct {
 	{ { { 200, NULL, "[" FILE_OF("sub") "]" } }, -EIO, "has 'sub', which is not in 'sub'" },
 	{ { { 200, NULL, "[" FILE_OF("subway/a") "]" } }, -EIO, "which is not in 'sub'" },
 	{ { { 200, NULL, "[" FILE_OF("sub/a/b") "]" } }, -EIO, "which is not in 'sub'" },
-	/* Names that nobody could use, and what is neither a file nor a directory. */
+	/* Names that nobody could use, and an entry that is neither a file nor a directory. */
 	{ { { 200, NULL,
 	      "[" FILE_OF("sub/") "," FILE_OF("sub/..") ",{\"type\":\"link\",\"path\":\"sub/l\"},"
 							"{\"path\":\"sub/l\"}," FILE_OF(
@@ -305,7 +305,7 @@ static const struct {
 	      "[{\"type\":\"file\",\"path\":\"sub/a\",\"size\":1,\"oid\":\"x\",\"lfs\":null}]" } },
 	  0,
 	  "1 a 1" },
-	/* Pages: {} is the server. */
+	/* Listings in pages; {} stands for the server. */
 	{ { { 200, "Link: <{}/api/2>; rel=\"next\"\r\n", "[" FILE_OF("sub/a") "]" },
 	    { 200, NULL, "[" FILE_OF("sub/b") "]" } },
 	  0,
@@ -479,7 +479,7 @@ START_LOOP_TEST(what_is_there_is_told_by_head_and_listing, ARRAY_LEN(looks))
 }
 END_TEST
 
-/* A store that asks nobody: the revision is a commit. */
+/* A store that asks nobody, as the revision is a commit. */
 static void open_silent(const char *token, const struct store_options *o)
 {
 	struct ckpt_err e = { 0 };
@@ -491,7 +491,7 @@ static void open_silent(const char *token, const struct store_options *o)
 	ck_assert_msg(!store_open(net, AT, o, &store, &e), "%s", e.msg);
 }
 
-/* Where the next request for "a" goes, and the token that goes with it; "": none. */
+/* Where the next request for "a" goes, and the token that it carries; "": none. */
 static const char *request_of(char token[static 256])
 {
 	static const struct object_request plain = { .range = "bytes=0-9" };
@@ -576,7 +576,7 @@ START_TEST(an_address_that_another_request_has_replaced_is_asked_for_again)
 		ck_assert_int_eq(store->ops->judge(store, "a", &a, &e), HTTP_AGAIN);
 		ck_assert_msg(strstr(e.msg, "where the hub had redirected to") != NULL, "%s",
 			      e.msg);
-		/* The one that is in use now is new: it is refused for another reason. */
+		/* The redirect in use is new, so the refusal has another reason. */
 		a.url = "https://cdn.x/a?Signature=s";
 		ck_assert_int_eq(store->ops->judge(store, "a", &a, &e),
 				 gone[i] == 400 || gone[i] == 410 ? HTTP_TAKE : HTTP_FAIL);
@@ -613,7 +613,8 @@ START_TEST(bytes_are_of_the_file_that_the_hub_named)
 		ck_assert_int_eq(store->ops->check(store, "a", &large, &a, &e), answers[i].rc);
 		buf_release(&b);
 	}
-	/* Where it was redirected to, the redirect's word counts, and a second one keeps it. */
+	/* After a redirect, the identity that came with it counts, not that of the other host; a
+	 * second redirect keeps it. */
 	a = answer_of(302, THERE LINKED, "", OWN, &b);
 	ck_assert_int_eq(store->ops->judge(store, "a", &a, &e), HTTP_NOW);
 	buf_release(&b);

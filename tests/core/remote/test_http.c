@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Heads of answers as they may come, and requests that are made, fail or are tried again. */
+/* Heads of answers of all forms, and requests that succeed, fail or are tried again. */
 #include "remote_util.h"
 #include "suites.h"
 
@@ -177,7 +177,7 @@ END_TEST
 #define LONG_ETAG "0123456789012345678901234567890123456789012345678901234567890123456789"
 
 static const struct {
-	const char *etag, *modified, *begins; /* begins: NULL: they identify nothing */
+	const char *etag, *modified, *begins; /* begins: NULL: neither identifies a version */
 	unsigned len;
 } versions[] = {
 	{ NULL, NULL, NULL, 0 },
@@ -419,7 +419,7 @@ START_TEST(addresses_of_servers_have_neither_users_nor_queries)
 }
 END_TEST
 
-/* Redirects of so many files are kept; then the oldest goes. */
+/* Redirects of 4096 files are kept; for one more, the oldest goes. */
 START_TEST(redirects_are_bounded_in_number)
 {
 	enum { N = 4097 };
@@ -496,11 +496,11 @@ static void teardown(void)
 
 struct asked {
 	const char *path;
-	const char *url; /* in place of the path at our server */
+	const char *url; /* instead of the path at our server */
 	int (*make)(struct asked *a, struct http_message *m, struct ckpt_err *e);
-	enum http_verdict verdict; /* of an answer that is not 2xx, without a sentence */
+	enum http_verdict verdict; /* of an answer other than 2xx, without a sentence */
 	unsigned makes;
-	char kept[512]; /* of the last answer: what `keep` names */
+	char kept[512]; /* the field that `keep` names, in the last answer */
 	const char *keep;
 };
 
@@ -539,7 +539,7 @@ static int ask(struct asked *a, struct buf *body, struct ckpt_err *e)
 			     body, e);
 }
 
-/* What came of a request. */
+/* What a request brought. */
 static char got_head[16384], got_body[16384];
 static size_t got_len;
 
@@ -767,7 +767,8 @@ static bool has_gone(const struct served *r)
 	return !recv(r->fd, &c, 1, MSG_DONTWAIT | MSG_PEEK);
 }
 
-/* Sends a beginning, and then the same again and again, each time before it would count as silent. */
+/* Sends a beginning, then the same bytes again and again, each time before it would count as
+ * silent. */
 static bool repeat(struct served *r, const char *begin, const char *more)
 {
 	(void)request_body(r, got_body, sizeof(got_body));
@@ -791,7 +792,7 @@ static bool endless_error(struct served *r)
 	return repeat(r, "HTTP/1.1 500 x\r\nContent-Length: 100000\r\n\r\n", "x");
 }
 
-/* As S3 does while it joins parts, but for some minutes only. */
+/* S3 does this while it joins parts, but only for some minutes. */
 static bool endless_blanks(struct served *r)
 {
 	return repeat(r, "HTTP/1.1 200 x\r\nContent-Length: 100000\r\n\r\n", " ");
@@ -822,7 +823,7 @@ END_TEST
 /* ---- answers ---- */
 
 static const struct {
-	const char *head; /* before the fields of a whole answer */
+	const char *head; /* begins the answer; the fields that complete it follow */
 	const char *keep, *kept;
 } heads[] = {
 	{ "HTTP/1.1 200 x\r\nX-A:1\r\n", "X-A", "1" },
@@ -915,7 +916,7 @@ static const struct {
 	{ say_500, HTTP_FAIL, -EIO, "'it': the server answered 500", false },
 	{ say_500, HTTP_AGAIN, -EIO, "'it': the server answered 500; tried ", true },
 	{ say_500, HTTP_NOW, -EIO, "'it': the server redirects without end", true },
-	/* It would have to wait longer than the whole may take. */
+	/* The wait would be longer than the whole request may take. */
 	{ say_later, HTTP_AGAIN, -EIO, "'it': the server answered 503", false },
 	{ say_much, HTTP_TAKE, -EIO, "'it': the answer is larger than 4 KiB, refused", false },
 	{ say_much_as_error, HTTP_FAIL, -EIO, "'it': the server answered 404", false },
@@ -942,7 +943,7 @@ START_LOOP_TEST(an_error_has_a_sentence_even_if_nobody_wrote_one, ARRAY_LEN(answ
 }
 END_TEST
 
-/* A body that breaks off is begun anew, and what came of it before is no part of it. */
+/* A body that breaks off is read again from the start; what came before is dropped. */
 static bool cut_twice(struct served *r)
 {
 	if (atomic_load(&requests) > 2)
@@ -991,7 +992,7 @@ START_TEST(what_nobody_can_repair_is_not_tried_again)
 }
 END_TEST
 
-/* The server has all of the body when the upload is given up: what it does with it is waited for. */
+/* If the server has all of the body when the upload is given up, its answer is waited for. */
 static atomic_bool given_up;
 
 static int some_bytes(void *arg, uint64_t off, void *buf, size_t n)
@@ -1021,7 +1022,7 @@ static bool give_up_then_answer(struct served *r)
 	if (!strcmp(r->method, "PUT")) {
 		REQUIRE(request_body(r, got_body, sizeof(got_body)) == 1000);
 		given_up = true;
-		REQUIRE(!ask(&other, &body, &e)); /* so the loop has looked at all calls since */
+		REQUIRE(!ask(&other, &body, &e)); /* so the loop has looked at all calls by now */
 		buf_release(&body);
 	}
 	return answer(r, 200, "", "yes", 3);

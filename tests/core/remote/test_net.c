@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes of objects over connections that fail: whatever a server does, the right bytes arrive or an
- * error with a reason. */
+/* Bytes of objects over connections that fail. Whatever a server does, the right bytes arrive, or
+ * an error with a reason. */
 #include "fault.h"
 #include "remote_util.h"
 #include "rng.h"
@@ -23,7 +23,7 @@ static struct place_seen seen;
 #define ETAG	"ETag: \"v1\"\r\n"
 #define ANOTHER "ETag: \"v2\"\r\n"
 
-/* Set by each test: what happens to GET number n, from 1. */
+/* Set by each test: what happens to GET number n (from 1). */
 static serve_fn *_Atomic on_get; /* read by the server's threads */
 static _Atomic unsigned gets;
 
@@ -32,7 +32,8 @@ static bool serve(struct served *r)
 	if (!strcmp(r->method, "HEAD"))
 		return answer(r, 200, ETAG, object, SIZE);
 	r->number = atomic_fetch_add(&gets, 1) + 1;
-	return atomic_load(&on_get)(r); /* gcc calls an _Atomic without that with a plain load */
+	/* atomic_load, because gcc would use a plain load to call an _Atomic pointer. */
+	return atomic_load(&on_get)(r);
 }
 
 static void start(const struct net_options *o)
@@ -64,7 +65,7 @@ static bool good(struct served *r)
 	return answer_object(r, ETAG, object, SIZE);
 }
 
-/* Sends a part of the answer that was asked for. */
+/* Sends only the first `bytes` of the answer that was asked for. */
 static bool partly(const struct served *r, size_t bytes)
 {
 	char head[512];
@@ -124,7 +125,7 @@ static bool half_a_head(struct served *r)
 	return false;
 }
 
-/* A body that ends with the connection, too early. */
+/* A body without a length, whose connection ends too early. */
 static bool without_a_length(struct served *r)
 {
 	size_t part = (size_t)(r->last + 1 - r->first) / 2;
@@ -473,8 +474,8 @@ START_LOOP_TEST(what_is_wrong_is_an_error_at_once, ARRAY_LEN(hopeless))
 	ck_assert_msg(strstr(r.e.msg, hopeless[_i].says) != NULL, "%s", r.e.msg);
 	ck_assert_msg(strstr(r.e.msg, "/dir/a b'") != NULL, "%s", r.e.msg);
 	ck_assert_ptr_null(strstr(r.e.msg, "secret"));
-	/* Bytes that were passed on before it was noticed are the right ones, but for a server that
-	 * lies about what it sends. */
+	/* Bytes that were passed on before the error was noticed are right, unless the server lies
+	 * about what it sends. */
 	if (hopeless[_i].serve != more_than_it_says)
 		ck_assert(!r.n || !memcmp(r.p, object + 2000, r.n));
 	reader_release(&r);
@@ -509,7 +510,7 @@ START_LOOP_TEST(a_server_that_says_nothing_ends_by_time, ARRAY_LEN(mute))
 	on_get = mute[_i];
 	start(&(struct net_options){ .stall_ms = 100, .retry_ms = 400 });
 	before = clock_ns();
-	/* With bytes in each answer it goes on as long as there are some. */
+	/* As long as each answer brings some bytes, it goes on. */
 	ck_assert_int_eq(read_range(&r, store, "a b", &seen, 0, 1200), _i ? 0 : -ETIMEDOUT);
 	if (!_i)
 		ck_assert_msg(strstr(r.e.msg, "no byte came") != NULL, "%s", r.e.msg);
@@ -599,7 +600,7 @@ START_TEST(a_sink_that_has_had_enough_ends_its_get)
 	on_get = good;
 	start(NULL);
 	reader_start(&r, store, "a b", &seen, 0, SIZE, true);
-	r.cap = 0; /* may be too late: then it is complete */
+	r.cap = 0; /* this may be too late; then the read is complete */
 	ck_assert(reader_wait(&r) == -ECANCELED || (!r.rc && r.n == SIZE));
 	reader_release(&r);
 	stop();
@@ -673,7 +674,7 @@ START_TEST(bytes_outside_the_object_are_not_asked_for)
 	static const struct {
 		const char *path;
 		uint64_t off, len;
-		int id_len; /* of the version; -1: as it was seen */
+		int id_len; /* length of the version's id; -1: of the one that was seen */
 		const char *says;
 	} bad[] = {
 		{ "a b", 0, 0, -1, "'a b': bytes 0 to 0 of 300000" },
@@ -816,7 +817,7 @@ static const struct {
 	  0,
 	  "" },
 	{ "/d", "a", { { 308, NULL, NULL } }, -EIO, PLACE_FILE, 0, "does not say where to" },
-	/* The address itself: whether there is a directory cannot be asked. */
+	/* The address itself: a web server cannot be asked whether it is a directory. */
 	{ "/d/", ".", { { 404, NULL, NULL } }, 1, PLACE_DIR, 0, "" },
 	{ "/d", ".", { { 404, NULL, NULL } }, 1, PLACE_DIR, 0, "HEAD /d\n" },
 	{ "/d", ".", { { 403, NULL, NULL } }, 1, PLACE_DIR, 0, "HEAD /d\nGET /d\n" },
@@ -886,7 +887,7 @@ START_TEST(a_signed_address_that_was_replaced_is_asked_for_again)
 		a = answer_of(refusals[i], "", "", "http://o/a?s=0", &b);
 		ck_assert_int_eq(store->ops->judge(store, "a", &a, &e), HTTP_AGAIN);
 		ck_assert_msg(strstr(e.msg, "where it had redirected to") != NULL, "%s", e.msg);
-		/* Refused for another reason: it is new. */
+		/* If it is refused for another reason, nothing has expired. */
 		a.url = "http://o/a?s=1";
 		ck_assert_int_eq(store->ops->judge(store, "a", &a, &e), HTTP_TAKE);
 		a.url = "http://h/d/a";
@@ -900,7 +901,7 @@ START_TEST(a_signed_address_that_was_replaced_is_asked_for_again)
 }
 END_TEST
 
-/* Without an ETag it is the time that must not have changed. */
+/* If there is no ETag, the time must not have changed. */
 static bool by_time(struct served *r)
 {
 	static const char fields[] = "Last-Modified: Fri, 24 May 2013 00:00:00 GMT\r\n";
@@ -936,7 +937,7 @@ END_TEST
 
 /* ---- no memory ---- */
 
-/* Redirects and a look that takes two requests. */
+/* Redirects, and a look that takes two requests. */
 static bool serve_signed(struct served *r)
 {
 	if (!strcmp(r->target, "/d/a"))

@@ -23,7 +23,7 @@ static bool serve(struct served *r)
 	return on_request(r);
 }
 
-/* The script's replies in a circle. */
+/* The replies of the script, again and again. */
 static bool serve_in_turn(struct served *r)
 {
 	if (atomic_load(&script.served) == script.n)
@@ -61,7 +61,7 @@ static bool forbidden_by_test(struct served *r)
 	return false;
 }
 
-/* What a listing showed: "d NAME\n" or "f NAME SIZE\n". */
+/* What a listing shows: "d NAME\n" or "f NAME SIZE\n". */
 static int note(void *arg, const char *name, const struct place_seen *seen, struct ckpt_err *e)
 {
 	if (seen->kind == PLACE_DIR)
@@ -141,7 +141,7 @@ static bool remove_bare(struct served *r)
 	return answer(r, 204, "", "", 0);
 }
 
-/* With a type, Ceph does not look at the signature. */
+/* If there were a Content-Type, Ceph would not check the signature. */
 START_TEST(what_removes_an_object_has_no_body)
 {
 	struct ckpt_err e = { 0 };
@@ -266,7 +266,7 @@ static bool list_half(struct served *r)
 	return false;
 }
 
-/* It begins anew each time, so what comes is no progress. */
+/* The listing begins again each time, so that its bytes are no progress. */
 START_TEST(a_listing_that_is_always_cut_short_is_an_error)
 {
 	struct ckpt_err e = { 0 };
@@ -338,7 +338,8 @@ START_TEST(names_are_objects_prefixes_or_nothing)
 }
 END_TEST
 
-/* One level is asked for, then the object; at the top the other way around. */
+/* The level is listed first, then the object is looked for; at the top it is the other way
+ * round. */
 static const struct {
 	const char *address, *path;
 	struct reply replies[3];
@@ -398,7 +399,7 @@ START_LOOP_TEST(what_is_there_is_found_out_in_one_or_two_requests, ARRAY_LEN(loo
 }
 END_TEST
 
-/* What the server sends may be of any size. */
+/* What the server sends may be arbitrarily large. */
 static const struct {
 	const char *before, *after; /* of 6,000 slashes */
 	const char *says;	    /* NULL: it is listed */
@@ -586,7 +587,7 @@ END_TEST
 
 /* ---- verdicts on answers, without a server ---- */
 
-/* A store at AWS, of which nothing is asked. */
+/* A store at AWS, which is never asked. */
 static void open_at(const char *address, const struct store_options *o)
 {
 	struct ckpt_err e = { 0 };
@@ -610,8 +611,8 @@ static void with_keys(void)
 	(void)unsetenv("AWS_ENDPOINT_URL_S3");
 }
 
-/* The address of the request for a path; *ret_signed: does it have a signature, whose scope has
- * `scope`? */
+/* The address of the request for a path. *ret_signed: is it signed, and does the signature's scope
+ * contain `scope`? */
 static const char *url_of(const char *path, const char *scope, bool *ret_signed)
 {
 	static const struct object_request plain = { .range = "bytes=0-9" };
@@ -661,7 +662,7 @@ static const struct {
 	{ 400, "", CODE("RequestTimeout"), HERE, HTTP_AGAIN, EIO, "(RequestTimeout: m)", NULL },
 	{ 302, "", "", HERE, HTTP_FAIL, EIO, "at another endpoint or in another region", NULL },
 	{ 301, "", "", HERE, HTTP_FAIL, EIO, "the server answered 301", NULL },
-	/* Other regions, and the names of what are none. */
+	/* Other regions, and names that are not those of a region. */
 	{ 301, "x-amz-bucket-region: eu-1\r\n", "", HERE, HTTP_NOW, 0, "",
 	  "https://b.s3.eu-1.amazonaws.com/x" },
 	{ 400, "", "<Error><Code>C</Code><Region>cn-1</Region></Error>", HERE, HTTP_NOW, 0, "",
@@ -675,7 +676,7 @@ static const struct {
 	  HTTP_FAIL, EIO, "301", HERE },
 	{ 301, "x-amz-bucket-region: aaaaaaaaaabbbbbbbbbbccccccccccddddddddd\r\n", "", HERE,
 	  HTTP_NOW, 0, "", "https://b.s3.aaaaaaaaaabbbbbbbbbbccccccccccddddddddd.amazonaws.com/x" },
-	/* A bucket that is new. */
+	/* A bucket that was made a moment ago. */
 	{ 307, "Location: https://b.s3-eu-1.amazonaws.com/x?q=1\r\n", "", HERE, HTTP_NOW, 0, "",
 	  "https://b.s3-eu-1.amazonaws.com/x" },
 	{ 307, "Location: https://b.s3.evil.com/x\r\n", "", HERE, HTTP_FAIL, EIO, "307", HERE },
@@ -703,7 +704,7 @@ START_LOOP_TEST(answers_that_are_no_success_are_told_apart, ARRAY_LEN(verdicts))
 	ck_assert_msg(strstr(e.msg, verdicts[_i].says) != NULL, "%s", e.msg);
 	if (verdicts[_i].then)
 		ck_assert_str_eq(url_of("x", "/s3/aws4_request", &is_signed), verdicts[_i].then);
-	/* Once it has been followed, the same is no news. */
+	/* Once the redirect has been followed, it is an error if it comes again. */
 	if (verdicts[_i].verdict == HTTP_NOW) {
 		a.url = verdicts[_i].then;
 		ck_assert_int_eq(store->ops->judge(store, "x", &a, &e), HTTP_FAIL);
@@ -741,7 +742,7 @@ START_TEST(another_region_ends_a_temporary_host)
 }
 END_TEST
 
-/* Keys of a command, of which the server says that they have expired. */
+/* The keys come from a command; the server says that they have expired. */
 START_TEST(expired_keys_are_renewed_and_requests_wait_for_that)
 {
 	struct http_message m = { .url = BUF_INIT(8192) };
@@ -766,7 +767,7 @@ START_TEST(expired_keys_are_renewed_and_requests_wait_for_that)
 	(void)fclose(f);
 	open_at("s3://b", NULL);
 	a = answer_of(403, "", CODE("ExpiredToken"), HERE, &b);
-	/* The first has them renewed, the second waits for it. */
+	/* The first request has the keys renewed; the second waits for that. */
 	ck_assert_int_eq(store->ops->judge(store, "x", &a, &e), HTTP_NOW);
 	for (;;) {
 		int rc = store->ops->make(store, "x", &plain, &m, &e);
@@ -781,7 +782,7 @@ START_TEST(expired_keys_are_renewed_and_requests_wait_for_that)
 		ck_assert_uint_lt(clock_ns(), end);
 		(void)usleep(1000);
 	}
-	/* This one was signed before. */
+	/* This request was signed with the old keys. */
 	ck_assert_int_eq(store->ops->judge(store, "x", &a, &e), HTTP_AGAIN);
 	ck_assert_msg(strstr(e.msg, "403 (ExpiredToken: m)") != NULL, "%s", e.msg);
 	buf_release(&b);
@@ -846,7 +847,7 @@ START_LOOP_TEST(buckets_are_asked_for_where_they_are, ARRAY_LEN(addresses))
 }
 END_TEST
 
-/* Each is looked for where those before it say nothing. */
+/* Each place is only looked at if those before it say nothing. */
 START_TEST(endpoint_and_region_come_from_options_environment_and_profile)
 {
 	char path[4200];
@@ -1193,7 +1194,7 @@ static struct upload_bytes hello = { .len = 5,
 				     .md5 = { 0x5d, 0x41, 0x40, 0x2a, 0xbc, 0x4b, 0x2a, 0x76, 0xb9,
 					      0x71, 0x9d, 0x91, 0x10, 0x17, 0xc5, 0x92 } };
 
-/* The ETag or the id is in `gives`. */
+/* `gives` gets the ETag, or the id. */
 static int write_something(enum what what, char gives[static UPLOAD_ETAG],
 			   struct upload_begun *begun, struct ckpt_err *e)
 {
@@ -1298,7 +1299,7 @@ START_TEST(an_upload_whose_id_is_too_long_is_refused)
 }
 END_TEST
 
-/* Not those that were answered with an error, nor one that was not sent. */
+/* Requests that were answered with an error, or never sent, do not count. */
 START_TEST(requests_to_begin_whose_answers_are_lost_are_counted)
 {
 	static const char id[] = "<InitiateMultipartUploadResult><UploadId>u</UploadId></"
@@ -1416,7 +1417,7 @@ static bool serve_anything(struct served *r)
 			     bytes, 10);
 }
 
-/* All that is asked of a store; 0, or the first error. */
+/* Asks a store for everything that it can do; 0, or the first error. */
 static int do_everything(const char *endpoint, struct ckpt_err *e)
 {
 	struct buf b = BUF_INIT(4096);

@@ -57,7 +57,7 @@ END_TEST
 
 /* ---- what is wanted ---- */
 
-/* What is true of every request, however the blocks lie. */
+/* What must be true of every request, wherever the blocks lie. */
 START_LOOP_TEST(a_request_for_what_is_wanted_takes_no_more_than_it_may, 500)
 {
 	struct rng r = rng_new();
@@ -86,7 +86,7 @@ START_LOOP_TEST(a_request_for_what_is_wanted_takes_no_more_than_it_may, 500)
 		run = b.missing[i] && in_any(wants, n, i) ? 0 : run + 1;
 		ck_assert_uint_le(run, gap);
 	}
-	/* It goes on as far as it may. */
+	/* The request goes on as far as it may. */
 	run = 0;
 	for (uint64_t i = got.end; i < BLOCKS && i - got.first < most && i - got.end <= gap; i++)
 		ck_assert(!b.missing[i] || !in_any(wants, n, i));
@@ -114,7 +114,7 @@ END_TEST
 
 /* ---- how large they become ---- */
 
-/* 1, 2, 4, 8, 8 MiB, also from the first block on, which is where nothing has ended yet. */
+/* 1, 2, 4, 8, 8 MiB; also at the very first block, where no request has ended yet. */
 START_LOOP_TEST(requests_that_follow_each_other_become_larger, 3)
 {
 	static const uint64_t first[] = { 0, 7, 4000 };
@@ -129,7 +129,7 @@ START_LOOP_TEST(requests_that_follow_each_other_become_larger, 3)
 		steps_sent(&s, at, at + n);
 		at += n;
 	}
-	/* One that was cut short, and blocks that were there already. */
+	/* A request that was cut short, and blocks that were there already. */
 	steps_sent(&s, at, at + 1);
 	ck_assert_uint_eq(steps_most(&s, at + 1 + per), 8 * per);
 	/* Another place. */
@@ -145,12 +145,12 @@ START_TEST(a_gap_is_read_through_while_the_link_is_idle)
 	struct net_pace p = { .latency_us = 20000, .connection_bps = 50000000 };
 	uint64_t before = UINT64_MAX;
 
-	/* 20 ms at 50 MB/s are 1 MB, 15 whole blocks of 64 KiB. With as much on its way, the link has
-	 * no time to lose. */
+	/* In 20 ms, 50 MB/s bring 1 MB: 15 whole blocks of 64 KiB. If that much is on its way
+	 * already, the link is busy in that time anyway. */
 	ck_assert_uint_eq(sched_gap(&p, 0), 15);
 	ck_assert_uint_eq(sched_gap(&p, 500000), 7);
 	ck_assert_uint_eq(sched_gap(&p, 1000000), 0);
-	p.total_bps = 125000000; /* which takes more connections */
+	p.total_bps = 125000000; /* more than one connection carries */
 	for (uint64_t busy = 0; busy <= 2500000; busy += 125000) {
 		uint64_t gap = sched_gap(&p, busy);
 
@@ -177,7 +177,7 @@ static void arrive(struct window *w, uint64_t *now, uint64_t bytes, bool full,
 	}
 }
 
-/* 10 Gbit/s and 30 ms: 1.7 times what is on the way is far above the most that there is. */
+/* 10 Gbit/s and 30 ms: 1.7 times what is on its way is far more than the window may be. */
 static const struct net_pace fast = { .latency_us = 30000,
 				      .connection_bps = 80000000,
 				      .total_bps = 1250000000 };
@@ -197,7 +197,7 @@ START_TEST(the_window_grows_while_more_arrives_and_stops)
 	ck_assert_uint_eq(w.bytes, at[0]);
 	arrive(&w, &now, rate + rate / 20, true, &fast, UINT64_MAX);
 	ck_assert_uint_eq(w.bytes, at[0]);
-	/* More arrives, but because less was asked for before. */
+	/* More arrives, but only because less was asked for before. */
 	arrive(&w, &now, 2 * rate, false, &fast, UINT64_MAX);
 	ck_assert_uint_eq(w.bytes, at[0]);
 	for (unsigned i = 0; i < 6; i++) {
@@ -232,7 +232,7 @@ START_TEST(the_window_has_ceilings_and_a_floor)
 }
 END_TEST
 
-/* What a link of 1 Gbit/s carries with such a window, of connections that have 400 Mbit/s. */
+/* What a link of 1 Gbit/s carries with this window, if each connection has 400 Mbit/s. */
 static struct net_pace carried(const struct window *w)
 {
 	const double seconds = 0.02 + (double)(8 * MIB) / 50e6;

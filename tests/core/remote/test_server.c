@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server of ckptfs-fetch on a thread of this process, with stores of its own: what happens when
- * memory or descriptors are short at a certain moment. What else it does is in test_wire.c and
- * source/test_remote.c. */
+/*
+ * The server of ckptfs-fetch on a thread of this process, with stores of its own. What happens if
+ * memory or descriptors are short at a certain moment? Everything else is in test_wire.c and
+ * source/test_remote.c.
+ */
 #include "remote/server_internal.h"
 
 #include "base/err.h"
@@ -28,7 +30,7 @@ static void *serve(void *arg)
 	int mine = (int)(intptr_t)arg;
 
 	(void)server_run(mine, NULL);
-	(void)close(mine); /* so that a test does not wait for its answers */
+	(void)close(mine); /* so that a test does not wait for answers */
 	return NULL;
 }
 
@@ -49,7 +51,7 @@ static void tell(enum wire_kind kind, uint64_t number)
 	ck_assert_int_eq(wire_send(sock, &h, NULL, 0, -1), 0);
 }
 
-/* Opens the directory, or an address; the number of the place. */
+/* Opens the directory, or an address; returns the number of the place. */
 static uint64_t open_place(const char *address)
 {
 	struct wire_head h = ask(&(struct wire_head){ .kind = WIRE_OPEN },
@@ -74,12 +76,13 @@ static void start_server(unsigned retry_ms)
 	ck_assert_uint_eq(ask(&hello, "none", -1).n[0], 0);
 }
 
-/* A place that is closed is free for the next if nobody uses it any more. */
+/* A session that did not begin does not use its place: once that is closed, it is free for the
+ * next. */
 START_TEST(a_session_that_does_not_begin_uses_no_place)
 {
 	start_server(0);
 	ck_assert_uint_eq(open_place(NULL), 0);
-	for (unsigned i = 1; i <= 6; i++) { /* what a job consists of */
+	for (unsigned i = 1; i <= 6; i++) { /* the allocations of a job */
 		struct wire_head answer;
 
 		fault_on(FAULT_ALLOC, i, 1);
@@ -93,7 +96,7 @@ START_TEST(a_session_that_does_not_begin_uses_no_place)
 }
 END_TEST
 
-/* No descriptor is left for one that comes with a message. */
+/* There is no number left for a descriptor that comes with a message. */
 START_TEST(a_descriptor_for_which_there_is_no_room_is_refused)
 {
 	struct rlimit before, full;
@@ -101,7 +104,7 @@ START_TEST(a_descriptor_for_which_there_is_no_room_is_refused)
 	int next;
 
 	start_server(0);
-	(void)ask_for(WIRE_PING, 0); /* by then it has closed what it sent before */
+	(void)ask_for(WIRE_PING, 0); /* it has answered, so earlier descriptors are closed */
 	REQUIRE(!getrlimit(RLIMIT_NOFILE, &before));
 	next = dup(sock);
 	REQUIRE(next >= 0 && !close(next));
@@ -130,7 +133,7 @@ static bool enormous(struct served *r)
 	return false;
 }
 
-/* 64 TiB and a byte: the other side would refuse such a message. */
+/* 64 TiB and one byte: the other side would refuse a message about it. */
 START_TEST(what_is_too_large_to_be_read_is_an_error)
 {
 	static const char says[] = "'x' has 70368744177665 bytes, more than can be read";
@@ -153,7 +156,7 @@ END_TEST
 
 static _Atomic unsigned asked;
 
-/* Says that an object is there, and gives no byte of it for as long as the other side waits. */
+/* Says that an object exists, but sends no byte of it while the other side waits. */
 static bool look_only(struct served *r)
 {
 	char c;
@@ -165,7 +168,7 @@ static bool look_only(struct served *r)
 	return false;
 }
 
-/* Not only once their next byte comes, or the network gives up, which is in an hour. */
+/* They end at once, not when the next byte comes, or when the network gives up an hour later. */
 START_TEST(requests_for_what_is_forgotten_end)
 {
 	struct wire_head file = { .kind = WIRE_FILE,
@@ -193,7 +196,7 @@ END_TEST
 
 /* ---- sessions ---- */
 
-/* Session 0 begins in a store that answers so; a file of 10 bytes, to be sent. */
+/* Begins session 0 in a store that answers like this; returns a file of 10 bytes to send. */
 static int start_writing(serve_fn *serve_one)
 {
 	char endpoint[64];
@@ -214,7 +217,7 @@ static const char upload_id[] = "<InitiateMultipartUploadResult><UploadId>u</Upl
 
 /* ---- one that ends late ---- */
 
-/* A store whose uploads cannot be aborted until that is allowed. */
+/* A store that does not abort an upload before the test allows it. */
 static bool slow_to_abort(struct served *r)
 {
 	char body[64];
@@ -229,7 +232,8 @@ static bool slow_to_abort(struct served *r)
 	return answer(r, strcmp(r->method, "DELETE") ? 404 : 200, "", "", 0);
 }
 
-/* Who is in haste gets an answer before all uploads are aborted; the place is used until they are. */
+/* In haste, the answer comes before all uploads are aborted; the place stays in use until
+ * they are. */
 START_TEST(a_session_that_ends_late_leaves_its_place)
 {
 	const struct wire_head haste = { .kind = WIRE_END, .n = { 0, 1 } },
@@ -253,7 +257,7 @@ END_TEST
 
 static _Atomic bool is_asked;
 
-/* A store that keeps an upload waiting until that is allowed. */
+/* A store that does not finish an upload before the test allows it. */
 static bool slow_to_put(struct served *r)
 {
 	char body[64];
@@ -269,7 +273,7 @@ static bool slow_to_put(struct served *r)
 	return answer(r, 200, "ETag: \"x\"\r\n", "", 0);
 }
 
-/* A commit uses what parts and names change: it is alone in its session. */
+/* A commit uses what parts and names change, so nothing else runs in its session. */
 START_TEST(nothing_changes_a_session_during_its_commit)
 {
 	const struct wire_head part = { .kind = WIRE_PART, .n = { 0, 0, 1, 10, 1 } },
@@ -292,7 +296,7 @@ START_TEST(nothing_changes_a_session_during_its_commit)
 }
 END_TEST
 
-/* Nor does it begin before all parts have been stored. */
+/* A commit does not begin before all parts have been stored, either. */
 START_TEST(a_session_whose_part_is_being_sent_is_not_committed)
 {
 	struct wire_head part = { .kind = WIRE_PART, .n = { 0, 0, 1, 10, 0 } };
@@ -357,7 +361,7 @@ static const struct {
 START_TEST(once_sealed_it_opens_nothing_of_others_and_writes_nothing)
 {
 	start_server(1000);
-	/* As for the addresses http://127.0.0.1:1/x, s3://b/k and hf://org/name@main. */
+	/* These allow the addresses http://127.0.0.1:1/x, s3://b/k and hf://org/name@main. */
 	seal(false, false, STRINGS("http://127.0.0.1:1\0\0\0"));
 	seal(false, true, STRINGS("s3://b\0http://127.0.0.1:1\0r\0p"));
 	seal(false, false, STRINGS("hf://org/name\0\0\0"));
@@ -371,7 +375,7 @@ START_TEST(once_sealed_it_opens_nothing_of_others_and_writes_nothing)
 		ck_assert_msg((h.n[0] != EPERM) == openings[i].allowed, "%s: %s",
 			      openings[i].strings, text);
 	}
-	/* What it may read it has opened itself. */
+	/* The other side has opened the directory itself, so it may read it. */
 	ck_assert_uint_eq(ask_open(false, STRINGS("file:///x"), dir).n[0], 0);
 	ck_assert_uint_eq(ask_for(WIRE_BEGIN, 0).n[0], EPERM);
 	ck_assert_str_eq(text, "a process that has given up its rights asked for more");
@@ -404,7 +408,7 @@ END_TEST
 
 /* ---- a map that cannot be sent ---- */
 
-/* Fetches all of an object. */
+/* Fetches a whole object. */
 static void fill(struct object *o)
 {
 	const struct map_view *v = object_view(o);
@@ -420,7 +424,7 @@ static void fill(struct object *o)
 	}
 }
 
-/* The other side has the map of the object's directory until it gets that of the memory. */
+/* The other side keeps the map of the object on disk until it gets that of the object in memory. */
 START_TEST(a_map_that_could_not_be_sent_is_sent_before_segments)
 {
 	const struct place_seen seen = { .kind = PLACE_FILE, .size = 9 << 20, .id.len = 1 };
@@ -445,7 +449,7 @@ START_TEST(a_map_that_could_not_be_sent_is_sent_before_segments)
 	REQUIRE(f && !object_in_memory(o));
 	ck_assert_uint_eq(f->sent_n, 1);
 
-	fault_on(FAULT_STAT, 1, 1); /* fcntl, by which a descriptor is copied */
+	fault_on(FAULT_STAT, 1, 1); /* fcntl, which copies a descriptor */
 	ck_assert(!server_file_leave_disk(&s, f, &e));
 	ck_assert_str_eq(fault_name(), "fcntl");
 	(void)fault_off();
@@ -460,7 +464,7 @@ START_TEST(a_map_that_could_not_be_sent_is_sent_before_segments)
 	ck_assert_int_ne(e.code, 0);
 	e.code = 0;
 	ck_assert_msg(server_file_send(&s, f, all, &e), "%s", e.msg);
-	ck_assert_uint_eq(f->sent_n, 2); /* it has the new map, and both segments */
+	ck_assert_uint_eq(f->sent_n, 2); /* it has the new map and both segments */
 	ck_assert(f->sent[0] && f->sent[1]);
 }
 END_TEST

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signatures, held against those that AWS has published: the test suite of Signature Version 4
- * (service "service") and the examples in the reference of S3, "Authenticating Requests". */
+/* Signatures, compared with those that AWS has published: the test suite of Signature Version 4
+ * (service "service") and the examples in the S3 reference, "Authenticating Requests". */
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/err.h"

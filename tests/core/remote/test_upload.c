@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Uploads against a store in memory, which does what its script says: each call may fail before it
- * has an effect, or after it (the answer is lost). Whatever happens, all or nothing is visible.
+ * Uploads to a store in memory that does what its script says. Each call may fail before it has an
+ * effect, or after it, when only the answer is lost. Whatever happens, all of the objects become
+ * visible, or none.
  */
 #include "fault.h"
 #include "remote/upload.h"
@@ -31,14 +32,15 @@ static struct {
 	pthread_mutex_t lock;
 	struct thing objects[MAX], uploads[MAX];
 	unsigned calls, ids;
-	unsigned fails;	 /* this call is the first of the script, from 1; 0: none */
-	const char *how; /* for each call: '.': works, 'b': fails before its effect, 'a': after it;
-			    the last stands for all that follow */
-	bool is_slow; /* a request to begin or to put that fails before its effect has it later */
+	unsigned fails; /* number of the call at which `how` begins, from 1; 0: none */
+	/* For each call: '.' works, 'b' fails before its effect, 'a' fails after it; the last one
+	 * stands for all that follow. */
+	const char *how;
+	bool is_slow; /* a begin or put that fails before its effect has that effect later */
 	char log[4096];
 } store = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* 0; 1: fails now; 2: fails after its effect. */
+/* Returns 0; 1: fail now; 2: fail after the effect. */
 static int call(const char *what, const char *path)
 {
 	size_t n = strlen(store.log), at;
@@ -82,7 +84,7 @@ static void hex(const uint8_t *md5, char *ret)
 	ret[32] = 0;
 }
 
-/* In place of an assertion of Check, which allocates: that may be made to fail. */
+/* Instead of Check's assertions, which allocate: allocations may be made to fail. */
 static void must(bool ok)
 {
 	if (!ok)
@@ -300,8 +302,8 @@ static struct uploads *begin(bool only_new, size_t held)
 	return u;
 }
 
-/* a: two parts, the second first; b: a small one, held; c: a small one for which there is no room;
- * .metadata comes last. */
+/* a: two parts, the second first; b: a small object, which is held; c: a small one for which there
+ * is no room; .metadata comes last. */
 static int write_all(struct uploads *u, struct ckpt_err *e)
 {
 	int rc = give(u, 0, "a", 2, true, "world", e);
@@ -410,7 +412,7 @@ START_TEST(parts_that_are_not_possible_are_refused)
 	ck_assert_int_eq(give(u, 0, "a", 1, false, "a", &e), 0);
 	ck_assert_int_eq(uploads_commit(u, &e), 0);
 	ck_assert(has("a", "ab"));
-	uploads_undo(u, &left); /* after a commit: nothing */
+	uploads_undo(u, &left); /* nothing to do after a commit */
 	ck_assert(has("a", "ab"));
 	uploads_free(u);
 }
@@ -435,7 +437,7 @@ START_TEST(what_somebody_else_has_made_stays)
 }
 END_TEST
 
-/* _i: which call fails, and whether it has had its effect. */
+/* _i: the call that fails, and whether it has had its effect. */
 START_LOOP_TEST(a_call_that_fails_leaves_all_or_nothing, 40)
 {
 	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
@@ -454,7 +456,7 @@ START_LOOP_TEST(a_call_that_fails_leaves_all_or_nothing, 40)
 		ck_assert_uint_eq(count(store.objects), 0);
 	} else
 		check_all_there();
-	/* What could not be undone is named. */
+	/* What could not be undone is reported. */
 	if (!left.len)
 		ck_assert_uint_eq(count(store.uploads), 0);
 	else
@@ -484,18 +486,18 @@ START_LOOP_TEST(a_store_that_fails_from_some_call_on_shows_no_checkpoint, 40)
 }
 END_TEST
 
-/* What happens from the request on that makes the commit point visible: that one, a look, and the
- * undo's look and removal. */
+/* What happens to the request that makes the commit point visible, and to those that follow: a
+ * look, and the undo's look and removal. */
 static const struct {
-	const char *how, *why; /* why: of what is left; NULL: nothing is */
+	const char *how, *why; /* why something is left; NULL: nothing is */
 	bool visible, is_slow;
 } points[] = {
-	{ "aa.", NULL, false, false },			       /* it was there, and is removed */
+	{ "aa.", NULL, false, false },			       /* it was visible, and is removed */
 	{ "bb.", NULL, false, false },			       /* it was not */
 	{ "a", "it may have become visible", true, false },    /* never known */
-	{ "aab.", "it may have become visible", true, false }, /* although a removal would work */
-	{ "aa.b.", "a call fails", true, false },	       /* there, and cannot be removed */
-	{ "b", "it may have become visible", false, false },   /* not there, which nobody knows */
+	{ "aab.", "it may have become visible", true, false }, /* although removing it would work */
+	{ "aa.b.", "a call fails", true, false },	       /* visible, and cannot be removed */
+	{ "b", "it may have become visible", false, false },   /* not visible, but nobody knows */
 	{ "b.", NULL, false, false },			       /* refused */
 	{ "b.", "the store may still make it visible", false, true }, /* not there yet */
 	{ "bb.", "the store may still make it visible", false, true },
@@ -584,7 +586,8 @@ START_TEST(after_a_commit_or_a_stop_there_is_no_other)
 }
 END_TEST
 
-/* _i: the removal before or behind the others; whether it has had its effect. */
+/* _i: whether the old object is removed before the others or after them; whether that had its
+ * effect. */
 START_LOOP_TEST(an_old_object_that_cannot_be_removed_ends_the_commit, 4)
 {
 	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
@@ -597,7 +600,8 @@ START_LOOP_TEST(an_old_object_that_cannot_be_removed_ends_the_commit, 4)
 	ck_assert_int_eq(
 		uploads_name(u, _i % 2 ? UPLOADS_REMOVED_FIRST : UPLOADS_REMOVED, "old", &e), 0);
 	store.how = _i / 2 ? "a." : "b.";
-	/* begin a, two parts, begin c, part; then: the removal, or complete a, put b, complete c */
+	/* calls: begin a, two parts, begin c, part; then the removal, or complete a, put b,
+	 * complete c */
 	store.fails = _i % 2 ? 6 : 9;
 	ck_assert_int_eq(write_all(u, &e), -EIO);
 	ck_assert_str_eq(e.msg, "remove 'old': a call fails");
@@ -633,7 +637,7 @@ START_TEST(of_many_that_are_left_three_are_named)
 }
 END_TEST
 
-/* A sweep finds an upload whose answer was lost, but not one that the server has yet to begin. */
+/* A sweep finds an upload whose answer was lost, but not one that the server begins only later. */
 START_TEST(an_upload_that_may_begin_later_is_named)
 {
 	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
@@ -681,7 +685,7 @@ START_TEST(without_memory_it_says_that_uploads_may_be_left)
 }
 END_TEST
 
-/* Whatever allocation fails, and whatever thread cannot be started. */
+/* Any allocation may fail, and so may starting any thread. */
 static const int fault_kinds[] = { FAULT_ALLOC, FAULT_THREAD };
 
 START_LOOP_TEST(what_fails_here_leaves_all_or_nothing, ARRAY_LEN(fault_kinds))

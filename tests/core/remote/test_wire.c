@@ -102,7 +102,7 @@ START_TEST(a_message_that_is_too_long_is_neither_sent_nor_taken)
 	autofree struct wire_msg *n = receive(&rc);
 
 	ck_assert(n && rc == -EPROTO);
-	/* Where there is no other side, and where there is no socket. */
+	/* If there is no other side, or no socket. */
 	(void)close(pair[1]);
 	ck_assert_int_eq(wire_send(pair[0], &h, NULL, 0, -1), -EPIPE);
 	REQUIRE(!pipe2(fds, O_CLOEXEC));
@@ -111,7 +111,7 @@ START_TEST(a_message_that_is_too_long_is_neither_sent_nor_taken)
 }
 END_TEST
 
-/* A descriptor of what is no message is not left open. */
+/* A descriptor that comes with something other than a message is closed. */
 START_TEST(a_descriptor_is_taken_only_with_a_message)
 {
 	struct wire_head h = { .kind = WIRE_KINDS };
@@ -126,7 +126,7 @@ START_TEST(a_descriptor_is_taken_only_with_a_message)
 	ck_assert_int_eq(rc, -EPROTO);
 	ck_assert_int_eq(m->fd, -1);
 	ck_assert_int_eq(dup(fd), next);
-	/* No room for it: the rest is there. */
+	/* There is no room for the descriptor; the rest of the message arrives. */
 	h = (struct wire_head){ .kind = WIRE_PING };
 	ck_assert_int_eq(wire_send(pair[0], &h, "a", 2, fd), 0);
 	REQUIRE(!getrlimit(RLIMIT_NOFILE, &before));
@@ -134,7 +134,7 @@ START_TEST(a_descriptor_is_taken_only_with_a_message)
 	lim.rlim_cur = (rlim_t)next + 1;
 	REQUIRE(!setrlimit(RLIMIT_NOFILE, &lim));
 	rc = wire_receive(pair[1], m);
-	REQUIRE(!setrlimit(RLIMIT_NOFILE, &before)); /* sanitizers need some at the end */
+	REQUIRE(!setrlimit(RLIMIT_NOFILE, &before)); /* sanitizers need some at exit */
 	ck_assert_int_eq(rc, -EMFILE);
 	ck_assert_int_eq(m->fd, -1);
 	ck_assert_str_eq(m->text, "a");
@@ -197,7 +197,7 @@ END_TEST
 
 /* ---- a client that has lost its mind ---- */
 
-/* Its socket takes the place of that of the process that starts it. */
+/* The new fetcher's socket takes the place of the one from the process that started it. */
 static void next_fetcher(void)
 {
 	int rc;
@@ -234,7 +234,7 @@ static void start_fetcher(void)
 		_exit(127);
 	}
 	(void)close(pair[1]);
-	pair[1] = pair[0]; /* receive() is of this side */
+	pair[1] = pair[0]; /* receive() reads from this side */
 	REQUIRE(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && !WEXITSTATUS(status));
 	next_fetcher();
 }
@@ -272,7 +272,7 @@ START_LOOP_TEST(a_fetcher_survives_whatever_it_is_told, 6)
 		for (unsigned k = 0; k < WIRE_NUMBERS; k++)
 			h.n[k] = rng_u64(&r) >> (rng_below(&r, 2) ? 62 : rng_below(&r, 64));
 		if (h.kind == WIRE_SEAL && i < 2000)
-			h.n[1] = 0; /* or little else would be answered from then on */
+			h.n[1] = 0; /* otherwise little else would be answered from then on */
 		h.seen.size = rng_u64(&r) >> (20 + rng_below(&r, 40));
 		h.seen.kind = (uint8_t)rng_below(&r, 7);
 		h.seen.id_len = (uint8_t)rng_below(&r, 70);
@@ -297,7 +297,7 @@ END_TEST
 
 /* ---- a client that has given up its rights ---- */
 
-/* It has the fetcher ended, and asks the next one. */
+/* It ends the fetcher, and asks the next one. */
 START_TEST(the_next_fetcher_is_sealed_as_well)
 {
 	static const char allowed[] = "s3://b\0\0\0", other[] = "s3://c\0\0\0";
@@ -340,7 +340,7 @@ enum with { NOTHING, A_FILE, A_PIPE };
 
 #define SIZED(bytes) .seen = { .size = (bytes), .kind = PLACE_FILE, .id_len = 16 }
 
-/* Place 0 is open, of which "x" is a file of 3 blocks, and session 0 has begun. */
+/* Place 0 is open and "x" in it is a file of 3 blocks; session 0 has begun. */
 static const struct {
 	struct wire_head head;
 	const char *text;
@@ -496,7 +496,7 @@ START_TEST(what_is_not_possible_is_answered_with_an_error)
 			      text);
 		ck_assert_msg(*text && strstr(text, impossible[i].says), "%zu: %s", i, text);
 	}
-	/* What is possible still is. */
+	/* What is possible still works. */
 	h = (struct wire_head){ .kind = WIRE_READ, .n = { 0, WIRE_BLOCK, WIRE_BLOCK } };
 	ck_assert_uint_eq(ask(&h, "", 0, -1, text).n[0], 0);
 	h = (struct wire_head){ .kind = WIRE_PART, .n = { 0, 0, 1, 10, 1 } };
@@ -506,7 +506,7 @@ START_TEST(what_is_not_possible_is_answered_with_an_error)
 	ck_assert_str_eq(text, "");
 	h = ask(&end, "", 0, -1, text);
 	ck_assert_uint_eq(h.n[0], EINVAL);
-	/* A number of another session, and of a place that is closed, is free again. */
+	/* The number of another session, and that of a closed place, can be used again. */
 	ck_assert_uint_eq(ask(&begin, "", 0, -1, text).n[1], 0);
 	h = (struct wire_head){ .kind = WIRE_END, .n = { 0, 1 } };
 	ck_assert_uint_eq(ask(&h, "", 0, -1, text).n[0], 0);
@@ -533,7 +533,7 @@ START_TEST(who_does_not_say_hello_is_left)
 }
 END_TEST
 
-/* What is begun when the other side goes is undone. */
+/* If the other side goes, what it has begun is undone. */
 START_LOOP_TEST(a_session_that_is_left_behind_is_undone, 2)
 {
 	const struct wire_head hello = { .kind = WIRE_HELLO, .n = { WIRE_VERSION } },
@@ -574,7 +574,7 @@ START_LOOP_TEST(a_session_that_is_left_behind_is_undone, 2)
 }
 END_TEST
 
-/* One that does not answer is ended, and another one comes. */
+/* A fetcher that does not answer is ended, and another one comes. */
 START_TEST(a_fetcher_is_ended_when_that_is_asked_for)
 {
 	struct wire_head end = { .kind = WIRE_END_IT },
