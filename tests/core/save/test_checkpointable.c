@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a process holds of a tensor, against what Megatron's own classes answered
- * (tests/data/megatron/planner_golden.json) and, for meshes, against a naive owner of elements.
+ * What a process holds of a tensor, compared with what Megatron's own classes answered
+ * (tests/data/megatron/planner_golden.json) and, for meshes, with a naive owner of elements.
  *
- * Of the golden lists these have nothing to stand for in C, where types are checked by the
- * compiler and a local_tensor cannot be computed with: err_not_checkpointable,
- * err_from_sh_ten_type, err_op, err_op_container. err_empty_container and err_shape_mismatch are
- * assertions without a text there.
+ * Some of the golden lists have no counterpart in C, where the compiler checks types and nobody can
+ * compute with a local_tensor: err_not_checkpointable, err_from_sh_ten_type, err_op,
+ * err_op_container. In Megatron, err_empty_container and err_shape_mismatch are assertions without
+ * a text.
  */
 #include "base/arena.h"
 #include "base/buf.h"
@@ -76,7 +76,7 @@ static const uint64_t two[] = { 2 }, three[] = { 3 }, ten[] = { 10 }, zero[] = {
 		      one_one[] = { 1, 1 };
 static const struct ckpt_array pair = { .dtype = CKPT_DTYPE_F32, .n_dims = 1, .shape = two };
 
-/* Local shape (2), whatever the rest. */
+/* A tensor with local shape (2); the rest is given. */
 #define SHARDED(type, n, global, offset, fragm, ...) \
 	{ \
 		.key = "k", .key_len = 1, .data = &pair, .dtype = (type), .n_local = 1, \
@@ -244,7 +244,7 @@ START_TEST(the_main_replica_is_the_one_of_zeros)
 }
 END_TEST
 
-/* A grid of 2 x 3 cells of (2, 2) and a copy of each; all shards of one tensor. */
+/* A grid of 2 x 3 cells of (2, 2) and a copy of each cell: all are shards of one tensor. */
 struct grid {
 	struct ckpt_sharded_tensor s[12];
 	struct ckpt_array data;
@@ -321,7 +321,8 @@ struct holding {
 	struct ckpt_local_tensor t;
 };
 
-/* n shards of two elements, of a tensor of ten: values 1, 2, ... at the offsets. */
+/* Holds n shards of two elements each, of a tensor of ten; the values are 1, 2, ... at the
+ * offsets. */
 static void hold(struct holding *h, size_t n, uint64_t first, uint64_t second, float value)
 {
 	struct ckpt_err e = { 0 };
@@ -595,7 +596,8 @@ START_TEST(every_element_has_its_owner_on_the_mesh)
 }
 END_TEST
 
-/* Two thirds of one: rank (0, 2) has nothing of [0, 2), and (1, 0) begins at 2. */
+/* With two thirds of an element for each rank: (0, 2) has nothing of [0, 2), and (1, 0) begins at
+ * 2. */
 START_TEST(a_box_without_elements_takes_nobodys_place)
 {
 	const uint64_t mesh[] = { 2, 3 }, shape[] = { 4 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who writes what, against what HyperParallel's own functions answered (planner_golden.json) and a
- * naive version of torch's rule.
+ * Which rank writes what, compared with what HyperParallel's own functions answered
+ * (planner_golden.json) and with a naive version of torch's rule.
  */
 #include "base/arena.h"
 #include "base/err.h"
@@ -27,7 +27,7 @@ static const uint64_t *keep(const json_t *list)
 
 /* ---- copies ---- */
 
-/* An item of golden size: float16 weighs 2 in HyperParallel, and all of its sizes are even. */
+/* An item of the golden size. HyperParallel counts 2 for float16, and all sizes are even. */
 static struct ckpt_write_item golden_item(const json_t *j)
 {
 	const char *fqn = json_string_value(json_object_get(j, "fqn"));
@@ -143,7 +143,7 @@ START_TEST(element_sizes_are_hyperparallels_guesses)
 }
 END_TEST
 
-/* What the rules say, written down without any table: O(items^2). */
+/* What the rules say, without any table: O(items^2). */
 static void naive_dedup(const struct ckpt_save_plan *plans, size_t n, bool lowest, bool *keep_item)
 {
 	uint64_t load[8] = { 0 };
@@ -158,7 +158,7 @@ static void naive_dedup(const struct ckpt_save_plan *plans, size_t n, bool lowes
 				for (size_t j = 0; j < plans[q].n_items; j++, at++) {
 					if (!meta_index_equal(&plans[q].items[j].index, &w->index))
 						continue;
-					if (at < k) /* done at its first appearance */
+					if (at < k) /* done when it first appeared */
 						goto next;
 					if (best == SIZE_MAX || (!lowest && load[q] < load[best]))
 						best = q;
@@ -264,8 +264,8 @@ START_TEST(shards_at_one_place_must_be_of_one_size)
 
 	a.chunk.len = half;
 	b.chunk.len = none;
-	ck_assert(!dedup_plans(plans, 2, DEDUP_DCP, false, got, &e)); /* whole ones may differ */
-	a.type = CKPT_WRITE_SHARD; /* one of them would be gone, and what only it has */
+	ck_assert(!dedup_plans(plans, 2, DEDUP_DCP, false, got, &e)); /* whole tensors may differ */
+	a.type = CKPT_WRITE_SHARD; /* one would be dropped, with what only it has */
 	ck_assert_int_eq(dedup_plans(plans, 2, DEDUP_HYPERPARALLEL, false, got, &e), -EINVAL);
 	b.type = CKPT_WRITE_SHARD;
 	ck_assert_int_eq(dedup_plans(plans, 2, DEDUP_DCP, false, got, &e), -EINVAL);

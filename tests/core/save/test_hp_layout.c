@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HyperParallel's layouts against what its own functions answered (planner_golden.json), ranks and
- * not positions this time.
+ * HyperParallel's layouts, compared with what its own functions answered (planner_golden.json);
+ * here with ranks, not with positions.
  */
 #include "base/checked.h"
 #include "base/err.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plans of all ranks made into one, and what is wrong with some; HyperParallel's text is that of
- * its planner_golden.json.
+ * Plans of all ranks merged into one, and what is wrong with some plans. HyperParallel's messages
+ * are those in its planner_golden.json.
  */
 #include "base/arena.h"
 #include "base/checked.h"
@@ -35,7 +35,7 @@ START_TEST(properties_that_differ_are_refused_as_in_hyperparallel)
 	ck_assert_int_eq(merge_plans(plans, 2, &rules, &arena, got, &md, &e), -EINVAL);
 	ck_assert_str_eq(e.msg, want);
 	ck_assert_uint_eq(md.n_entries, 42);
-	plans[1].items = &a; /* copies that are not shared out are all listed */
+	plans[1].items = &a; /* copies that were not shared out are all listed */
 	ck_assert(!merge_plans(plans, 2, &rules, &arena, got, &md, &e));
 	ck_assert_uint_eq(md.entries[0].tensor.n_chunks, 2);
 	ck_assert_int_eq(got[1].items[0].index.hint, 1);
@@ -163,7 +163,8 @@ START_LOOP_TEST(plans_that_do_not_fit_together_are_refused, ARRAY_LEN(conflicts)
 }
 END_TEST
 
-/* An empty one begins where one with elements does: loaded, or found in a file, would be either. */
+/* An empty chunk begins where one with elements does; whoever looked for one of them could get the
+ * other. */
 START_TEST(what_begins_at_one_place_is_of_one_size)
 {
 	static const uint64_t at[] = { 2, 0 }, half[] = { 2, 4 }, none[] = { 0, 4 };

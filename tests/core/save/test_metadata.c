@@ -14,7 +14,7 @@ START_TEST(an_index_is_its_name_and_offset)
 	static const uint64_t same[] = { 1, 2 }, other[] = { 1, 3 };
 	const struct ckpt_meta_index x = { "w", off, 1, 7, 2, true };
 	const struct ckpt_meta_index rows[] = {
-		{ "w", same, 1, CKPT_META_NO_HINT, 2, true }, /* the hint is no part of it */
+		{ "w", same, 1, CKPT_META_NO_HINT, 2, true }, /* the hint does not count */
 		{ "v", same, 1, 7, 2, true },
 		{ "ww", same, 2, 7, 2, true },
 		{ "w", other, 1, 7, 2, true },
@@ -32,7 +32,7 @@ START_TEST(an_index_is_its_name_and_offset)
 }
 END_TEST
 
-/* A plan in memory of its own, so that each part of it can be changed. */
+/* A plan with memory of its own, so that each part can be changed. */
 struct sample {
 	struct ckpt_write_item items[2];
 	struct ckpt_fqn_path path;

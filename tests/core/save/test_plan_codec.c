@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is decoded is what was encoded, for random plans; bytes that are cut or changed are refused
- * or are a plan that may be used.
+ * Random plans are encoded and decoded, and must stay the same. Bytes that are cut off or changed
+ * are refused, or are a plan that can be used.
  */
 #include "base/arena.h"
 #include "base/buf.h"
@@ -19,7 +19,7 @@
 
 enum { ROUNDS = 400, MAX_ITEMS = 30 };
 
-/* The inputs, and what is decoded. */
+/* Memory for the inputs, and for what is decoded. */
 static struct arena in = ARENA_INIT(1 << 26), out = ARENA_INIT(1 << 26);
 
 static void *room(size_t count, size_t size)
@@ -328,8 +328,8 @@ static void encode_random(struct rng *r, enum kind kind, struct buf *b, bool com
 	}
 }
 
-/* 0: it is a value that may be used. The bytes lie where sanitizers see what is read behind them.
- */
+/* Returns 0 if the bytes are a value that can be used. They are copied so that sanitizers see reads
+ * beyond their end. */
 static int decode(enum kind kind, const void *data, size_t len, struct ckpt_err *e)
 {
 	char *copy = malloc(len + !len);
@@ -356,7 +356,7 @@ static int decode(enum kind kind, const void *data, size_t len, struct ckpt_err 
 	return rc;
 }
 
-/* What the bytes are when no frame is around them. */
+/* The bytes without their frame. */
 static struct buf flat_of(const struct buf *b)
 {
 	struct buf flat = BUF_INIT(1 << 26);
@@ -449,7 +449,7 @@ END_TEST
 
 /* ---- what is refused, and why ---- */
 
-/* A message of each kind with one item; its records' words are numbered in the table below. */
+/* A message of each kind with one item; the table below numbers the words of its records. */
 static struct buf one_item(enum kind kind)
 {
 	static const uint64_t off[] = { 0 }, len[] = { 4 }, size[] = { 8 };
@@ -485,7 +485,7 @@ static struct buf one_item(enum kind kind)
 
 static const struct {
 	enum kind kind;
-	int word; /* of the records; from the header's end back where it is negative */
+	int word; /* of the records; if negative, back from the end of the header */
 	uint32_t value;
 	const char *msg;
 } bad[] = {
@@ -519,7 +519,7 @@ static const struct {
 	{ SAVE, 11, 0xffffffff, "plan: path 0: more steps than records" },
 	{ SAVE, 11, 2, "plan: its records end too early" },
 	{ SAVE, 12, 7, "plan: path 0: " NO_TEXT },
-	{ SAVE, 12, 0xffffffff, NULL }, /* a position, which is any number there is */
+	{ SAVE, 12, 0xffffffff, NULL }, /* a position, which may be any number */
 	{ SAVE, 14, 7, "plan: " NO_TEXT },
 	{ LOAD, -6, 'S', "plan: bytes of another kind" },
 	{ LOAD, -2, 2, "plan: more of them than records" },

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole saves and loads by planners, against a model that asks for each element who wrote it and
- * what was loaded; the order of calls, the texts of errors, plans that are kept.
+ * Whole saves and loads by planners, compared with a model that asks for each element who wrote it
+ * and what was loaded; also the order of calls, messages, and plans that are kept.
  */
 #include "base/arena.h"
 #include "base/checked.h"
@@ -27,7 +27,7 @@ static const uint64_t zero[2], two[] = { 2, 2 }, four[] = { 4, 4 };
 
 enum { RANKS = 6, TENSORS = 6, DIMS = 3 };
 
-/* A tensor's element at v has a value of its own. */
+/* Each element of a tensor has a value of its own. */
 static uint32_t value_at(size_t tensor, size_t n, const uint64_t *v)
 {
 	uint32_t x = (uint32_t)tensor + 1;
@@ -46,7 +46,7 @@ static bool is_empty(size_t n, const uint64_t *len)
 	return !v;
 }
 
-/* Every element of a shard: value (fill), or is it its value? */
+/* Fills a shard with its values (fill), or checks that they are there. */
 static void each_value(size_t tensor, const struct ckpt_local_tensor *t, const struct ckpt_shard *s,
 		       bool fill)
 {
@@ -109,7 +109,7 @@ static void hold_tensor(struct rng *r, struct world *w, size_t i)
 				    &arena, t));
 		if (how == 0)
 			t->kind = CKPT_LOCAL_WHOLE;
-		if (how == 2) { /* row k is rank k % ranks's, and a shard */
+		if (how == 2) { /* each row is a shard; row k is on rank k % ranks */
 			struct ckpt_shard *rows = arena_array(&arena, 12, sizeof(*rows));
 
 			t->kind = CKPT_LOCAL_SHARDS;
@@ -129,7 +129,7 @@ static void hold_tensor(struct rng *r, struct world *w, size_t i)
 	}
 }
 
-/* The tensors of `like`, or new ones, held by random numbers of ranks in random ways. */
+/* The tensors of `like`, or new ones, held by a random number of ranks in random ways. */
 static void make_world(struct rng *r, struct world *w, const struct world *like)
 {
 	*w = (struct world){ .ranks = 1 + rng_below(r, RANKS), .n = 1 + rng_below(r, TENSORS) };
@@ -163,7 +163,8 @@ static bool is_held(const struct ckpt_local_tensor *t, const struct ckpt_shard *
 	return false;
 }
 
-/* Megatron's dicts hold main replicas only: what a lower rank has goes, and all bytes but its. */
+/* Megatron's dicts hold only main replicas: a rank drops what a lower rank has, and all ranks but 0
+ * drop the bytes. */
 static void drop_copies(struct world *w)
 {
 	for (size_t rank = w->ranks; rank-- > 1;) {
@@ -182,7 +183,7 @@ static void drop_copies(struct world *w)
 	}
 }
 
-/* What a storage would keep: the data of every item that was written. */
+/* What a storage would keep: the data of every item written. */
 struct stored {
 	struct ckpt_meta_index index;
 	const void *data;
@@ -212,7 +213,7 @@ static void write_items(struct ckpt_save_planner *p, const struct ckpt_save_plan
 		struct ckpt_data src;
 		uint64_t bytes = 5;
 
-		REQUIRE(!stored_at(s, &w->index)); /* each is written once */
+		REQUIRE(!stored_at(s, &w->index)); /* each item is written once */
 		REQUIRE(!ckpt_save_planner_get_data(p, w, &src, &e));
 		if (w->type != CKPT_WRITE_BYTE_IO)
 			REQUIRE(!write_item_chunk_bytes(w, &bytes, &e));
@@ -230,7 +231,8 @@ static const struct ckpt_meta_entry *entry_of(const struct ckpt_metadata *md, co
 	return NULL;
 }
 
-/* Every element of every tensor is in one chunk that was written, at its hint's place. */
+/* Every element of every tensor must be in exactly one chunk that was written, which is at its
+ * hint's place. */
 static void check_metadata(const struct world *w, const struct ckpt_metadata *md,
 			   const struct store *s)
 {
@@ -300,7 +302,7 @@ static int note_bytes(void *arg, const struct ckpt_state_entry *entry, const voi
 	return 0;
 }
 
-/* The item's box of what is stored, either copied into the view, or lent for apply to copy. */
+/* The item's box of what is stored is either copied into the view, or lent for apply to copy. */
 static void read_tensor(struct rng *r, struct ckpt_load_planner *p,
 			const struct ckpt_read_item *item, const struct stored *s)
 {
@@ -654,7 +656,7 @@ START_LOOP_TEST(what_cannot_be_loaded_is_named_as_the_system_names_it, ARRAY_LEN
 	entry.tensor = load_errors[_i].wanted_tensor ? &six_tensor : NULL;
 	ck_assert_int_lt(plan_load(load_errors[_i].system, &dict, &md, &opt, &n, &e), 0);
 	ck_assert_str_eq(e.msg, load_errors[_i].text);
-	opt.allow_partial_load = true; /* only what is not there at all may be left out */
+	opt.allow_partial_load = true; /* only a tensor that is missing may be left out */
 	ck_assert_int_eq(plan_load(load_errors[_i].system, &dict, &md, &opt, &n, &e) == 0,
 			 load_errors[_i].fqn[0] == 'v');
 	ck_assert_uint_eq(n, 0);
@@ -687,7 +689,7 @@ START_TEST(metadata_may_not_have_a_name_twice)
 }
 END_TEST
 
-/* A vocabulary that has grown or shrunk: rows in common are read, the others are zero. */
+/* The vocabulary has grown or shrunk: rows in common are read, and all others are zero. */
 START_TEST(megatron_loads_what_shapes_have_in_common)
 {
 	static const uint64_t starts[] = { 0, 2 }, sizes[] = { 2, 4 }, saved_sizes[] = { 4, 8 };
@@ -798,7 +800,7 @@ START_TEST(unchanged_plans_are_not_sent_again)
 		fill_world(&w);
 		save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md, &s);
 		save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md, &s);
-		check_metadata(&w, &md, &s); /* the same, from what was kept */
+		check_metadata(&w, &md, &s); /* the same result, from plans that were kept */
 		lost = rng_below(&r, w.ranks + 1);
 		if (lost < w.ranks) /* a rank starts anew */
 			ckpt_save_planner_free(&p[lost]);
@@ -815,7 +817,8 @@ START_TEST(unchanged_plans_are_not_sent_again)
 			REQUIRE(all[k].unchanged == (k != lost));
 			REQUIRE(!all[k].unchanged == (all[k].n_items > 0));
 		}
-		if (lost == 0 && w.ranks > 1) { /* the coordinator has lost what all others keep */
+		/* The coordinator has lost what all others keep. */
+		if (lost == 0 && w.ranks > 1) {
 			REQUIRE(ckpt_save_planner_global_plan(&p[0], all, w.ranks, parts, &md,
 							      &e) == -EINVAL);
 			ck_assert_str_eq(e.msg, "the plan of rank 1 is marked unchanged, but none "
@@ -837,7 +840,7 @@ START_TEST(unchanged_plans_are_not_sent_again)
 }
 END_TEST
 
-/* Planners that go on living while the state dict changes, and saves that break off. */
+/* Planners live on while the state dict changes and saves break off. */
 START_TEST(changed_plans_are_noticed)
 {
 	static struct world w;
@@ -859,7 +862,7 @@ START_TEST(changed_plans_are_noticed)
 		fill_world(&w);
 		save_world(CKPT_PLANNER_DCP, &opt, &w, p, &md, &s);
 		check_metadata(&w, &md, &s);
-		if (rng_chance(&r, 50)) /* this rank's plan is never finished */
+		if (rng_chance(&r, 50)) /* this rank begins a plan that is never finished */
 			REQUIRE(!ckpt_save_planner_local_plan(&p[rng_below(&r, w.ranks)], &plan,
 							      &e));
 		arena_release(&arena);
@@ -868,7 +871,7 @@ START_TEST(changed_plans_are_noticed)
 }
 END_TEST
 
-/* Two ranks hold the same: which of them writes it is another once the rule is. */
+/* Two ranks hold the same tensor; with another rule, another rank writes it. */
 START_TEST(other_rules_make_other_plans)
 {
 	static struct world w = { .ranks = 2 };
@@ -951,7 +954,7 @@ START_TEST(a_plan_of_many_items_takes_few_allocations)
 }
 END_TEST
 
-/* A save and a load of two ranks; every allocation may fail. */
+/* A save and a load by two ranks, in which every allocation may fail. */
 static int save_and_load(const struct ckpt_save_planning *opt, const struct world *w,
 			 struct ckpt_err *e)
 {

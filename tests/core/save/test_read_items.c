@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Read items against what HyperParallel's own function answered (planner_golden.json) and against
- * every pair of boxes.
+ * Read items, compared with what HyperParallel's own function answered (planner_golden.json) and
+ * with what follows from every pair of boxes.
  */
 #include "base/arena.h"
 #include "base/cleanup.h"
