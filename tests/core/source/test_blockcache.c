@@ -24,7 +24,7 @@ struct ckpt_data {
 	const uint8_t *bytes;
 	size_t n;
 	_Atomic uint64_t reads, read_bytes;
-	_Atomic uint64_t fail; /* read that fails, from 1; 0: none */
+	_Atomic uint64_t fail; /* number of the read that fails, from 1; 0: none */
 };
 
 static int read_source(void *arg, uint32_t file, void *buf, size_t len, uint64_t off,
@@ -206,7 +206,8 @@ START_LOOP_TEST(memory_stays_under_the_bound, 2)
 	for (uint64_t i = 0; i < 40; i++)
 		check_block(c, &item, i, bytes, n);
 	check_block(c, &item, 3, bytes, n);
-	/* One on its way above the bound, and some to be used again; tables and decoders aside. */
+	/* Above the bound there may be one block on its way and some buffers for reuse, besides
+	 * tables and decoders. */
 	ck_assert_int_le(fault_peak() - before, (int64_t)(8 * MIB + 600000));
 	ck_assert_int_gt(fault_peak() - before, (int64_t)(5 * MIB));
 	blockcache_free(c);
@@ -214,7 +215,7 @@ START_LOOP_TEST(memory_stays_under_the_bound, 2)
 }
 END_TEST
 
-/* Blocks of a large cache share huge pages, which are used again and go back. */
+/* Blocks of a large cache share huge pages, which are reused and given back. */
 START_TEST(a_large_cache_stays_under_its_bound_too)
 {
 	enum {
@@ -230,7 +231,7 @@ START_TEST(a_large_cache_stays_under_its_bound_too)
 	uintptr_t seen[MOST] = { 0 }, page = 0;
 
 	for (uint64_t k = 0; k < 2 * n / DECODED_SIZE; k++) {
-		uint64_t i = k * 7 % (n / DECODED_SIZE); /* never like a reader in order */
+		uint64_t i = k * 7 % (n / DECODED_SIZE); /* not like a reader in order */
 		struct ckpt_err e = { 0 };
 		struct block b;
 		void *pin;
@@ -277,7 +278,7 @@ static void read_in_order(struct blockcache *c, const struct block_item *item)
 	}
 }
 
-/* Item after item; those that are dear stay, as far as the bound allows. */
+/* One item after another; blocks that are costly to compute stay, as far as the bound allows. */
 START_LOOP_TEST(what_a_reader_in_order_has_left_goes_unless_it_is_dear, 2)
 {
 	struct block_source src = { .compute = compute_block };
@@ -489,7 +490,8 @@ START_TEST(a_block_costs_the_frames_it_lies_in)
 }
 END_TEST
 
-/* What one block after another decodes is remembered: frames that do not say how long they are. */
+/* Frames that do not say how long they are: decoding one block after another finds out, and that is
+ * remembered. */
 START_TEST(frames_that_were_seen_are_found_again)
 {
 	size_t n = 16 * MIB, packed_n;
@@ -563,7 +565,7 @@ START_LOOP_TEST(any_coding_is_decoded_once_however_many_read, ARRAY_LEN(other_co
 }
 END_TEST
 
-/* With room for a few blocks only, in any order; then from the front, once more. */
+/* Read in any order with room for only a few blocks, then from the front once more. */
 START_LOOP_TEST(any_coding_is_read_at_random, ARRAY_LEN(other_codings))
 {
 	struct rng r = rng_new();
@@ -586,7 +588,7 @@ START_LOOP_TEST(any_coding_is_read_at_random, ARRAY_LEN(other_codings))
 }
 END_TEST
 
-/* The blocks before the damage are given, the others not, and nothing is read again for that. */
+/* The blocks before the damage can be read, the others cannot, and asking again reads nothing. */
 START_TEST(a_wrong_checksum_is_known_from_then_on)
 {
 	struct rng r = rng_new();
@@ -616,7 +618,7 @@ END_TEST
 
 START_TEST(many_items_read_in_turns_are_decoded_once)
 {
-	enum { ITEMS = 40 }; /* more than decoders that are kept in any case */
+	enum { ITEMS = 40 }; /* more than the decoders that are always kept */
 	size_t n = 3 * MIB, packed_n;
 	autofree uint8_t *bytes = make_bytes(n), *packed = zstd_pack(bytes, n, 0, &packed_n), *all;
 	struct ckpt_data s = { 0 };
@@ -649,7 +651,7 @@ START_TEST(places_far_apart_are_read_side_by_side)
 	struct block_item item = { .length = packed_n, .file = 7, .coding = 1 };
 	struct blockcache *c = new_cache(&s, 2 * MIB); /* holds an eighth */
 
-	/* The furthest first: each that follows has to begin again, once. */
+	/* The furthest part comes first, so each of the following ones has to begin again, once. */
 	for (uint64_t i = 0; i < blocks / READERS; i++)
 		for (uint64_t k = READERS; k-- > 0;)
 			check_one(c, &item, k * blocks / READERS + i, bytes, n);
@@ -659,15 +661,15 @@ START_TEST(places_far_apart_are_read_side_by_side)
 END_TEST
 
 static const struct {
-	size_t stretch; /* every `stretch` blocks a frame, 0: one frame, 1: of random sizes, */
-	int sizes;	/* which say how long they are, some, none */
+	size_t stretch; /* 0: one frame; 1: frames of random sizes */
+	int sizes;	/* 0, 1, 2: no frame, most, all say how long they are */
 	size_t cache;
 } random_items[] = {
 	{ 0, 0, MIB / 2 }, { 0, 1, 4 * MIB },  { 1, 0, MIB },	   { 1, 1, MIB },
 	{ 1, 2, 0 },	   { 1, 2, 64 * MIB }, { 1, 1, 16 * MIB },
 };
 
-/* n bytes as frames of any size, empty and skippable ones between them. */
+/* n bytes as frames of any size, with empty and skippable ones between them. */
 static uint8_t *random_frames(struct rng *r, const uint8_t *p, size_t n, int way, size_t *ret_n)
 {
 	size_t cap = 4 * n + 100000, at = 0, done = 0;
@@ -709,7 +711,7 @@ struct stroll {
 	bool ahead;
 };
 
-/* Reads as readers do: a stretch in order, a jump, backwards, bits of it. */
+/* Reads as readers do: in order for a while, then a jump, backwards, small pieces. */
 static void *stroll(void *arg)
 {
 	struct stroll *w = arg;
@@ -802,7 +804,7 @@ static uint8_t *pack_window(const uint8_t *p, size_t n, int window_log, size_t *
 	REQUIRE(!ZSTD_isError(ZSTD_CCtx_setParameter(x, ZSTD_c_compressionLevel, 1)));
 	REQUIRE(!ZSTD_isError(ZSTD_CCtx_setParameter(x, ZSTD_c_windowLog, window_log)));
 	REQUIRE(!ZSTD_isError(ZSTD_compressStream2(x, &out, &in, ZSTD_e_flush)));
-	in.size = n; /* by now it cannot know how much will come */
+	in.size = n; /* zstd can no longer know how much comes */
 	do
 		rc = ZSTD_compressStream2(x, &out, &in, ZSTD_e_end);
 	while (rc && !ZSTD_isError(rc));
@@ -825,7 +827,7 @@ static uint8_t *make_noise(size_t n)
 
 enum { WINDOWS = 8 }; /* from 1 MiB on: 2^20 to 2^27 */
 
-/* _i: window of the first layer, of the second, none. */
+/* _i: the windows of the first layer and of the second, if there is one. */
 START_FEW_TEST(items_of_any_windows_are_decoded_again_and_again, WINDOWS *WINDOWS + WINDOWS, 6)
 {
 	size_t n = 2 * DECODED_SIZE + 1000, inner_n, packed_n;
@@ -858,10 +860,10 @@ struct kinds {
 	struct block_item items[KINDS];
 	struct ckpt_data data;
 	struct blockcache *c;
-	char seen[64]; /* what decoders there were when something was read: see states() */
+	char seen[64]; /* which decoders there were at each read: see states() */
 };
 
-/* A letter for each decoder: b, i: busy or idle; B, I: and large. */
+/* A letter for each decoder: b busy, i idle; B, I: large ones. */
 static void states(struct blockcache *c, char ret[static 16])
 {
 	size_t n = 0;
@@ -914,7 +916,7 @@ static void kinds_init(struct kinds *k, int (*read)(void *arg, uint32_t file, vo
 	add_kind(k, TWICE, twice, twice_n, 2);
 	add_kind(k, CUT, large, large_n - 100, 1);
 	add_kind(k, RAW, bytes, n, 0);
-	/* One that is found to be large in the middle. */
+	/* One that turns out to be large in the middle. */
 	free(small);
 	free(large);
 	small = pack_window(bytes, half, 20, &small_n);
@@ -937,12 +939,12 @@ static void kinds_release(struct kinds *k)
 }
 
 /*
- * Every transition of blockcache_decode.c's picture, as what readers see of it. In `seen` and
- * `after` is a letter for each decoder, see states(); "b B": first a small one was at work, then a
- * large one. "": there is none, nothing was read.
+ * Every transition in the diagram of blockcache_decode.c, as readers see it. `seen` and `after`
+ * have a letter for each decoder, see states(); "b B": first a small one was at work, then a large
+ * one. "": there was none, or nothing was read.
  */
 static const struct transition {
-	int kind;  /* item that a block is read of; CLEAR: blockcache_clear */
+	int kind;  /* the item of which a block is read; CLEAR: blockcache_clear */
 	int block; /* 9: behind the end */
 	bool fails;
 	const char *seen, *after;
@@ -1102,8 +1104,8 @@ static unsigned waiting(struct blockcache *c)
 	return n;
 }
 
-/* One reader has the large decoder; of the same item, of others, small and large, all others wait
- * for it, or need not. _i & 1: it fails then; _i & 2: the cache is cleared meanwhile. */
+/* One reader has the large decoder. Others, of the same item and of other small and large ones,
+ * wait for it if they need it. _i & 1: it fails then; _i & 2: the cache is cleared meanwhile. */
 START_LOOP_TEST(all_who_wait_for_the_large_decoder_get_their_turn, 4)
 {
 	static const struct gated_reader readers[] = {
@@ -1147,8 +1149,8 @@ START_LOOP_TEST(all_who_wait_for_the_large_decoder_get_their_turn, 4)
 }
 END_TEST
 
-/* An allocation that fails, at any place, of items of all kinds, leaves nothing behind that others
- * would wait for. */
+/* An allocation may fail anywhere, for items of all kinds: it leaves nothing behind for which
+ * others would wait. */
 START_TEST(a_large_decoder_without_memory_is_gone)
 {
 	struct kinds k;
@@ -1184,7 +1186,7 @@ END_TEST
 
 /* ---- errors ---- */
 
-/* Of windows above 8 MiB there is one at a time. */
+/* Only one window above 8 MiB is in use at a time. */
 START_TEST(large_windows_take_turns)
 {
 	static const uint8_t frames[] = "\x28\xb5\x2f\xfd\0\x88\x21\0\0text"  /* 128 MiB */
@@ -1231,7 +1233,7 @@ START_TEST(damage_is_found_once)
 }
 END_TEST
 
-/* Frames without a byte, by the hundred thousand: read through once. */
+/* A hundred thousand frames without bytes are read through only once. */
 START_TEST(empty_frames_are_passed_once)
 {
 	enum { FRAMES = 100000 };
@@ -1440,7 +1442,7 @@ START_LOOP_TEST(readers_of_many_items_do_not_disturb_each_other, 2)
 }
 END_TEST
 
-/* Of one layer and of two, at random, with room for some blocks and for none. */
+/* Items of one and of two layers, read at random, with room for some blocks or for none. */
 START_LOOP_TEST(readers_of_large_items_take_turns, 2)
 {
 	struct kinds k;

@@ -209,7 +209,7 @@ static void replace(void)
 	ck_assert_int_eq(renameat(dir_fd, "g", dir_fd, "f"), 0);
 }
 
-/* Overwritten, and of the size and time that it had. */
+/* Overwrites the file, and restores its size and time. */
 static void overwrite_in_secret(void)
 {
 	struct stat st;
@@ -243,7 +243,7 @@ static void link_out(void)
 
 static const struct {
 	void (*change)(void);
-	bool keeps;	 /* who has it open keeps the old file, whole */
+	bool keeps;	 /* a reader that has it open keeps the whole old file */
 	const char *msg; /* begins so */
 } changes[] = {
 	{ cut, false, "'f' was changed after the checkpoint was opened" },
@@ -289,7 +289,7 @@ START_LOOP_TEST(a_changed_file_never_gives_other_bytes, ARRAY_LEN(changes))
 }
 END_TEST
 
-/* Only what was seen to change has changed: the next read gives its bytes. */
+/* A file counts as changed only when a change was seen: the next read gives its bytes. */
 START_TEST(a_file_whose_state_is_unknown_has_not_changed)
 {
 	const struct stored_file s[] = { { "f", 10, NULL } };
@@ -388,7 +388,7 @@ static unsigned open_descriptors(void)
 	return n;
 }
 
-/* False: valgrind does not let anybody. */
+/* Returns false if it is not allowed, as under valgrind. */
 static bool allow_descriptors(rlim_t n)
 {
 	if (!setrlimit(RLIMIT_NOFILE, &(struct rlimit){ n, n }))

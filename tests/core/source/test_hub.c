@@ -19,7 +19,7 @@ static void put(const char *name, const char *text)
 	put_file(dir_fd, name, text, strlen(text));
 }
 
-/* What huggingface_hub leaves, and what nobody should get out of it. */
+/* What huggingface_hub leaves on disk, and files that nobody should reach through it. */
 static void setup(void)
 {
 	static const char *const dirs[] = { "models--a--b",
@@ -189,7 +189,7 @@ START_TEST(a_blob_is_a_regular_file_among_the_blobs)
 }
 END_TEST
 
-/* The directory was looked at when it was opened: what comes to have its name later is not it. */
+/* The directory was looked up when it was opened: what takes its name later is not used. */
 START_TEST(blobs_that_become_a_link_lead_nowhere)
 {
 	struct place *p CLEANUP(place_freep) = open_place(SNAPSHOT);

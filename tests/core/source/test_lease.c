@@ -29,7 +29,7 @@ static void wait_a_moment(void)
 	(void)usleep(1000);
 }
 
-/* Whatever the watcher was doing with all leases, it has done. */
+/* Waits until the watcher has finished what it was doing with all leases. */
 static void pass_watcher(struct leases *s)
 {
 	struct lease none = { 0 };
@@ -93,7 +93,8 @@ START_TEST(one_in_use_is_not_given_back_for_being_idle)
 	ck_assert(lease_begin(&l));
 	while (l.used) /* the first look */
 		wait_a_moment();
-	/* Another one that is idle goes at its second look; l was looked at with it. */
+	/* Another lease, an idle one, goes at the watcher's second look; the watcher looked at l,
+	 * too. */
 	lease_take(s, &other, other_fd);
 	while (other.tried)
 		wait_a_moment();

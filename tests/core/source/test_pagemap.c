@@ -30,7 +30,8 @@ static uint8_t *make_file(const char *name, uint64_t n, int *ret_fd)
 	return p;
 }
 
-/* The same for bytes that are in memory, which the kernel may have taken away just now. */
+/* pagemap_get, but tried again after reading the file: the kernel may just have taken its pages
+ * away. */
 static const uint8_t *get(struct pagemap *m, int fd, uint64_t off, uint64_t len)
 {
 	autofree uint8_t *buf = malloc(4 * BLOCK);
@@ -97,8 +98,11 @@ START_TEST(what_is_not_in_memory_is_not_mapped)
 }
 END_TEST
 
-/* How many blocks of a file that is shown at `base` have pages there, as the kernel says: of each
- * the middle page is asked for, since a page fault may map those around it as well. */
+/*
+ * How many blocks of a file that is mapped at `base` have pages there, according to the kernel.
+ * Only the middle page of each block is asked for, since a page fault may map its neighbours as
+ * well.
+ */
 static unsigned blocks_mapped(const uint8_t *base, uint64_t n)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -131,8 +135,8 @@ START_TEST(no_more_is_mapped_than_is_allowed)
 		ck_assert_ptr_nonnull(m[i]);
 	}
 	for (int i = 0; i < 100; i++) {
-		/* Within one block: the second of two may take the slot of the first, which reading
-		 * it then maps once more. */
+		/* Reads stay within one block: the second of two may take the slot of the first,
+		 * which is mapped once more when it is read. */
 		uint64_t k = rng_below(&r, FILES), off = rng_below(&r, 2 * BLOCK),
 			 len = 1 + rng_below(&r, BLOCK - off % BLOCK);
 		const uint8_t *p = get(m[k], fds[k], off, len);
@@ -144,7 +148,7 @@ START_TEST(no_more_is_mapped_than_is_allowed)
 		for (int j = 0; j < FILES; j++)
 			mapped += blocks_mapped(base[j], 2 * BLOCK);
 		ck_assert_uint_le(mapped, ALLOWED);
-		if (i == 50) { /* its slots are free, for others */
+		if (i == 50) { /* frees its slots for others */
 			pagemap_free(m[k]);
 			m[k] = pagemap_new(pool, fds[k], 2 * BLOCK);
 			ck_assert_ptr_nonnull(m[k]);
@@ -244,7 +248,7 @@ START_TEST(a_page_that_went_ends_the_function_and_not_the_process)
 		ck_assert_int_eq(ftruncate(fd, 8192), 0);
 		ck_assert(!guard_run(touch, &t));
 		ck_assert_uint_eq(t.seen, 8192 - 512);
-		/* What of a file is not there any more is not given out. */
+		/* Bytes that a file no longer has are not given out. */
 		ck_assert_ptr_null(pagemap_get(m, 0, t.n, false));
 		ck_assert_int_eq((int)pwrite(fd, want, t.n, 0), (int)t.n);
 	}
@@ -284,7 +288,7 @@ static void other_handler(int sig)
 	_exit(sig == SIGBUS ? 77 : 78);
 }
 
-/* By touching a page that is not there, by kill(2). */
+/* By touching a page that is gone, or by kill(2). */
 static void cause(bool really, int fd)
 {
 	struct pagepool *pool = pagepool_new(BLOCK);

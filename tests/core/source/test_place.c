@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every checkpoint of tests/data, from where it lies and from a place that is none of this machine:
- * the same trees, byte for byte.
+ * Every checkpoint of tests/data, opened where it lies and through a place that is not on this
+ * machine: the trees are the same, byte for byte.
  */
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -91,7 +91,8 @@ static size_t compare_dirs(struct ckpt *a, struct ckpt *b, ckpt_node dir, const 
 		(void)snprintf(inner, sizeof(inner), "%s/%s", path, name_a);
 		ck_assert_msg(!ckpt_type(b, in_b, &st, &e), "%s: %s", inner, e.msg);
 		if (st.is_dir && strcmp(name_a, ".ckptfs") != 0)
-			n += compare_dirs(a, b, in_a, inner); /* the other tells where it lies */
+			/* .ckptfs tells where the checkpoint is, so it differs. */
+			n += compare_dirs(a, b, in_a, inner);
 		if (st.is_dir || st.is_link)
 			continue;
 		compare_files(a, b, in_a, inner);
@@ -152,7 +153,7 @@ static int number_of(const char *name)
 	ck_abort_msg("tests/data has no '%s'", name);
 }
 
-/* Reads all files of a directory: 0, or the first error. */
+/* Reads all files of a directory; returns 0, or the first error. */
 static int read_all(struct ckpt *c, const char *dir, uint64_t *ret_bytes, struct ckpt_err *e)
 {
 	char name[CKPT_NAME_MAX + 1];
@@ -186,7 +187,7 @@ START_LOOP_TEST(whatever_fails_once_is_a_clean_error_and_then_forgotten,
 	autoclose int fd = open_case(number_of(faulty[_i]), path);
 	uint64_t want = 0;
 
-	/* Round 0 fails nowhere. */
+	/* In round 0 nothing fails. */
 	for (uint64_t round = 0, calls = 1; round <= calls; round = fault_next(round)) {
 		struct place *p = memory_place(fd);
 		struct ckpt *c = NULL;
@@ -230,7 +231,7 @@ START_TEST(a_slow_place_gives_the_same_bytes)
 	memory_place_delay(p, 300);
 	ck_assert_msg(!ckpt_open_place(p, copy, &opts, &b, &e), "%s", e.msg);
 	compare_dirs(a, b, CKPT_ROOT, "");
-	/* Assets are those of the place. */
+	/* Assets come from the same place. */
 	ck_assert_msg(!ckpt_walk(b, "hf/config.json", &node, &e), "%s", e.msg);
 	ckpt_close(a);
 	ckpt_close(b);
@@ -343,7 +344,7 @@ START_FEW_TEST(a_reader_in_order_finds_everything_announced, (int)(sizeof(steps)
 	seen = memory_place_traffic(p);
 	ck_assert_uint_gt(seen.reads, 0);
 	ck_assert_uint_eq(seen.late, 0);
-	ck_assert_uint_le(at + seen.announced, size); /* each byte once, and no others */
+	ck_assert_uint_le(at + seen.announced, size); /* no byte twice, and no others */
 	ckpt_file_close(f);
 	ckpt_close(c);
 }
@@ -376,8 +377,8 @@ END_TEST
 
 /* ---- what was found inside items ---- */
 
-/* The bytes of hf/model.safetensors; NULL, and *ret_size a negative errno, where it cannot be read.
- * *ret_looks: reads that opening it took. The index is kept in `index`. */
+/* Reads hf/model.safetensors. Returns NULL, with a negative errno in *ret_size, if it cannot be
+ * read. *ret_looks: the reads that opening it took. The index is kept in `index`. */
 static uint8_t *read_model(const char *path, const char *index, int64_t *ret_size,
 			   uint64_t *ret_looks)
 {
@@ -460,7 +461,7 @@ START_LONG_TEST(what_was_found_in_another_file_is_not_believed)
 	autofree uint8_t *now = read_model(path, index, &again, &looks);
 
 	ck_assert_uint_ge(looks, MODEL_TENSORS * MODEL_CHUNKS);
-	/* And what is found now is kept. */
+	/* What is found now is kept, too. */
 	autofree uint8_t *then = read_model(path, index, &again, &looks);
 
 	ck_assert_uint_eq(looks, 0);
@@ -507,7 +508,8 @@ START_LONG_TEST(what_is_kept_behind_an_index_may_be_anything)
 		REQUIRE(!ftruncate(fd, (off_t)at) && pwrite(fd, bad, n, (off_t)at) == (ssize_t)n);
 		autofree uint8_t *bytes = read_model(path, index, &got, &looks);
 
-		/* A true hash over forged numbers can name other bytes of the same item, no others. */
+		/* A valid hash over forged numbers can make it name other bytes of the same item,
+		 * but no others. */
 		if (k % 3 == 2)
 			ck_assert(got == size || got == -EBADMSG);
 		else

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects through a real fetcher, whose store is a directory: see tests/fetch/dir_store.c. */
+/* Objects, read through a real fetcher whose store is a directory: see tests/fetch/dir_store.c. */
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -121,7 +121,8 @@ static void read_and_check(struct source *s, uint64_t off, uint64_t n)
 	check_bytes(buf, off, n);
 }
 
-/* Lines of the log that begin with this; *ret_bytes: the sum of their last number. */
+/* The number of lines of the log that begin like this; *ret_bytes: the sum of the last numbers in
+ * them. */
 static unsigned logged(const char *begin, uint64_t *ret_bytes)
 {
 	FILE *f = fopen(log_path, "re");
@@ -249,7 +250,7 @@ START_TEST(a_small_read_asks_for_a_block_or_two)
 		ck_assert_uint_le(bytes, 128 * KIB);
 	}
 	read_and_check(s, 20 * MIB, 77);
-	/* All of it, no byte of which is fetched twice. */
+	/* All of it; what is there already is not fetched again. */
 	forget_log();
 	read_and_check(s, 0, 20 * MIB + 77);
 	(void)logged("get", &bytes);
@@ -306,8 +307,8 @@ static struct ckpt *open_large(uint64_t n)
 	return c;
 }
 
-/* What is announced ahead of a reader who stops is fetched for nothing: among many nothing is, however
- * slow they are. */
+/* What is fetched ahead of a reader is wasted if the reader stops. So nothing is fetched ahead of
+ * many readers, however slow they are. */
 START_TEST(readers_know_of_each_other_even_if_they_are_slow)
 {
 	enum { READERS = 16, EACH = 4 << 20, PIECE = 128 << 10 };
@@ -444,7 +445,7 @@ START_LOOP_TEST(no_message_has_what_is_secret_in_an_address, ARRAY_LEN(secrets))
 	ck_assert_int_eq(place_open(secrets[_i], NULL, &p, &root, &file, &e), -EINVAL);
 	ck_assert_msg(strstr(e.msg, "not supported") != NULL, "%s", e.msg);
 	ck_assert_msg(!strstr(e.msg, "cret") && !strstr(e.msg, "me:"), "%s", e.msg);
-	ck_assert_uint_eq(logged("", &bytes), 0); /* the fetcher has not seen it */
+	ck_assert_uint_eq(logged("", &bytes), 0); /* the fetcher was not asked */
 }
 END_TEST
 
@@ -462,7 +463,7 @@ static pid_t fetcher(unsigned i)
 	return pid;
 }
 
-/* The process that starts it, and what it has started. */
+/* The process that started this one. */
 static pid_t parent_of(pid_t pid)
 {
 	char path[64], line[512] = "";
@@ -477,8 +478,7 @@ static pid_t parent_of(pid_t pid)
 	return parent;
 }
 
-/* What has been read, what is read meanwhile and what is read later is right, and what was open stays
- * open. */
+/* Reads before, during and after give the right bytes, and what was open stays open. */
 START_LOOP_TEST(a_fetcher_that_dies_is_started_again, 2)
 {
 	const struct place_options how = { .cache_dir = _i ? "none" : cache };
@@ -513,7 +513,7 @@ START_LOOP_TEST(a_fetcher_that_dies_is_started_again, 2)
 }
 END_TEST
 
-/* A request that kills every fetcher is an error in the end, and costs little. */
+/* A request that kills every fetcher becomes an error after a few attempts. */
 START_TEST(a_fetcher_that_always_dies_is_an_error_in_the_end)
 {
 	const struct place_options how = { .cache_dir = cache, .retry_s = 2 };
@@ -537,7 +537,7 @@ START_TEST(a_fetcher_that_always_dies_is_an_error_in_the_end)
 }
 END_TEST
 
-/* Where nobody is left to start it. */
+/* Nobody is left to start it again. */
 START_TEST(a_fetcher_that_is_not_started_again_ends_what_waits_for_it)
 {
 	const struct place_options how = { .cache_dir = cache };
@@ -554,7 +554,7 @@ START_TEST(a_fetcher_that_is_not_started_again_ends_what_waits_for_it)
 	REQUIRE(!kill(fetcher(0), SIGKILL));
 	ck_assert_int_eq(source_read(s, buf, sizeof(buf), MIB, &e), -EIO);
 	ck_assert_msg(strstr(e.msg, "has ended: open the checkpoint again") != NULL, "%s", e.msg);
-	read_and_check(s, 100, 4096); /* what is there needs no fetcher */
+	read_and_check(s, 100, 4096); /* the cache needs no fetcher */
 	source_free(s);
 	place_free(p);
 	p = open_at("s3://b", &how); /* and another one starts */
@@ -599,7 +599,7 @@ END_TEST
 
 /* ---- the fetcher itself ---- */
 
-/* Its first thread goes on while something waits: here the end of a place. */
+/* The fetcher's first thread goes on while something else waits; here, closing a place. */
 START_TEST(a_place_that_is_slow_to_close_holds_up_nobody)
 {
 	const struct place_options how = { .cache_dir = cache };
@@ -692,10 +692,10 @@ START_TEST(the_fetcher_keeps_no_directory_busy)
 }
 END_TEST
 
-/* Where the cache is if nobody says so; what is relative is relative to this process. */
+/* Where the cache is if nobody says so. A relative path is relative to this process. */
 static const struct {
 	const char *xdg, *home; /* "{}" stands for the test's directory */
-	const char *made;	/* below it; NULL: there is none, and it is done without */
+	const char *made;	/* the cache, below the test's directory; NULL: none */
 } defaults[] = {
 	{ "{}/xdg", "{}/home", "xdg/ckptfs/objects" },
 	{ "xdg", "{}/home", "home/.cache/ckptfs/objects" },
@@ -770,7 +770,7 @@ END_TEST
 
 /* ---- the cache after a reboot ---- */
 
-/* The file of the only object in the cache with that name; its map if it is "map". */
+/* The path of a file with that name, of the only object in the cache; "map" is its map. */
 static void in_cache(const char *name, char ret[static 8192])
 {
 	DIR *d = opendir(cache), *inner;
@@ -954,7 +954,7 @@ START_LONG_TEST(what_is_evicted_is_fetched_again_and_the_cache_stays_bounded)
 		read_and_check(s[0], rng_below(&r, 299 * MIB), 100 * KIB);
 		read_and_check(s[1], rng_below(&r, 299 * MIB), 100 * KIB);
 	}
-	/* A segment in use, and what was written since the last look, by each. */
+	/* Each may exceed it by a segment in use, and by what it wrote since it last looked. */
 	ck_assert_uint_lt(bytes_below(cache), 100 * MIB + 2 * (64 + 7 + 8) * MIB);
 	for (int i = 0; i < 2; i++) {
 		source_free(s[i]);
@@ -982,7 +982,7 @@ START_LONG_TEST(memory_in_place_of_a_cache_is_bounded_and_right)
 	}
 	(void)logged("get", &bytes);
 	ck_assert_uint_ge(bytes, 600 * MIB);
-	/* What the fetcher holds: /proc has it as shared memory. */
+	/* The fetcher's own memory: /proc counts it as shared. */
 	char path[64], line[256];
 	FILE *f;
 	uint64_t kib = 0;
@@ -1000,7 +1000,7 @@ START_LONG_TEST(memory_in_place_of_a_cache_is_bounded_and_right)
 }
 END_TEST
 
-/* Several readers, each with a fetcher of its own, which somebody kills now and then. */
+/* Several readers, each with its own fetcher, which is killed now and then. */
 struct reader {
 	unsigned i;
 	uint64_t size;
@@ -1090,7 +1090,8 @@ START_LONG_TEST(readers_get_the_right_bytes_while_fetchers_are_killed)
 		pid = n ? fetcher((unsigned)rng_below(&r, n)) : 0;
 		(void)snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
 		f = pid ? fopen(path, "re") : NULL;
-		/* Many of them have ended, and their numbers may be somebody else's. */
+		/* Many of them have ended, and their numbers may belong to other processes
+		 * by now. */
 		if (f && fgets(name, sizeof(name), f) && !strncmp(name, "dir-fetch", 9))
 			killed += !kill(pid, SIGKILL);
 		if (f)
@@ -1152,7 +1153,7 @@ static int read_known(void *arg, uint64_t off, void *to, size_t n, struct ckpt_e
 	return rc && *rc ? err_set(e, *rc, "the source fails") : 0;
 }
 
-/* A file by writing_add, in pieces. */
+/* Writes a file in pieces, with writing_add. */
 static int write_file(struct writing *w, const char *name, uint64_t size, struct ckpt_err *e)
 {
 	autofree uint8_t *p = malloc(MIB);
@@ -1169,7 +1170,7 @@ static int write_file(struct writing *w, const char *name, uint64_t size, struct
 	return rc ? rc : writing_finish(f, e);
 }
 
-/* The same in parts, the last first. */
+/* The same in parts, of which the last comes first. */
 static int write_parts(struct writing *w, const char *name, uint64_t size, struct ckpt_err *e)
 {
 	uint64_t each = writing_part_size(size);
@@ -1215,7 +1216,7 @@ static bool checkpoint_is_right(void)
 	       stored_right("none", 0) && stored_right("last", 77);
 }
 
-/* How many of its files are there. */
+/* How many files of the checkpoint are there. */
 static unsigned stored_files(void)
 {
 	static const char *const names[] = {
@@ -1490,7 +1491,7 @@ START_TEST(a_session_ends_with_its_fetcher)
 }
 END_TEST
 
-/* ---- calls that fail, here and there ---- */
+/* ---- calls that fail, in this process and in the fetcher ---- */
 
 /* Opens, lists, looks, reads and writes; 0, or the first error. */
 static int do_everything(const struct place_options *how, uint64_t round, struct ckpt_err *e)
@@ -1522,7 +1523,7 @@ static int do_everything(const struct place_options *how, uint64_t round, struct
 	source_free(s);
 	place_free(p);
 	free(root);
-	/* Each time elsewhere: a fetcher whose other side is gone may still be at work. */
+	/* A new address each time: a fetcher that has lost its client may still be at work. */
 	(void)snprintf(address, sizeof(address), "s3://b/%llu", (unsigned long long)round);
 	if (!rc)
 		rc = writing_open(address, how, &w, e);
@@ -1538,7 +1539,7 @@ static int do_everything(const struct place_options *how, uint64_t round, struct
 		rc = writing_commit(w, e);
 	if (w)
 		writing_close(w, left, sizeof(left));
-	(void)fault_off(); /* from here on it is the test that looks */
+	(void)fault_off(); /* from here on, the test itself looks */
 	(void)snprintf(path, sizeof(path), "%llu/a", (unsigned long long)round);
 	if (!rc && !stored_right(path, 9 * MIB))
 		rc = err_set(e, EILSEQ, "other bytes were stored");
@@ -1585,7 +1586,7 @@ START_LONG_TEST(whatever_fails_here_when_all_is_done_is_a_clean_error)
 	unsigned failed = 0;
 
 	put_object("x", 4 * MIB);
-	/* Not FAULT_WRITE: what is written to an event does not fail. */
+	/* Not FAULT_WRITE: writing to an event does not fail. */
 	FAULT_LOOP_SOME((enum fault_kind)(FAULT_ALLOC | FAULT_OPEN | FAULT_MAP | FAULT_THREAD |
 					  FAULT_READ | FAULT_STAT),
 			1)
