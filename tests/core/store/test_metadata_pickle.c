@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Metadata as pickles: what the systems themselves wrote is read, written anew and compared as
- * graphs of objects; and random metadata comes back as it was.
+ * Metadata as pickles. What the systems themselves wrote is read, written again and compared as a
+ * graph of objects; random metadata comes back as it was.
  */
 #include "base/arena.h"
 #include "base/buf.h"
@@ -222,7 +222,7 @@ static struct buf write_md(const struct ckpt_metadata *md, bool hyper)
 	return b;
 }
 
-/* {}, or the shape of a tensor that was flattened. */
+/* Must be {}, or have the shape of a tensor that was flattened. */
 static void check_mcore_data(const struct pk_value *v, const struct ckpt_tensor_meta *t)
 {
 	const struct pk_value *key = v->n->v, *dims = key + 1;
@@ -238,7 +238,7 @@ static void check_mcore_data(const struct pk_value *v, const struct ckpt_tensor_
 		ck_assert_uint_eq((uint64_t)dims->n->v[d].i, t->logical[d]);
 }
 
-/* Besides, Megatron's has a dict for every tensor. */
+/* Megatron-core's metadata also has a dict for every tensor. */
 static void check_megatron(const struct ckpt_metadata *md)
 {
 	struct buf b = BUF_INIT((size_t)1 << 30);
@@ -268,7 +268,7 @@ static void check_megatron(const struct ckpt_metadata *md)
 	buf_release(&b);
 }
 
-/* The graph as text, where a path object is the text that it was made of. */
+/* The graph as text; for a path object, the text that it was made from. */
 static struct buf print(const struct pk_value *v)
 {
 	static const char path[] = "pathlib.PosixPath('";
@@ -352,7 +352,7 @@ static const uint64_t *random_numbers(struct rng *r, size_t n)
 	return v;
 }
 
-/* A name of its own: number, and bytes of all kinds that are UTF-8. */
+/* A unique name: a number, and bytes of all kinds that are UTF-8. */
 static const char *random_name(struct rng *r, size_t number, uint32_t *ret_len)
 {
 	static const char *const tails[] = { "weight", "",	   ".",		  "/x",

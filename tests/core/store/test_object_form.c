@@ -46,7 +46,7 @@ static struct buf pickle_in(struct buf archive)
 
 static const char seven[] = { (char)0x80, 2, 'K', 7, '.' };
 static const char seven_4[] = { (char)0x80, 4, 'K', 7, '.' };
-/* A tensor's storage: something else has to come with it. */
+/* A tensor's storage, which needs the rest of an archive. */
 static const char storage[] = { (char)0x80, 2, 'X', 1, 0, 0, 0, '0', 'Q', '.' };
 
 START_TEST(the_same_form_is_the_same_bytes)
@@ -130,14 +130,15 @@ static const struct {
 	{ "[{\"__class__\": \"builtins.float\", \"value\": \"nan\"}]",
 	  PICKLE("](G\x7f\xf8\0\0\0\0\0\0"
 		 "e") },
-	/* As text, what the library cannot hold: more than 64 bits, NaN, a lone surrogate. */
+	/* As text: JSON that the library cannot represent, such as more than 64 bits, NaN or a lone
+	 * surrogate. */
 	{ "18446744073709551616", PICKLE("X\x14\0\0\0"
 					 "18446744073709551616") },
 	{ "NaN\n", PICKLE("X\x03\0\0\0NaN") },
 	{ "\"\\ud800\"", PICKLE("X\x08\0\0\0\"\\ud800\"") },
 };
 
-/* One that would not have stayed an archive is bytes that happen to look like one. */
+/* An archive that would not have stayed one is treated as bytes that look like one. */
 START_TEST(bytes_that_are_an_archive_without_tensors_are_python_bytes)
 {
 	struct buf a = BUF_INIT(1 << 20);
@@ -204,7 +205,7 @@ END_TEST
 
 /* ---- the same value in two forms ---- */
 
-/* What goes in, as a pickle, and the form that it is brought into: of T also in an archive. */
+/* An object of that form with the pickle p; wrap: put into an archive, as torch does. */
 static struct object_bytes make(enum object_form form, bool wrap, const void *p, size_t n,
 				struct buf *b)
 {
@@ -255,7 +256,7 @@ static const struct {
 	{ P("\x80\2}X\1\0\0\0aK\1s."), J("{\"a\": 2}\n"), 0, NULL },
 	{ J("{\"a\": 1}\n"), J("{\"a\": 2}\n"), 0, NULL },
 	{ J("{\"a\": 1}\n"), J("{\"a\": 1}\n"), 1, NULL },
-	/* bytes: by themselves, or as Python's */
+	/* bytes: as they are, or pickled by Python */
 	{ P("raw"), T("\x80\4C\3raw."), 1, NULL },
 	{ P("raw"), T("\x80\2c_codecs\nencode\nX\3\0\0\0rawX\6\0\0\0latin1\x86R."), 1, NULL },
 	{ P("raw"), T("\x80\4C\3war."), 0, NULL },
@@ -295,7 +296,7 @@ START_LOOP_TEST(two_forms_of_one_value_are_the_same, (int)(sizeof(pairs) / sizeo
 }
 END_TEST
 
-/* More than a pickle may have in one piece, so that what it becomes has to be compared. */
+/* Longer than one piece of a pickle may be, so that the converted values have to be compared. */
 START_TEST(what_one_form_becomes_in_the_other_is_the_same_however_long)
 {
 	enum { LONG = 3 << 20 };
@@ -328,7 +329,7 @@ static void lists(enum object_form from, const void *p, size_t n, const char *wa
 
 START_TEST(megatron_has_a_value_in_a_list)
 {
-	/* Memory and frames of the value stay as they are. */
+	/* The memo and the frames of the value stay as they are. */
 	static const char framed[] = "\x80\4\x95\3\0\0\0\0\0\0\0K\7.";
 	static const char framed_list[] = "\x80\4]\x95\3\0\0\0\0\0\0\0K\7a.";
 	struct buf archive = convert(OBJECT_PICKLE, OBJECT_TORCH, seven, sizeof(seven));
@@ -341,14 +342,14 @@ START_TEST(megatron_has_a_value_in_a_list)
 	      "\x80\4]\x8e\3\0\0\0\0\0\0\0raw"
 	      "a.",
 	      17);
-	/* With a storage in it, it needs the rest of its archive. */
+	/* A storage in it needs the rest of its archive. */
 	lists(OBJECT_PICKLE, storage, sizeof(storage),
 	      "\x80\4]\x8e\12\0\0\0\0\0\0\0\x80\2X\1\0\0\0000Q.a.", 24);
 	buf_release(&archive);
 }
 END_TEST
 
-/* Without memory there is an error, and never another form. */
+/* If memory runs out there is an error, never another form. */
 START_LOOP_TEST(a_list_without_memory_is_a_clean_error, 3)
 {
 	static const char p[] = "\x80\2}(X\1\0\0\0aK\1X\1\0\0\0b](K\1K\2eu.";
@@ -426,7 +427,7 @@ START_LOOP_TEST(comparing_without_memory_is_a_clean_error, 3)
 
 		(void)fault_off();
 		failed += rc < 0;
-		if (rc < 0) /* the pool does not tell why it has no more */
+		if (rc < 0) /* the pool does not say why it has no more */
 			ck_assert_msg((rc == -ENOMEM || rc == -ENOTSUP) && e.code == -rc &&
 					      e.msg[0],
 				      "%d: %s", rc, e.msg);

@@ -24,7 +24,7 @@ static const struct {
 	{ OBJECT_PICKLE, false, BYTES("\x80\4(K\1K\2t."), "[1, 2]\n" },
 	{ OBJECT_TORCH, false, BYTES("\x80\2K\7."), "7\n" }, /* Megatron-core's callers do */
 	{ OBJECT_JSON, false, BYTES("{\"a\": 1}\n"), "{\"a\": 1}\n" },
-	/* bytes are themselves; so is what only begins like a pickle */
+	/* bytes stay bytes, even if they begin like a pickle */
 	{ OBJECT_PICKLE, false, BYTES("raw"),
 	  "{\"__class__\": \"builtins.bytes\", \"hex\": \"726177\"}\n" },
 	{ OBJECT_PICKLE, false, BYTES(""), "{\"__class__\": \"builtins.bytes\", \"hex\": \"\"}\n" },
@@ -32,9 +32,9 @@ static const struct {
 	  "{\"__class__\": \"builtins.bytes\", \"hex\": \"80024b072e61\"}\n" },
 	{ OBJECT_PICKLE, false, BYTES("\x80\2K"),
 	  "{\"__class__\": \"builtins.bytes\", \"hex\": \"80024b\"}\n" },
-	/* an archive whose pickle is none */
+	/* an archive whose pickle is not valid */
 	{ OBJECT_TORCH, true, BYTES("\x80\2a."), ERROR("?", "pickle: stack underflow at byte 3") },
-	/* a system call is a name */
+	/* a system call is only a name */
 	{ OBJECT_TORCH, true, BYTES("\x80\2cos\nsystem\nX\2\0\0\0id\x85R."),
 	  "{\"__class__\": \"os.system\", \"__args__\": [\"id\"]}\n" },
 };
@@ -52,7 +52,7 @@ START_LOOP_TEST(every_form_has_a_text, (int)ARRAY_LEN(rows))
 	ck_assert_int_eq(
 		object_json(rows[_i].form, made.data ? made.data : "", made.len, &text, &e), 0);
 	ck_assert_str_eq(text.data, rows[_i].text);
-	/* It lies behind what is there. */
+	/* The text is appended. */
 	ck_assert_int_eq(
 		object_json(rows[_i].form, made.data ? made.data : "", made.len, &text, &e), 0);
 	ck_assert_uint_eq(text.len, 2 * strlen(rows[_i].text));
@@ -68,7 +68,7 @@ static void expect(const void *p, size_t n, const char *want)
 	ck_assert_str_eq(text.data, want);
 }
 
-/* What is too much of it says so, and of which class it is. */
+/* If the text would be too long, it says so, and names the class. */
 START_LONG_TEST(too_much_is_one_sentence)
 {
 	enum { LONG = 5 << 20 };
@@ -98,7 +98,7 @@ START_LONG_TEST(too_much_is_one_sentence)
 }
 END_TEST
 
-/* Memory that a pickle takes is bounded as well: 2 bytes make a list. */
+/* The memory that a pickle takes is bounded, too: 2 bytes of it make a list. */
 START_TEST(too_much_memory_is_one_sentence)
 {
 	enum { N = 4 << 20 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole saves and loads by ranks that are threads, through a storage in memory: what is loaded on
- * any mesh is what was saved on another; a failure anywhere is everywhere, and nobody writes after
- * it; plans that are kept are not sent.
+ * Whole saves and loads by ranks that are threads, through a storage in memory. What is loaded on
+ * any mesh is what was saved on another. If one rank fails, all fail, and no rank writes after
+ * that. Plans that are kept are not sent again.
  */
 #include "base/arena.h"
 #include "base/cleanup.h"
@@ -61,14 +61,14 @@ static const char *const step_names[N_STEPS] = {
 	[S_FINISH] = "finish",
 };
 
-/* Where it shall fail: nowhere if on is false. */
+/* Where to fail; nowhere if `on` is false. */
 struct trouble {
 	bool on;
 	enum step step;
 	size_t rank;
 };
 
-/* ---- a storage in memory, and planners, that fail where they are told to ---- */
+/* ---- a storage in memory, and planners, which fail where they are told to ---- */
 
 struct stored {
 	struct ckpt_meta_index index;
@@ -112,7 +112,7 @@ struct world {
 	struct trouble trouble;
 	struct ckpt_err end[RANKS];
 	struct rank at[RANKS];
-	size_t sent[RANKS][8]; /* bytes of the plans that ranks sent, and of those that they got */
+	size_t sent[RANKS][8]; /* bytes of plans that a rank sent, and received */
 	size_t got[RANKS][8];
 };
 
@@ -127,7 +127,7 @@ static int maybe(const struct rank *r, enum step step, struct ckpt_err *e)
 
 static int s_id(void *self, const char *id, struct ckpt_err *e)
 {
-	REQUIRE(!strcmp(id, "memory")); /* which takes no memory */
+	REQUIRE(!strcmp(id, "memory")); /* this must not allocate */
 	return maybe(self, S_RESET, e);
 }
 
@@ -146,7 +146,7 @@ static int w_local(void *self, const struct ckpt_save_plan *plan, struct ckpt_sa
 	return maybe(self, S_PREPARE_LOCAL, e);
 }
 
-/* Each rank is told its number, which it finds in its plan. */
+/* Tells each rank its number, which the rank must find in its plan. */
 static int w_global(void *self, struct ckpt_save_plan *parts, size_t n, struct ckpt_err *e)
 {
 	static const char letters[RANKS + 1] = "abcdefghijklmnop";
@@ -212,7 +212,7 @@ static int w_write(void *self, const struct ckpt_save_plan *plan, struct ckpt_sa
 		return err_set(e, ENOMEM, "results: out of memory");
 	rc = maybe(r, S_MOVE, e);
 	if (rc)
-		return rc; /* while the others write */
+		return rc; /* the other ranks are writing now */
 	atomic_fetch_add(&r->w->store->moving, 1);
 	if (r->w->trouble.on)
 		usleep(500);
@@ -222,7 +222,7 @@ static int w_write(void *self, const struct ckpt_save_plan *plan, struct ckpt_sa
 	return rc;
 }
 
-/* Entries and chunks of its own: the planner's go. */
+/* Copies the entries and chunks, as the planner's do not stay. */
 static bool keep_tensor(struct store *s, struct ckpt_tensor_meta *t)
 {
 	struct ckpt_chunk_meta *chunks = arena_array(&s->a, t->n_chunks, sizeof(*chunks));
@@ -516,7 +516,7 @@ static void place(struct rng *r, struct world *w, size_t i)
 static const char *const names[] = { "model.layers.0.w", "model.layers.0.b", "model.norm", "a",
 				     "" };
 
-/* Like `like`: the same tensors, by other ranks in another way. */
+/* like: a world with the same tensors, which here other ranks hold in another way. */
 static void make_world(struct rng *r, struct world *w, const struct world *like, size_t ranks,
 		       struct store *store)
 {
@@ -545,7 +545,7 @@ static void make_world(struct rng *r, struct world *w, const struct world *like,
 	}
 }
 
-/* Before the ranks run: it has to work for a test of what they do without memory. */
+/* Done before the ranks run, because it must succeed in tests that then run out of memory. */
 static void make_planners(struct world *w)
 {
 	struct ckpt_err e = { 0 };
@@ -592,10 +592,10 @@ static void store_release(struct store *s)
 
 /* ---- ranks at work ---- */
 
-/* Between a rank and its communicator: counts the bytes of plans. */
+/* Stands between a rank and its communicator, and counts the bytes of plans. */
 struct counter {
 	const struct ckpt_comm *inner;
-	size_t word; /* bytes of what is said in meetings: the first that is gathered */
+	size_t word; /* bytes of a meeting's word: the first that is gathered */
 	size_t sent[8], got[8], n_sent, n_got;
 };
 
@@ -764,7 +764,7 @@ static void check_failure(const struct world *w, int rc, const struct ckpt_err *
 		ck_assert_str_eq(w->end[i].msg, want);
 }
 
-/* Every rank has something to write and to read in it. */
+/* A world in which every rank has something to write and to read. */
 static void make_even_world(struct rng *r, struct world *w, size_t ranks, struct store *s)
 {
 	uint64_t mesh[] = { ranks };
@@ -821,7 +821,7 @@ START_LONG_TEST(a_failure_at_any_step_of_any_rank_is_everywhere)
 }
 END_TEST
 
-/* Where the ranks have started, all of them end with one sentence. */
+/* Once the ranks have started, all of them end with the same message. */
 START_LOOP_TEST(without_memory_a_save_or_load_fails_on_all_ranks, 2)
 {
 	enum { N = 3 };
@@ -859,7 +859,7 @@ END_TEST
 
 START_TEST(plans_that_are_kept_are_not_sent_again)
 {
-	enum { SAY_UNCHANGED = 40 }; /* bytes at most: a header and next to nothing */
+	enum { SAY_UNCHANGED = 40 }; /* at most this many bytes: a header and next to nothing */
 	static struct world w;
 	static struct store s;
 	struct rng r = rng_new();
@@ -873,7 +873,7 @@ START_TEST(plans_that_are_kept_are_not_sent_again)
 		w.saves = 3;
 		ck_assert_msg(!ckpt_comm_run_threads(n, save_rank, &w, &e), "%s", e.msg);
 		for (size_t i = 0; i < n; i++) {
-			/* a plan and results each time; a length and a part */
+			/* each time a plan and results; a length and a part */
 			ck_assert_uint_gt(w.sent[i][0], SAY_UNCHANGED);
 			ck_assert_uint_le(w.sent[i][2], SAY_UNCHANGED);
 			ck_assert_uint_le(w.sent[i][4], SAY_UNCHANGED);

@@ -187,7 +187,7 @@ START_TEST(where_errors_have_no_names_two_renames_do)
 }
 END_TEST
 
-/* Anybody may call a file metadata.json; Megatron-core's has what is in it. */
+/* Anybody may call a file metadata.json; only the contents show that it is Megatron-core's. */
 START_TEST(what_megatron_has_beside_a_dcp_is_part_of_it)
 {
 	static const char json[] = "{\"sharded_backend\": \"torch_dist\"}";
@@ -240,7 +240,7 @@ START_TEST(an_array_as_it_is_written_here_is_part_of_a_checkpoint)
 			dest);
 		REQUIRE(!unlinkat(fd, others[i], 0));
 	}
-	/* Chunks of another program, which would not be removed. */
+	/* Chunks of another program, which the save would not remove. */
 	REQUIRE(!mkdirat(fd, "w/c", 0755));
 	REFUSED(save('b', true, &e), ENOTEMPTY,
 		"'%s' holds 'w', which is not part of a checkpoint and would be lost", dest);
@@ -256,7 +256,7 @@ START_TEST(an_array_as_it_is_written_here_is_part_of_a_checkpoint)
 }
 END_TEST
 
-/* Whatever the order of the directory, some of these come after zarr.json. */
+/* In whatever order the directory is listed, some of these names come after zarr.json. */
 START_LOOP_TEST(an_array_that_cannot_be_listed_may_hold_more, 8)
 {
 	char other[16];
@@ -329,7 +329,7 @@ static const char *const families[][7] = {
 	{ "zarr.json" },
 };
 
-/* Only one of them is read there, so the other would not be missed until it is needed. */
+/* Readers use only one of them, so nobody would miss the other until it is needed. */
 START_LOOP_TEST(of_two_checkpoints_none_is_replaced, (int)ARRAY_LEN(families))
 {
 	struct ckpt_err e = { 0 };
@@ -389,7 +389,7 @@ START_TEST(what_the_new_checkpoint_has_as_well_is_replaced)
 	staging_end(s);
 	(void)close(fd);
 	ck_assert_int_eq(tag_at("ckpt"), 'b');
-	REQUIRE(!there("ckpt/config.json")); /* here it is not written again */
+	REQUIRE(!there("ckpt/config.json")); /* the new save does not write it */
 	only_dest_is_there();
 }
 END_TEST
@@ -529,7 +529,7 @@ START_TEST(names_may_be_as_long_as_a_file_system_allows)
 		memcpy(name + len, tail, sizeof(tail));
 		ck_assert_int_eq(staging_open(s, name, &f, &e), fits ? 0 : -ENAMETOOLONG);
 		staging_drop(&f);
-		/* It is written as ".NAME.tmp". */
+		/* The file is written under the name ".NAME.tmp". */
 		name[len - strlen(".") - strlen(".tmp")] = 0;
 		ck_assert_int_eq(staging_put(s, name, "x", 1, &e), fits ? 0 : -ENAMETOOLONG);
 	}
@@ -580,7 +580,7 @@ END_TEST
 
 static int third;
 
-/* At the moment of flock: the holder finishes, and a third one takes the lock, in a file of its own. */
+/* While flock is called, the holder finishes, and a third save locks a file of its own. */
 static void lock_changes_hands(void *arg)
 {
 	(void)arg;
@@ -617,7 +617,7 @@ END_TEST
 
 static bool came;
 
-/* At the moment of mkdirat: what a killed save asked an NFS server for is carried out only now. */
+/* While mkdirat is called, an NFS server carries out what a killed save had asked for. */
 static void partial_comes(void *arg)
 {
 	(void)arg;
@@ -661,7 +661,8 @@ START_TEST(what_is_not_ours_stays)
 		ck_assert_uint_eq(entries("."), 1);
 		REQUIRE(!unlinkat(dir_fd, names[i], 0));
 	}
-	/* A save that was killed before it said anything: the lock file is ours, the other is not. */
+	/* The save was killed before it wrote anything: the lock file is ours, the other file is
+	 * not. */
 	put_file(dir_fd, "ckpt.partial.lock", "", 0);
 	put_file(dir_fd, "ckpt.partial", "mine", 4);
 	REFUSED(save('a', true, &e), EEXIST,
@@ -742,7 +743,7 @@ static void fails_cleanly(enum fault_kind kind, int code)
 			REQUIRE(!rc);
 			continue;
 		}
-		/* Only what comes after the exchange may fail with the new one there. */
+		/* Only a failure after the exchange may leave the new checkpoint there. */
 		ck_assert_int_eq(rc, -code);
 		REQUIRE(e.code == code && e.msg[0]);
 		if (tag_at("ckpt") == 'b')
@@ -776,7 +777,7 @@ START_TEST(no_memory_leaves_the_old_one)
 }
 END_TEST
 
-/* Those about memory are not: how many there are depends on what was freed before. */
+/* Calls that manage memory do not count: how many there are depends on what was freed before. */
 static bool enters_a_call(pid_t pid)
 {
 	struct __ptrace_syscall_info x;
@@ -797,8 +798,8 @@ static bool enters_a_call(pid_t pid)
 }
 
 /*
- * Kill a save before its n-th system call, from 0; false: it was done before. All that a save does to
- * the disk it does in system calls, so these are all moments there are.
+ * Kills a save before its n-th system call, from 0. Returns false if it had finished by then. A
+ * save changes the disk only through system calls, so these are all the moments that matter.
  */
 static bool killed_at(unsigned n, bool exchange)
 {
@@ -841,7 +842,7 @@ static void remove_dest(void)
 	REQUIRE(!unlinkat(dir_fd, "ckpt", AT_REMOVEDIR));
 }
 
-/* As a kill between two renames leaves it, with the lock file of one that was killed. */
+/* What a kill between two renames leaves, and the lock file of another save that was killed. */
 static void leave_between_renames(void)
 {
 	static uint8_t *lock;
@@ -883,7 +884,7 @@ START_FEW_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, BEFORE_CO
 		missing += !tag;
 		old += tag == 'a';
 		new += tag == 'b';
-		/* The next one repairs, and leaves nothing of this one. */
+		/* The next save repairs it, and leaves nothing of this one. */
 		REQUIRE(!staging_begin(dest, staging_alone, NULL, &s, &e));
 		staging_end(s);
 		ck_assert_int_eq(tag_at("ckpt"), tag ? tag : _i == NOTHING ? 0 : 'a');
@@ -891,12 +892,12 @@ START_FEW_TEST(a_kill_at_any_moment_leaves_the_old_one_or_the_new_one, BEFORE_CO
 	}
 	REQUIRE(n > 40 && new > 1);
 	REQUIRE(_i == NOTHING ? !old : old > 20);
-	/* Only where there is no exchange it is gone for a moment. */
+	/* Only without an exchange is there no checkpoint for a moment. */
 	REQUIRE(_i == OLD ? !missing : missing > 0);
 }
 END_TEST
 
-/* The other changes are those of saves that are finished, see test_faults.c. */
+/* Other changes are made by saves that finish: see test_faults.c. */
 START_LONG_TEST(a_save_that_is_given_up_leaves_nothing_in_the_way_of_the_next_after_a_crash)
 {
 	struct staging *s = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The order of calls, which is checked for every storage: after each way of getting somewhere,
- * each call is tried, and only those that may come next reach the storage.
+ * The order of calls, which is checked for every storage. From every state that can be reached,
+ * each call is tried; only those that may come next must reach the storage.
  */
 #include "base/err.h"
 #include "suites.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A storage that counts what reaches it, and fails once if told to. */
+/* A storage that counts the calls that reach it, and fails once if told to. */
 struct fake {
 	int calls, freed;
 	bool fails;
@@ -209,8 +209,8 @@ static int call(struct either *x, int number, struct ckpt_err *e)
 /* ---- the orders ---- */
 
 /*
- * Which calls may come after `done`, the last that went well (-1: none)? reset always may; the
- * coordinator does all in their order; the others leave out the global plan and finish.
+ * Which calls may come after `done`, the last that succeeded (-1: none)? reset is always allowed.
+ * The coordinator makes all calls in their order; other ranks leave out the global plan and finish.
  */
 static bool may_follow(bool writes, bool is_coordinator, int done, int next)
 {

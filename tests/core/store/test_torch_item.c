@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Items against those that torch wrote, byte by byte. */
+/* Items that we write, compared byte by byte with those that torch wrote. */
 #include "archive_util.h"
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -44,7 +44,7 @@ static struct pickle *load(const void *p, size_t n)
 
 /* ---- torch's own ---- */
 
-/* A row-major tensor's item, written anew. data: its bytes. */
+/* Writes a row-major tensor's item again; data: its bytes. */
 static void rewrite(struct buf *ret, enum ckpt_dtype dtype, size_t n_dims, const uint64_t *shape,
 		    const void *data)
 {
@@ -59,7 +59,7 @@ static void rewrite(struct buf *ret, enum ckpt_dtype dtype, size_t n_dims, const
 	ck_assert_uint_eq(t.at, ret->len);
 }
 
-/* Is it a view that a chunk of the planner is: all of its storage, row by row? */
+/* Is the view all of its storage, row by row, as the planner's chunks are? */
 static bool is_plain(const struct torch_tensor *t)
 {
 	uint64_t step = 1;
@@ -90,7 +90,7 @@ static int find(void *arg, const struct zip_member *m, struct ckpt_err *e)
 	return 0;
 }
 
-/* 1: an object, 2: a tensor, 0: one of another form. */
+/* Returns 1 for an object, 2 for a tensor, 0 for an item of another form. */
 static int check_item(const uint8_t *item, size_t n)
 {
 	struct buf ours = BUF_INIT(1 << 26);
@@ -193,8 +193,8 @@ START_LOOP_TEST(items_are_torchs_byte_by_byte, ARRAY_LEN(cases))
 END_TEST
 
 /*
- * zeros_N.bin: what torch 2.14 writes before and behind the data of torch.zeros(N,
- * dtype=torch.uint8); a CRC-32 of so many zeros is in there too.
+ * zeros_N.bin: what torch 2.14 writes before and after the data of torch.zeros(N,
+ * dtype=torch.uint8), including the CRC-32 of that many zeros.
  */
 static const struct {
 	uint64_t n;

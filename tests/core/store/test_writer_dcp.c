@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole saves of random state dicts, on several ranks, opened and read back by this program; what
- * is in which file, and what becomes of failures.
+ * Whole saves of random state dicts on several ranks, which this program opens and reads back;
+ * which file has what, and what failures leave.
  */
 #include "base/arena.h"
 #include "base/buf.h"
@@ -53,7 +53,7 @@ static void teardown(void)
 
 /* ---- what is saved ---- */
 
-/* The whole of an entry, and what each rank has of it: rows. */
+/* A whole entry; of a tensor, each rank has some rows. */
 struct whole {
 	const char *fqn;
 	bool is_tensor;
@@ -193,11 +193,11 @@ static struct scene *scene_of(uint64_t bytes)
 
 /* ---- planners whose data is read ---- */
 
-/* A planner around another: sources that read, in pieces that are checked. */
+/* Wraps a planner: its sources have to be read, in pieces that are checked. */
 struct reading {
 	struct ckpt_save_planner inner;
 	atomic_int open; /* sources that nobody has closed */
-	bool read;	 /* else sources are handed on as they are */
+	bool read;	 /* otherwise sources are passed on as they are */
 	int fail;	 /* -errno that reads give, or 0 */
 };
 
@@ -273,7 +273,7 @@ static int save_rank(struct ckpt_storage_writer *w, const struct ckpt_save_plan 
 	return rc;
 }
 
-/* The steps of all ranks, one after the other. */
+/* All ranks take each step, one after the other. */
 static int save(const char *dest, const struct scene *s, const struct how *how, struct ckpt_err *e)
 {
 	struct ckpt_storage_writer w[MAX_RANKS] = { 0 };
@@ -371,7 +371,7 @@ static void check_tensor(struct ckpt *c, const struct whole *w)
 	same_bytes(c, ckpt_tensor_node(c, (uint64_t)i), w);
 }
 
-/* Everything is there, and nothing else. */
+/* Everything is there, and nothing else is. */
 static void check_saved(const char *name, const struct scene *s)
 {
 	const struct ckpt_opts opts = { .index = ":memory:" };
@@ -473,7 +473,8 @@ static void count_bytes(void *arg, uint64_t n)
 	atomic_fetch_add((atomic_uint_fast64_t *)arg, n);
 }
 
-/* Neither the kind of source nor the buffer shows, and progress comes to the data's bytes. */
+/* The files do not depend on the kind of source or on the buffer, and progress adds up to
+ * the data. */
 START_LOOP_TEST(the_same_again_gives_the_same_files, 2)
 {
 	static const size_t buffers[] = { 0, 128 * 1024, 1000003 };
@@ -502,7 +503,7 @@ END_TEST
 
 /* ---- Megatron-core ---- */
 
-/* An entry of every rank's dict: bytes, that is their own name. */
+/* Adds an entry to every rank's dict: bytes that spell its name. */
 static void add_bytes(struct scene *s, const char *fqn)
 {
 	struct whole *w = &s->v[s->n];
@@ -521,7 +522,7 @@ static struct buf file_at(const char *name)
 	return b;
 }
 
-/* Whatever else there is, common.pt is a file, and no item. */
+/* Whatever else is saved, common.pt is a file, not an item. */
 START_LOOP_TEST(for_megatron_there_are_two_files_more, 4)
 {
 	static const char *const common[] = { NULL, "common.pt", "common_state/shard_0_1",
@@ -629,7 +630,7 @@ static int note_chunk(void *arg, const struct ckpt_chunk *chunk)
 	return 0;
 }
 
-/* "fqn@file:offset ..." of all entries in the scene's order. */
+/* "fqn@file:offset ..." for all entries, in the scene's order. */
 static char *places(const char *name, const struct scene *s)
 {
 	const struct ckpt_opts opts = { .index = ":memory:" };
@@ -660,7 +661,7 @@ static char *places(const char *name, const struct scene *s)
 	return b.data;
 }
 
-/* Small items are 1577 bytes, as in torch, and the next multiple of 64 is 1600. */
+/* Small items have 1577 bytes, as with torch; the next multiple of 64 is 1600. */
 static const struct {
 	struct writer_dcp_opts opts;
 	const char *places, *names;
@@ -669,7 +670,7 @@ static const struct {
 	  "a@__0_0.distcp:128 x@__0_0.distcp:0 b@__0_0.distcp:1728 y@__0_0.distcp:64 "
 	  "c@__0_0.distcp:3328 d@__0_0.distcp:4928",
 	  ".metadata __0_0.distcp __1_0.distcp" },
-	/* Heaviest first: c, d (in their order), b, a. */
+	/* The heaviest first: c and d (in their order), b, a. */
 	{ { .threads = 2 },
 	  "a@__0_1.distcp:1664 x@__0_0.distcp:0 b@__0_0.distcp:1664 y@__0_1.distcp:0 "
 	  "c@__0_0.distcp:64 d@__0_1.distcp:64",
@@ -728,7 +729,7 @@ START_TEST(what_was_there_stays_until_all_is_well)
 	must_save("ckpt", one, &how);
 	ck_assert_int_eq(save(path_of("ckpt"), two, &how, &e), -EEXIST);
 	how.opts.overwrite = true;
-	fault_on(FAULT_SYNC, 3, 1); /* before it are the lock's and its directory's */
+	fault_on(FAULT_SYNC, 3, 1); /* the lock and its directory are synced before */
 	ck_assert_int_eq(save(path_of("ckpt"), two, &how, &e), -EIO);
 	fault_off();
 	ck_assert_str_eq(e.msg, "write '__0_0.distcp': sync: Input/output error");
@@ -784,7 +785,7 @@ START_LOOP_TEST(memory_that_is_refused_is_an_error, 2)
 		e = (struct ckpt_err){ 0 };
 		rc = save(path_of("ckpt"), s, &how, &e);
 		fault_off();
-		/* Without a list of threads it goes on alone. */
+		/* If there is no memory for a list of threads, it goes on alone. */
 		ck_assert_msg((!rc || (rc == -ENOMEM && fault_hit())) && e.code == -rc, "%d: %s",
 			      rc, e.msg);
 	}

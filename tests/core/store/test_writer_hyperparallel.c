@@ -109,7 +109,7 @@ START_TEST(a_rank_writes_only_the_files_it_needs)
 	saved_dicts(&s);
 	ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
 	saved_check(&s, dest);
-	/* The largest first, then each to the rank with the least. */
+	/* The largest is placed first, then each to the rank that has the least. */
 	REQUIRE(there("ckpt/_rank0_.safetensors") && !there("ckpt/_rank0_.bytes"));
 	REQUIRE(there("ckpt/_rank1_.bytes") && !there("ckpt/_rank1_.safetensors"));
 	REQUIRE(!there("ckpt/_rank2_.safetensors") && !there("ckpt/_rank2_.bytes"));

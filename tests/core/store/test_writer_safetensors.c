@@ -47,7 +47,7 @@ START_TEST(random_dicts_read_back)
 		saved_random(&r, &s, round % 2, false);
 		ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
 		saved_check(&s, dest);
-		/* Once more, otherwise: the same bytes. */
+		/* Written in another way, the bytes are the same. */
 		o.piecewise = true;
 		w.buffer = 1;
 		ck_assert_msg(!save(&w, &o, dest2, &e), "%s", e.msg);
@@ -217,7 +217,7 @@ START_TEST(a_chunk_of_two_ranks_is_refused)
 	REQUIRE(!writer_safetensors_new(&opts, &w, &e) &&
 		!ckpt_storage_writer_reset(&w, dest, &e) &&
 		!ckpt_storage_writer_set_up(&w, &(struct ckpt_storage_ranks){ 0, 2 }, &e));
-	for (size_t i = 0; i < 2; i++) { /* what no planner has removed */
+	for (size_t i = 0; i < 2; i++) { /* duplicates that no planner has removed */
 		const struct ckpt_save_planning o = { .rank = i, .is_coordinator = !i };
 
 		REQUIRE(!ckpt_save_planner_new(CKPT_PLANNER_DCP, &p[i], &e) &&
@@ -255,7 +255,7 @@ START_TEST(plans_that_are_not_sent_again_are_kept)
 		ck_assert_msg(!saved_save(&s, path, w, &o, &e), "%s", e.msg);
 		saved_check(&s, path);
 	}
-	/* Writers that have not seen them cannot know. */
+	/* A new writer has not seen the plans, so it cannot know. */
 	for (size_t i = 0; i < s.ranks; i++) {
 		ckpt_storage_writer_free(&w[i]);
 		REQUIRE(!writer_safetensors_new(&opts, &w[i], &e));
@@ -317,7 +317,8 @@ START_TEST(ranks_hold_files_only_while_they_write)
 
 	add_layers(&r, 8, SAVED_MESH);
 	ck_assert_msg(!save(&w, &o, dest, &e), "%s", e.msg);
-	/* The coordinator's two directories and lock, a rank's two and its file. */
+	/* The coordinator has two directories and the lock open, a rank two directories and its
+	 * file. */
 	ck_assert_uint_le(most, before + 6);
 	ck_assert_uint_eq(open_files(), before);
 }
