@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a config.json asks for, and whether tensors are that. The expected shapes of a few weights are
- * written down here; those of all come from transformers, in tests/torch/arch.sh.
+ * Which tensors a config.json asks for, and whether a checkpoint has them. The expected shapes of a
+ * few weights are written down here; tests/torch/arch.sh takes those of all weights from
+ * transformers.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -72,7 +73,7 @@ static void add(const struct arch_weight *w, const struct arch_prefix *prefix, u
 	set.n++;
 }
 
-/* All that the model must have, in one style or the other. */
+/* Adds all weights that the model must have, in one style or the other. */
 static void fill(const struct arch_prefix *prefix, bool fused)
 {
 	set.n = 0;
@@ -136,7 +137,7 @@ static void teardown(void)
 	"{\"model_type\": \"gpt2\", \"vocab_size\": 48, \"n_embd\": 32, \"n_layer\": 3, " \
 	"\"n_head\": 4, \"n_positions\": 64}"
 
-/* A model with a text model in it, which has no class of its own. */
+/* A model that contains a text model, which has no class of its own. */
 #define WHOLE(class, outer, type, more) \
 	"{\"architectures\": [\"" class "\"]" outer ", \"vocab_size\": 7, \"text_config\": {" type \
 					"\"vocab_size\": 48, \"hidden_size\": 32, " \
@@ -146,10 +147,10 @@ static void teardown(void)
 					"\"max_position_embeddings\": 64" more "}}"
 #define GEMMA3_WHOLE(outer, type, more) WHOLE("Gemma3ForConditionalGeneration", outer, type, more)
 
-/* tensors: of a model of three layers; then one of them and its shape. */
+/* tensors: how many a model of three layers has. Then one of them, and its shape. */
 static const struct {
 	const char *config;
-	size_t tensors, fused; /* 0: it has no experts that could be */
+	size_t tensors, fused; /* 0: there are no experts to be fused */
 	const char *name;
 	uint64_t shape[3];
 } models[] = {
@@ -212,7 +213,7 @@ static const struct {
 	  3 + 3 * 11,
 	  "model.layers.0.mlp.experts.0.gate_proj.weight",
 	  { 24, 32 } },
-	/* Layer 1 for its number, layer 0 and 2 by the list. */
+	/* Layer 1 has experts because of its number; layers 0 and 2 have none. */
 	{ DECODER("Qwen3MoeForCausalLM", EXPERTS ", \"head_dim\": 16, \"decoder_sparse_step\": 2, "
 						 "\"mlp_only_layers\": [2, 99]"),
 	  3 + 21 + 2 * 11,
@@ -410,7 +411,7 @@ START_TEST(a_padded_vocabulary_is_recognised)
 	r = check();
 	ck_assert_uint_eq(r.misshapen, 2);
 	ck_assert_uint_eq(r.padded, 64);
-	set.v[at("lm_head.weight")].shape[0] = 40; /* less is something else */
+	set.v[at("lm_head.weight")].shape[0] = 40; /* fewer rows are not padding */
 	set.v[at("model.embed_tokens.weight")].shape[0] = 48;
 	ck_assert_uint_eq(check().padded, 0);
 }
@@ -558,7 +559,7 @@ START_LOOP_TEST(layers_that_predict_further_tokens_are_ignored, ARRAY_LEN(furthe
 }
 END_TEST
 
-/* Nothing is allocated or looked through for what is only said. */
+/* What a config only claims costs neither memory nor time. */
 START_TEST(a_config_that_asks_for_too_much_costs_nothing)
 {
 	struct ckpt_err e = { 0 };
@@ -654,7 +655,7 @@ static void add_other(const char *name)
 
 static const struct {
 	const char *embeddings, *head;
-	bool mixed; /* the head's prefix is another way's */
+	bool mixed; /* the head's prefix belongs to another way */
 } ways[] = {
 	{ "model.language_model.embed_tokens.weight", "lm_head.weight", false },
 	{ "language_model.model.embed_tokens.weight", "language_model.lm_head.weight", false },
@@ -664,7 +665,7 @@ static const struct {
 	{ "language_model.embed_tokens.weight", "language_model.lm_head.weight", true },
 };
 
-/* By the names of any release of transformers, whether the head is there or tied. */
+/* Any release's names will do, whether there is a head or it is tied. */
 START_LOOP_TEST(a_text_model_in_a_whole_has_one_of_several_prefixes, ARRAY_LEN(ways))
 {
 	struct ckpt_err e = { 0 };
@@ -694,7 +695,7 @@ START_LOOP_TEST(a_text_model_in_a_whole_has_one_of_several_prefixes, ARRAY_LEN(w
 		ck_assert_int_eq(arch_is_complete(&r), tied || !ways[_i].mixed);
 		ck_assert_uint_eq(r.unexpected, !tied && ways[_i].mixed);
 		ck_assert(!r.bare);
-		/* The names are known without the embeddings, too. */
+		/* The prefix is found without the embeddings, too. */
 		set.v[at(ways[_i].embeddings)] = set.v[set.n - 1];
 		set.n--;
 		r = check();
@@ -704,7 +705,7 @@ START_LOOP_TEST(a_text_model_in_a_whole_has_one_of_several_prefixes, ARRAY_LEN(w
 }
 END_TEST
 
-/* Names that only look like those of another part. */
+/* Names that begin like those of another part. */
 START_TEST(other_parts_begin_with_their_names)
 {
 	struct ckpt_err e = { 0 };
@@ -726,7 +727,7 @@ START_TEST(other_parts_begin_with_their_names)
 }
 END_TEST
 
-/* gemma-3-4b-it is published with no more than this. */
+/* gemma-3-4b-it is published with nothing more than this. */
 START_TEST(gemma_3_is_what_its_class_has_as_defaults)
 {
 	struct ckpt_err e = { 0 };

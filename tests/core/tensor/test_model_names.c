@@ -13,7 +13,7 @@
 
 enum { MAX = 8 };
 
-/* '|' ends the top-level key, where it is known. Names in natural order. */
+/* '|' ends the top-level key, if that is known. Names are in natural order. */
 static const struct row {
 	const char *in[MAX];
 	const char *weights;
@@ -47,7 +47,8 @@ static const struct row {
 	{ { "modelx.a", "model" }, NULL, 0, { "model", "modelx.a" } },
 	{ { "model|.a.w", "lm_head.w" }, NULL, 0, { "lm_head.w", "model.a.w" } },
 	{ { "model.a.w|", "b" }, NULL, 6, { "a.w" } },
-	/* JAX's: Flax, MaxText, with Orbax's items in front; and not if it is only a part. */
+	/* JAX's: Flax and MaxText, also below the items of Orbax; but not if only a part is
+	 * that. */
 	{ { "params|.params.a.w", "opt_state|.0.mu.w", "step|" }, NULL, 7, { "params.a.w" } },
 	{ { "params.a", "opt_state.0.mu.a", "step" }, NULL, 7, { "a" } },
 	{ { "params|.a", "train_state|.params.a" }, NULL, 7, { "a" } },
@@ -58,7 +59,7 @@ static const struct row {
 	  { "batch_stats.a", "params.a" } },
 	{ { "params|.a", "model|.a" }, NULL, 6, { "a" } },
 	{ { "params|", "x|" }, NULL, 0, { "params", "x" } },
-	/* T5X, whose names are flat or come from msgpack. */
+	/* T5X: its names are flat, or come from msgpack. */
 	{ { "target.a.w", "state.param_states.a.w", "state.step" }, NULL, 7, { "a.w" } },
 	{ { "target.a", "policy.a" }, NULL, 0, { "policy.a", "target.a" } },
 	{ { "state.a", "params.b" }, NULL, 0, { "params.b", "state.a" } },
@@ -188,7 +189,7 @@ START_LOOP_TEST(what_cannot_be_named_is_refused, ARRAY_LEN(refused))
 }
 END_TEST
 
-/* Without wrappers: every element but the last that is none of them. */
+/* Leaves out wrappers: every element that is one, except the last. */
 static size_t naive_unwrap(const char *s, size_t len, char *out)
 {
 	static const char *const wrappers[] = { "module", "_orig_mod", "_fsdp_wrapped_module",

@@ -133,8 +133,7 @@ START_TEST(any_string_comes_back_unless_it_was_cut)
 		REQUIRE(name_is_cut(name, len, &hash) == cut);
 		if (cut) {
 			REQUIRE(hash == name_hash(fqn, n));
-			REQUIRE(len + strlen(suffix) >
-				255 - 4); /* no more than a character is given away */
+			REQUIRE(len + strlen(suffix) > 255 - 4); /* at most a character is lost */
 			REQUIRE(!name_decode(name, len, back, &m));
 			cuts++;
 		} else {
@@ -148,7 +147,7 @@ START_TEST(any_string_comes_back_unless_it_was_cut)
 }
 END_TEST
 
-/* One, two, three and four bytes a character, and three for an escape, around 255 bytes. */
+/* Characters of one, two, three and four bytes, and an escape of three, around 255 bytes. */
 START_LOOP_TEST(long_names_are_cut_between_characters, 6)
 {
 	static const char *const chars[] = { "x", "\xc3\xa9",	 "\xe2\x82\xac", "\xf0\x9f\x98\x80",
@@ -189,7 +188,8 @@ START_TEST(two_names_are_never_the_same)
 	struct rng r = rng_new();
 	size_t n = 0;
 
-	/* All strings of up to two bytes out of those that matter, and long ones that differ in one. */
+	/* All strings of up to two of the bytes that matter, and long strings that differ in one
+	 * byte. */
 	static const char bytes[] = { 0,   '.', '/',  '%',  '2',	'E',	   'F',
 				      '~', 'a', '\n', 0x7f, (char)0xc3, (char)0xa9 };
 

@@ -15,7 +15,7 @@
 	"5678901234567890123456789012345678901234567890123456789012345678901234567890123456789" \
 	"01234567890123456789012345678901234567890123456789012345678901234567890123456789"
 
-/* What the checkpoint calls them: NULL-terminated strings. */
+/* The names in the checkpoint: NULL-terminated strings. */
 static void stored(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
 {
 	*ret = ((const char *const *)arg)[index];

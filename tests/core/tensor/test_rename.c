@@ -74,7 +74,7 @@ static const struct {
 	{ "s/[^]/]/x/g", NAME("a]b/"), NAME("x]x/") },
 	{ "s/[[:digit:]/]/x/g", NAME("a1/:"), NAME("axx:") },
 	{ "s/[[=a=][.-.]]/x/g", NAME("ab-"), NAME("xbx") },
-	/* Where nothing stands there is a match, too. */
+	/* An empty match counts, too. */
 	{ "s/x*/-/g", NAME("abc"), NAME("-a-b-c-") },
 	{ "s/a*/x/g", NAME("baaac"), NAME("xbxcx") },
 	{ "s/b*$/X/g", NAME("ab"), NAME("aX") },
@@ -177,7 +177,7 @@ START_LOOP_TEST(what_is_no_rule_is_refused_with_its_line, ARRAY_LEN(wrong))
 }
 END_TEST
 
-/* What people write is far below the limits; those count what glibc builds, not what is written. */
+/* What people write is far below the limits, which count what glibc builds, not the text. */
 START_TEST(large_expressions_have_room)
 {
 	static char line[RENAME_MAX_RULE + 2];
@@ -218,7 +218,7 @@ START_TEST(a_name_does_not_become_nothing_or_endless)
 	ck_assert_int_eq(rename_apply(r, name, RENAME_MAX_NAME + 1, &out, &e), -EINVAL);
 	ck_assert_ptr_nonnull(strstr(e.msg, "has 65537 bytes, renaming takes 65536"));
 	ck_assert_uint_eq(out.len, 4);
-	/* And the next one is renamed as if nothing had been. */
+	/* The failure has no effect on the next name. */
 	ck_assert_int_eq(rename_apply(r, name, RENAME_MAX_NAME / 10, &out, &e), 0);
 	ck_assert_uint_eq(out.len, 4 + RENAME_MAX_NAME / 10 * 10);
 	memset(name, 'y', sizeof(name));
@@ -314,7 +314,7 @@ START_TEST(no_memory_is_an_error)
 {
 	int64_t before;
 
-	/* What glibc allocates for itself at its first expression stays. */
+	/* glibc keeps what it allocates for the first expression. */
 	rename_free(parse("s/[a-z](b|c)*/\\1/I"));
 	before = fault_live();
 	FAULT_LOOP(FAULT_ALLOC)
@@ -340,7 +340,7 @@ static const char *pick(struct rng *r, const char *const *from, size_t n)
 	return from[rng_below(r, n)];
 }
 
-/* A rule that sed and we read alike, with something in the replacement that is not empty. */
+/* A rule that means the same to sed and to us, and whose replacement is not empty. */
 static void random_rule(struct rng *r, struct buf *out)
 {
 	static const char *const atoms[] = { "a",     "b",   "\\.", ".",   "[ab]",
@@ -383,7 +383,7 @@ static void write_file(const char *path, const struct buf *b)
 	REQUIRE(f && fwrite(b->data, 1, b->len, f) == b->len && !fclose(f));
 }
 
-/* Every line of in, renamed. */
+/* Renames every line of `in`. */
 static void rename_lines(const char *rules, const struct buf *in, struct buf *out)
 {
 	struct rename *r = parse(rules);
@@ -433,7 +433,8 @@ END_TEST
 
 /* ---- where a match begins ---- */
 
-/* Does it ask for a place? glibc's regcomp takes minutes for some repetitions of groups that do. */
+/* Does the expression have an anchor? glibc's regcomp takes minutes for some repetitions of groups
+ * that do. */
 static bool has_place(const char *re, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -478,7 +479,7 @@ static size_t random_regex(struct rng *r, unsigned depth, char *out, size_t cap)
 	return n;
 }
 
-/* Is a place asked for inside the expression? Then the start may be one before the match. */
+/* Is there an anchor inside the expression? Then the start may be one before the match. */
 static bool is_odd(const char *re)
 {
 	size_t n = 0;
@@ -489,12 +490,12 @@ static bool is_odd(const char *re)
 	return n;
 }
 
-/* Everything that an automaton is made of. */
+/* All kinds of things that an automaton consists of. */
 static const char *const parts[] = {
 	"a|b|(c|d)", "(x+)*y?", "[a-f]{2,4}", "(ab){3}c{2,}", "\\w\\bz{0,2}", "(^q|r$)+",
 };
 
-/* The limit is met in the middle of each of them. */
+/* The limit is reached in the middle of each of them. */
 START_LOOP_TEST(an_expression_is_too_large_wherever_the_limit_is, ARRAY_LEN(parts))
 {
 	enum { MOST = 4 * RENAME_MAX_REGEX + 20, PLACES = 80 };
@@ -587,7 +588,7 @@ static const struct {
 	bool fits;
 	bool slow; /* half a second, or seconds */
 } costs[] = {
-	/* half a minute a name, when all starts were tried one by one */
+	/* these took half a minute a name while all starts were tried one by one */
 	{ "s/(.*)(.*)(.*)(.*)z/x/\n", 1, 5, 60000, true, false },
 	{ "s/[^z]*[^z]*[^z]*z/x/g\n", 1, 5, 60000, true, false },
 	{ "s/z*aa*b/x/g\n", 1, 5, 60000, true, false },

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Virtual tensors of many pieces, and their slices, planned and compared element by element. */
+/* Virtual tensors of many pieces, and slices of them, are planned and compared element by
+ * element. */
 #include "base/checked.h"
 #include "base/err.h"
 #include "index/catalog_query.h"
@@ -24,12 +25,12 @@ struct mosaic {
 	uint64_t off[MAX_PIECES][DIMS], len[MAX_PIECES][DIMS], coeff[MAX_PIECES][DIMS];
 	uint64_t base[MAX_PIECES][DIMS + 2];
 	uint8_t dim[MAX_PIECES][DIMS];
-	unsigned sharing; /* per cent of dimensions that move along another's source dimension */
+	unsigned sharing; /* percentage of dimensions that share a source dimension */
 	struct scene scenes[MAX_PIECES];
 	struct plan_source sources[MAX_PIECES];
 };
 
-/* A stored tensor with room for the piece, which takes random steps through it. */
+/* Makes a stored tensor with room for the piece, which takes random steps through it. */
 static void make_source(struct mosaic *m, uint32_t i, struct rng *r, uint32_t element)
 {
 	struct scene_opts o = { .element = element, .tiling = TILE_ANY, .strides = ROWS_ANY };
@@ -126,7 +127,7 @@ static void mosaic_release(struct mosaic *m)
 		scene_release(&m->scenes[i]);
 }
 
-/* Element x, by the definition in vtensor.h; exactly one piece has it. */
+/* Element x by the definition in vtensor.h; exactly one piece must have it. */
 static const uint8_t *element_of(const struct mosaic *m, const uint64_t *x)
 {
 	const uint8_t *found = NULL;
@@ -180,7 +181,8 @@ static void carry_out(const struct mosaic *m, const struct vtensor *v, const str
 	}
 }
 
-/* Any range of v, which has every step-th element of m from corner on; NULL: every one. */
+/* Reads ranges of v, which has every step-th element of m from corner on; step NULL: every
+ * element. */
 static void check(const struct mosaic *m, const struct vtensor *v, const uint64_t *corner,
 		  const uint64_t *step, struct rng *r)
 {
@@ -234,7 +236,7 @@ START_TEST(pieces_are_read_as_element_by_element)
 }
 END_TEST
 
-/* A slice of a slice: what a rank holds of a part. */
+/* A slice of a slice is what a rank holds of a part. */
 START_TEST(slices_are_the_same_elements)
 {
 	struct rng r = rng_new();
@@ -265,7 +267,7 @@ START_TEST(slices_are_the_same_elements)
 }
 END_TEST
 
-/* Steps of a tensor that has been made in steps. */
+/* Steps through a tensor that itself steps through another. */
 START_TEST(steps_are_the_same_elements)
 {
 	struct rng r = rng_new();
@@ -304,7 +306,7 @@ END_TEST
 
 /* ---- flattened tensors ---- */
 
-/* The element of the stored tensor that is element x of the one before it was flattened. */
+/* The index in the stored tensor of element x of the tensor before it was flattened. */
 static uint64_t flat_index(size_t n, const uint64_t *cells, const uint64_t *local,
 			   const uint64_t *x)
 {
@@ -391,7 +393,7 @@ START_TEST(a_flattened_tensor_gets_its_shape_back)
 }
 END_TEST
 
-/* Where there are no cells behind each other, rows that lie one after the other are one run. */
+/* If no cells follow each other, rows that do are read in one run. */
 START_TEST(a_flattened_tensor_is_read_in_long_runs)
 {
 	static const uint64_t shape[] = { 4, 6, 8 }, stored[] = { 4, 1, 1, 48 },

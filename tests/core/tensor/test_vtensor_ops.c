@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where every element of the result comes from, compared with where it was before. */
+/* Where each element of a result comes from, compared with where it was in the input. */
 #include "base/err.h"
 #include "model/box.h"
 #include "rng.h"
@@ -65,7 +65,7 @@ struct origin {
 	uint64_t at[3];
 };
 
-/* Where the element comes from; there is one piece that has it. */
+/* Where element x comes from; exactly one piece has it. */
 static struct origin origin(const struct vtensor *v, const uint64_t *x)
 {
 	struct origin o = { 0 };
@@ -230,7 +230,7 @@ START_TEST(halves_of_groups_take_turns)
 		REQUIRE(!vtensor_interleave(&m.v, groups, &t, &e));
 		REQUIRE(t->n_dims == 4 && t->shape[0] == groups && t->shape[1] == half &&
 			t->shape[2] == 2 && t->shape[3] == cols);
-		/* Row 2j + h of a group is row h * half + j of it. */
+		/* Row 2j + h of a group comes from row h * half + j. */
 		for (uint64_t i = 0; i < rows * cols; i++) {
 			uint64_t g = i / cols / (2 * half), j = i / cols / 2 % half,
 				 h = i / cols % 2, k = i % cols;
