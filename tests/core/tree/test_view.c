@@ -181,7 +181,7 @@ static const struct {
 	{ "tensors", "a%" },
 	{ "tensors", "a.npy" },
 	{ "tensors", "b" },
-	{ "tensors", "a.b.02" }, /* compares as 2, is another string */
+	{ "tensors", "a.b.02" }, /* sorts like 2, but is another string */
 	{ "tensors", "%2E%2E%2E" },
 	{ "tensors", "%00" },
 	{ "tensors", LONG250 "aaaaaa" },
@@ -287,7 +287,7 @@ START_LOOP_TEST(include_and_exclude_choose_what_exists, ARRAY_LEN(filters))
 				       *got ? "" : " ");
 	}
 	ck_assert_str_eq(got, filters[_i].shown);
-	/* What is left out is not there under its name either. */
+	/* A tensor that is left out is not found by its name either. */
 	if (!strstr(filters[_i].shown, "a.b ")) {
 		ck_assert_uint_eq(view_lookup(v, must_lookup(v, VIEW_ROOT_NODE, "tensors"), "a.b"),
 				  0);
@@ -378,7 +378,7 @@ START_TEST(files_consist_of_contiguous_segments)
 }
 END_TEST
 
-/* What an object is called goes before what its value would be called. */
+/* An object keeps its name; another object's value that would be called the same gives way. */
 START_TEST(a_value_gives_way_to_an_object_of_its_name)
 {
 	static const char *const names[] = { LONG250 "aaaaa", LONG250 "aaaaa.json", "a",
@@ -425,7 +425,7 @@ START_TEST(a_value_gives_way_to_an_object_of_its_name)
 			ck_assert_int_eq(strncmp(want, names[id], strlen(names[id])), 0);
 	}
 	ck_assert_uint_eq(pos, ARRAY_LEN(names) + ARRAY_LEN(values));
-	/* Those that are not listed are not there by number either. */
+	/* Values that are not listed have no node either. */
 	for (size_t i = 0, n = 0; i < ARRAY_LEN(names); i++) {
 		uint64_t node = view_object_node(ARRAY_LEN(names) + i);
 
@@ -444,7 +444,7 @@ START_LOOP_TEST(long_names_with_one_hash_are_refused, 3)
 	static const char *const pairs[][2] = {
 		{ "8yn0iYCKYHlIj4-BwPqk" LONG250, "GReLUrM4wMqfg9yzV3KQ" LONG250 },
 		{ "7mohtcOFVz" LONG250, "c1E51sSEyx" LONG250 },
-		{ "7mohtcOFVz", "c1E51sSEyx" }, /* short ones have names of their own */
+		{ "7mohtcOFVz", "c1E51sSEyx" }, /* short names are not hashed */
 	};
 	struct catalog_writer *w = NULL;
 	struct catalog *c = NULL;

@@ -163,7 +163,7 @@ static const struct set sets[] = {
 	  .assets = true },
 };
 
-/* A view with all that it borrows, and with a layout of our own to ask. */
+/* A view with all that it borrows, and a layout of our own to compare with. */
 struct world {
 	struct catalog *c;
 	struct view_opts o;
@@ -449,7 +449,7 @@ static enum ckpt_dtype shown(const struct world *w, enum ckpt_dtype t)
 		       : t;
 }
 
-/* safetensors takes no lone surrogates, which torch makes names of without a blink. */
+/* safetensors cannot hold lone surrogates, which torch accepts in names. */
 static bool in_safetensors(const struct tensor_info *m)
 {
 	return st_holds(m->dtype) && !strstr(m->fqn, "\xed\xa0\x80");
@@ -500,7 +500,7 @@ static size_t count_entries(const struct buf *file)
 	return n;
 }
 
-/* Is the file a safetensors file of just these tensors? */
+/* The file must be a safetensors file of exactly these tensors. */
 static void check_safetensors(const struct view *v, uint64_t node, const struct tensor_info *m,
 			      size_t n)
 {
@@ -812,7 +812,7 @@ static void random_name(struct rng *r, size_t i, char out[static 400])
 	(void)snprintf(out + at, 400 - at, "_%zu", i);
 }
 
-/* Rules for tensors that have dimensions; only replicas otherwise. */
+/* Rules for tensors that have dimensions; the others can only be replicated. */
 static void random_layout(struct rng *r, struct random_world *w)
 {
 	size_t at = (size_t)snprintf(w->layout, sizeof(w->layout), "mesh a=%u b=%u\n",
@@ -1014,7 +1014,7 @@ START_LOOP_TEST(floats_are_cast_and_nothing_else, 4)
 }
 END_TEST
 
-/* A checkpoint has less than 2^63 bytes, as a file must; a cast may make more of it. */
+/* A checkpoint, like a file, has less than 2^63 bytes; a cast may make it larger. */
 START_TEST(what_would_be_too_large_for_a_file_is_an_error)
 {
 	static const struct stored huge[] = { { "a", CKPT_DTYPE_BF16, 1, { (uint64_t)1 << 61 } },
