@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backing_count - for LD_PRELOAD: counts the files that the kernel was told to keep for passthrough,
- * and to release; /proc does not list them. Writes two 64-bit numbers to the file that BACKING_COUNT
- * names, which is mapped before the program gives up system calls.
+ * backing_count - for LD_PRELOAD: counts the files that the program has the kernel keep for
+ * passthrough, and those that it has it release, which /proc does not list. It writes two 64-bit
+ * numbers to the file that BACKING_COUNT names. The file is mapped before the program gives up
+ * system calls.
  */
 #include <dlfcn.h>
 #include <fcntl.h>

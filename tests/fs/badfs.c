@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * badfs - shows a directory and makes their reads fail or hang, when told.
+ * badfs - shows a directory, and makes reads of its files fail or hang on command.
  *
  *	badfs DIRECTORY ORDERS MOUNTPOINT [libfuse's options]
  *
  * While the file ORDERS/NAME.eio exists, reads of NAME fail with EIO, and listing the directory while
  * ORDERS/..eio does; while ORDERS/NAME.hang exists, they wait, and ORDERS/NAME.hangs is made when one
- * does. Both concern what the kernel has not cached yet. While ORDERS/NAME.gone exists, NAME is not
- * there, and afterwards it has another inode number if nobody has it open: as with sshfs, a number is
- * good only until the kernel forgets the file.
+ * does. Both affect only what the kernel has not cached yet. While ORDERS/NAME.gone exists, NAME is
+ * missing. Afterwards it has another inode number if nobody has it open: as with sshfs, a number is
+ * valid only until the kernel forgets the file.
  */
 #define FUSE_USE_VERSION 314
 
@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MANY = 4096 }; /* requests that may hang at a time */
+enum { MANY = 4096 }; /* requests that may hang at once */
 
 static int source, orders;
 

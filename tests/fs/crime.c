@@ -68,7 +68,7 @@ static int end_thread(void *arg)
 	return (int)syscall(SYS_exit, 0);
 }
 
-/* A thread, but with a network of its own. */
+/* A thread, but with a network namespace of its own. */
 static long do_clone_net(void)
 {
 	static char stack[65536] __attribute__((aligned(16)));
@@ -79,7 +79,7 @@ static long do_clone_net(void)
 		     NULL);
 }
 
-/* ---- signals to the process $CRIME_FILE, sent by the kernel because something can be read ---- */
+/* ---- signals to the process $CRIME_FILE that the kernel sends when data can be read ---- */
 
 static long write_to_owned_pipe(int command, unsigned long owner, int sig)
 {
@@ -173,9 +173,9 @@ static long do_sendmsg(void)
 /* ---- io_uring ---- */
 
 static struct io_uring_params params;
-static int made = -1; /* a ring of our own, from before the sandbox */
+static int made = -1; /* our own ring, made before the sandbox */
 
-/* Any ring that this process has. */
+/* Finds any ring that this process has. */
 static int find_ring(void)
 {
 	DIR *d = opendir("/proc/self/fd");
@@ -197,7 +197,7 @@ static long map_of(int ring, size_t n, off_t what)
 	return (long)mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, ring, what);
 }
 
-/* A socket, through a ring that is there: where its parts lie is the same in all. */
+/* Makes a socket through an existing ring; the layout is the same in all rings. */
 static long do_uring_socket(void)
 {
 	int ring = find_ring();
@@ -238,7 +238,7 @@ static long do_uring_register(void)
 }
 
 #ifdef __x86_64__
-/* The calls of other machines that this kernel has as well: getpid. */
+/* A call of the 32-bit machine, which this kernel also serves: getpid. */
 static long do_int80(void)
 {
 	long rc;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library to be loaded before others, which lets one call of a program fail that needs memory, a descriptor, a
- * process or a thread. FAIL="N": the Nth of them that the program itself makes, counted in each process; libraries may
- * do what they want. FAILED is the path of a file that gets the name of each call that failed.
+ * A library to be preloaded, which makes one call of a program fail: one that needs memory, a
+ * descriptor, a process or a thread. FAIL="N" selects the Nth such call that the program itself
+ * makes, counted in each process; calls of libraries never fail. FAILED is the path of a file to
+ * which the name of each failed call is written.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -60,7 +61,8 @@ static bool fails(const char *name, const void *caller, int code)
 
 #define FAILS(name, code) fails(name, __builtin_return_address(0), code)
 
-/* dlsym may itself allocate: what is there before any library is, is asked of the allocator by its other name. */
+/* dlsym may itself allocate. So the allocator is called by its other names, which exist before any
+ * library is loaded. */
 extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t n);
@@ -100,7 +102,7 @@ static int print(char **ret, const char *format, va_list ap)
 	return *ret ? vsnprintf(*ret, (size_t)n + 1, format, ap) : -1;
 }
 
-/* Names of the C library's for what is compiled with and without _FORTIFY_SOURCE. */
+/* The C library's names for this function, with and without _FORTIFY_SOURCE. */
 #define ASPRINTF(NAME, ...) \
 	int NAME(char **ret, ##__VA_ARGS__, const char *format, ...) \
 	{ \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library to be loaded before others, which makes a program send itself a signal in the middle of its work, so that
- * no test has to be quick enough. HALT="MIN MAX N SIGNAL": in front of its Nth write() or pwrite() of MIN to MAX
- * bytes.
+ * A library to be preloaded, which makes a program send itself a signal in the middle of its work,
+ * so that no test depends on being quick. HALT="MIN MAX N SIGNAL": just before its Nth write() or
+ * pwrite() of MIN to MAX bytes.
  */
 #include <signal.h>
 #include <stdatomic.h>

@@ -5,14 +5,14 @@
  *	quick_python (-c CODE | - | FILE) [ARGUMENT...]
  *	quick_python --context
  *
- * The suites on mounts start Python a thousand times, and an interpreter needs 30 ms for its modules. PYTHON_SERVER
- * names the socket of python_server.py, which gets the arguments, the environment, the working directory and all
- * open files; the exit status or the signal that ended Python becomes that of quick_python. When quick_python is
- * killed, so is what it asked for.
+ * The suites on mounts start Python a thousand times, and an interpreter needs 30 ms for its
+ * modules. PYTHON_SERVER names the socket of python_server.py, which gets the arguments, the
+ * environment, the working directory and all open files. quick_python ends with the exit status, or
+ * the signal, that ended Python; when quick_python is killed, so is Python.
  *
- * The fork has the rights and the limits of the server. So if those of quick_python differ from PYTHON_CONTEXT, which
- * `--context` printed where the server was started, it becomes the interpreter itself, $PYTHON. So it does if
- * there is no server.
+ * The fork has the rights and the limits of the server. If those of quick_python are different, it
+ * becomes an interpreter itself, $PYTHON, and it does so without a server, too. `--context` prints
+ * them where the server is started; PYTHON_CONTEXT has what it printed.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -73,7 +73,7 @@ static void add_file(struct text *t, const char *path, const char *const *lines)
 		(void)fclose(f);
 }
 
-/* What a process has from its parent, beside what is sent. */
+/* What a process inherits from its parent, apart from what is sent. */
 static char *context(void)
 {
 	static const char *const spaces[] = { "mnt", "user", "pid", "net", "ipc", "uts", "cgroup" };
@@ -103,7 +103,7 @@ static char *context(void)
 	return t.at;
 }
 
-/* Open files, but that of the directory that lists them. */
+/* Open files, without that of the directory that lists them. */
 static int open_files(int *fds)
 {
 	DIR *d = opendir("/proc/self/fd");
@@ -171,7 +171,7 @@ static int ask(char **words)
 		m.msg_control = NULL;
 		m.msg_controllen = 0;
 	}
-	for (int i = 0; i < n; i++) /* or a pipe has an end that nobody uses */
+	for (int i = 0; i < n; i++) /* otherwise an end of a pipe would stay open here */
 		if (fds[i] != 2)
 			(void)close(fds[i]);
 	return s;

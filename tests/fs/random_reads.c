@@ -4,11 +4,11 @@
  *
  *	random_reads SEED OPERATIONS READERS FILE PLAIN [FILE PLAIN]...
  *
- * READERS processes at once make so many OPERATIONS each on the FILEs, which must give the bytes of
- * their PLAIN files: reads at the descriptor's place and elsewhere, into one buffer and into many,
- * with O_DIRECT, through mappings, sendfile and splice, with advice, reopening and seeking in
- * between. Prints what was done, or the seed, the number and the arguments of what went wrong, and
- * then exits with 1. The same SEED makes the same operations.
+ * READERS processes run at once. Each makes that many OPERATIONS on the FILEs, which must give the
+ * bytes of their PLAIN files: reads at the descriptor's position and elsewhere, into one buffer and
+ * into many, with O_DIRECT, through mappings, sendfile and splice, with advice, reopening and
+ * seeking in between. Prints what was done, or the seed, the number and the arguments of what went
+ * wrong, and then exits with 1. The same SEED makes the same operations.
  */
 #include "rng.h"
 
@@ -42,7 +42,7 @@ static struct {
 	struct rng rng;
 	struct file files[MOST_FILES];
 	size_t n_files;
-	uint8_t *room; /* page-aligned, as much as the longest file and two blocks */
+	uint8_t *room; /* page-aligned; room for the longest file and two blocks */
 	size_t cap;
 	int memory, pipe[2];
 	uint64_t compared;
@@ -63,7 +63,7 @@ wrong(const struct file *f, const char *fmt, ...)
 	_exit(1);
 }
 
-/* n bytes of the file are at p, all that there are of [off, off+asked). */
+/* n bytes at p must be those of the file in [off, off+asked), up to its end. */
 static void compare(const struct file *f, const uint8_t *p, int64_t n, uint64_t off, uint64_t asked)
 {
 	uint64_t there = off < f->size ? f->size - off : 0;
@@ -86,7 +86,7 @@ static void compare(const struct file *f, const uint8_t *p, int64_t n, uint64_t 
 
 /* ---- where, and how much ---- */
 
-/* Small and large alike, never more than most. */
+/* A random length, small or large, of at most `most`. */
 static uint64_t some(uint64_t most)
 {
 	uint64_t bits = rng_below(&run.rng, 24), n = rng_below(&run.rng, (uint64_t)2 << bits);
@@ -94,7 +94,7 @@ static uint64_t some(uint64_t most)
 	return n < most ? n : most;
 }
 
-/* Anywhere, near a boundary of pages, near the end or behind it. */
+/* A random place: anywhere, near a page boundary, near the end or beyond it. */
 static uint64_t somewhere(const struct file *f)
 {
 	uint64_t at = rng_below(&run.rng, f->size + 1), near = rng_below(&run.rng, 5);
@@ -163,7 +163,7 @@ static void do_seek(struct file *f)
 	f->at = to;
 }
 
-/* Pieces of one stretch of the buffer, some of them empty. */
+/* Reads into pieces of one stretch of the buffer, some of which are empty. */
 static void do_preadv(struct file *f)
 {
 	uint64_t off = somewhere(f), n = 0;
@@ -204,7 +204,7 @@ static void do_map(struct file *f)
 	(void)munmap(p, off - start + n);
 }
 
-/* Through a mapping that stays while all else goes on. */
+/* Reads through a mapping that stays during all other operations. */
 static void do_look(struct file *f)
 {
 	static const int advice[] = { MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED,
@@ -243,8 +243,8 @@ static void do_sendfile(struct file *f)
 	compare(f, run.room, (int64_t)done, off, n);
 }
 
-/* It may give less than asked for, as a pipe has slots of pages: whatever it gives must be right.
- */
+/* A pipe has a limited number of slots for pages, so there may be less than was asked for. Whatever
+ * comes must be right. */
 static void do_splice(struct file *f)
 {
 	uint64_t off = somewhere(f), n = some(PIPE);
@@ -294,7 +294,7 @@ static void do_reopen(struct file *f)
 	}
 }
 
-/* How many of a hundred. */
+/* share: how many of a hundred operations. */
 static const struct {
 	const char *name;
 	unsigned share;

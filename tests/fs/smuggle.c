@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * smuggle - what an attacker who has taken over the daemon would ask its ckptfs-fetch for. Preloaded
- * into the daemon. On SIGUSR2 it sends WIRE_OPEN over each of its sockets, for a repository of the hub
- * at $SMUGGLE, which would get the user's token. Then it names its thread "smuggled 1", the next time
- * "smuggled 2".
+ * smuggle - what an attacker who has taken over the daemon would ask its ckptfs-fetch for. It is
+ * preloaded into the daemon. On SIGUSR2 it sends WIRE_OPEN over each of the daemon's sockets, for a
+ * repository of a hub at $SMUGGLE, which would get the user's token. Then it names its thread
+ * "smuggled 1", the next time "smuggled 2".
  */
 #include "remote/wire.h"
 

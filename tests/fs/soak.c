@@ -8,9 +8,9 @@
  *	soak same DIRECTORY MOUNT READERS SECONDS [may-fail]
  *
  * READERS processes read in all the ways that programs do. A wrong byte, a wrong size or an error
- * ends all of them with status 1; with may-fail EIO, ENOMEM, ENFILE and EMFILE are counted, but not
- * wrong bytes. Prints what was done. With `same` the files of MOUNT are compared with those below
- * DIRECTORY, whatever they are; half of the time what the kernel has cached of one is dropped first.
+ * ends all of them with status 1. With may-fail, EIO, ENOMEM, ENFILE and EMFILE are only counted.
+ * Prints what was done. With `same`, the files of MOUNT are compared with those below DIRECTORY,
+ * whatever they are; half of the time, what the kernel has cached of one is dropped first.
  *
  * Byte o of tensor i is byte o % 8 of a hash of i and o / 8: nobody needs a second copy.
  */
@@ -50,7 +50,7 @@ struct reader {
 	bool may_fail;
 	struct shared *shared;
 	uint64_t random;
-	uint8_t *buf; /* aligned; of the largest tensor */
+	uint8_t *buf; /* aligned; as large as the largest tensor */
 };
 
 static _Noreturn void die(const char *what)
@@ -110,7 +110,7 @@ static void fill(const struct tensor *t, uint8_t *to)
 	}
 }
 
-/* Where n bytes differ from those of the tensor at off; n: nowhere. */
+/* Where n bytes differ from those of the tensor at off; n if they do not. */
 static uint64_t differs(const struct tensor *t, const uint8_t *p, uint64_t off, uint64_t n)
 {
 	uint64_t o = 0;
@@ -183,7 +183,7 @@ static uint64_t roll(struct reader *r, uint64_t n)
 	return (r->random >> 33) % n;
 }
 
-/* An error of a call: false, where it may be. */
+/* Counts an error that is allowed, and returns false. */
 static bool failed(const struct reader *r, enum kind k, const char *name)
 {
 	int code = errno;
@@ -222,7 +222,7 @@ static int open_in(const struct reader *r, const char *dir, const char *name, co
 	return open(path, O_RDONLY | O_CLOEXEC | flags);
 }
 
-/* The tensor lies `skip` bytes behind the beginning of the file. */
+/* The tensor begins `skip` bytes into the file. */
 static bool read_through(const struct reader *r, enum kind k, const struct tensor *t, int fd,
 			 uint64_t skip, size_t piece)
 {
@@ -258,7 +258,7 @@ static bool read_pieces(struct reader *r, const struct tensor *t, int fd)
 		compare(r, PREAD, t, r->buf, off, (uint64_t)n);
 		if ((uint64_t)n == want)
 			continue;
-		if (!r->may_fail || !n) /* up to the page that could not be read: no error yet */
+		if (!r->may_fail || !n) /* ended at a page that cannot be read: no error yet */
 			wrong(PREAD, t->name, "count", (uint64_t)n);
 		(void)atomic_fetch_add(&r->shared->failed[PREAD], 1);
 		return false;
@@ -287,7 +287,7 @@ static bool read_map(const struct reader *r, const struct tensor *t, int fd)
 		return true;
 	}
 	(void)munmap(p, size_of(t));
-	errno = EIO; /* as a mapping tells it */
+	errno = EIO; /* for a mapping, the error is a signal */
 	return failed(r, MAP, t->name);
 }
 
@@ -431,7 +431,7 @@ static int remember(const char *path, const struct stat *st, int type, struct FT
 	return files.paths[files.n++] ? 0 : -1;
 }
 
-/* The same bytes at the same place of the other file? */
+/* Compares with the bytes at the same place of the other file. */
 static void compare_files(const struct reader *r, enum kind k, const char *name, int right,
 			  const uint8_t *p, size_t n, off_t off)
 {
@@ -539,7 +539,7 @@ static void print_counts(const struct shared *s)
 	       s->bytes);
 }
 
-/* `directory`: compare with its files, and not with what is computed. */
+/* directory: if not NULL, compare with its files instead of computing. */
 static int read_all(const char *mount, uint64_t tensors, const char *directory, int readers,
 		    int seconds, bool may_fail)
 {

@@ -18,7 +18,7 @@
 
 /* ---- reading ---- */
 
-/* Reading at a place that it has not: 4096 bytes must come from each of these. */
+/* Reads at places that are not the descriptor's; 4096 bytes must come from each of these. */
 static void offsets(int fd)
 {
 	const int64_t size = tree.size, page = (int64_t)tree.page;
@@ -58,7 +58,7 @@ static void offsets(int fd)
 	IS(-ENXIO, lseek(fd, -1, SEEK_DATA));
 }
 
-/* More than there is, more than a call may return, more than there can be. */
+/* More than there is, more than a call may return, and more than there can be. */
 static void lengths(int fd)
 {
 	const volatile size_t all = SIZE_MAX; /* volatile: compilers know better */
@@ -122,7 +122,7 @@ static void reading(int flag)
 	(void)close(fd);
 }
 
-/* Multiples of a block, which is all that O_DIRECT has to work for. */
+/* Multiples of a block, for which alone O_DIRECT has to work. */
 static void direct(void)
 {
 	const int fd = must_open(A_FILE, O_RDONLY | O_DIRECT);
@@ -134,7 +134,7 @@ static void direct(void)
 	IS(tree.size - last, right(pread(fd, tree.room, tree.page, last), last));
 	IS(0, pread(fd, tree.room, tree.page, last + (int64_t)tree.page));
 	IS(tree.size, right(pread(fd, tree.room, (size_t)last + tree.page, 0), 0));
-	/* Here nothing has to be a multiple of anything. */
+	/* Here, nothing has to be a multiple of anything. */
 	OURS(5, right(pread(fd, tree.room + 0, 5, 13), 13));
 	(void)close(fd);
 }
@@ -186,7 +186,7 @@ static void copying(void)
 
 /* ---- mappings ---- */
 
-/* The signal that ends a child which does this, or 0. */
+/* The signal that ends a child that does this, or 0. */
 static int dies_of(void (*act)(void *), void *arg)
 {
 	int status = 0;
@@ -244,7 +244,7 @@ static void mapping(int how)
 {
 	const int fd = must_open(A_FILE, O_RDONLY);
 	const size_t size = (size_t)tree.size, pages = (size + tree.page - 1) / tree.page;
-	const size_t len = (pages + 1) * tree.page; /* one more than it has */
+	const size_t len = (pages + 1) * tree.page; /* one more than the file has */
 	char *map = mmap(NULL, len, PROT_READ, how, fd, 0);
 	unsigned char *resident = malloc(pages);
 
@@ -295,7 +295,7 @@ static void mapping_grows(void)
 	(void)close(fd);
 }
 
-/* Written to, a private mapping is the process's own. */
+/* What is written to a private mapping belongs to the process. */
 static void mapping_private(void)
 {
 	const int fd = must_open(A_FILE, O_RDONLY);

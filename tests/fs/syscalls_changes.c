@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What would change something. */
+/* Calls that would change something. */
 #include "syscalls.h"
 
 #include <fcntl.h>
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
-#include <sys/mount.h> /* before linux/fs.h, whose macros are its names */
+#include <sys/mount.h> /* before linux/fs.h, whose macros have its names */
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -63,7 +63,7 @@ static void paths(void)
 	     EROFS)
 }
 
-/* Two paths, of which one or both lie in ROOT. */
+/* Calls with two paths, of which one or both are in ROOT. */
 static void two_paths(void)
 {
 	const int out = must_open(tree.elsewhere, O_DIRECTORY | O_RDONLY);
@@ -90,7 +90,7 @@ static void two_paths(void)
 	(void)close(out);
 }
 
-/* Through a descriptor that was opened for reading. */
+/* Through a descriptor that is open for reading. */
 static void descriptors(void)
 {
 	const struct timespec now[2] = { { .tv_nsec = UTIME_NOW }, { .tv_nsec = UTIME_NOW } };
@@ -141,7 +141,7 @@ static void descriptors(void)
 	free(source);
 }
 
-/* A filesystem that can be written to, mounted on a directory of this one. */
+/* A writable file system, mounted on a directory of this one. */
 static void mounted_over(void)
 {
 	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))

@@ -25,7 +25,7 @@ static int lock(int fd, int cmd, short type)
 	return fcntl(fd, cmd, &l);
 }
 
-/* What fcntl(F_GETLK) finds in the way. */
+/* The kind of lock that F_GETLK finds in the way. */
 static int in_the_way(int fd, int cmd, short type)
 {
 	struct flock l = { .l_type = type, .l_whence = SEEK_SET, .l_len = 100 };
@@ -91,7 +91,7 @@ static void waiting(void)
 	(void)close(fd);
 }
 
-/* All that has happened by now, as one mask. */
+/* All events so far, as one mask. */
 static int events_of(int in)
 {
 	char buf[4096] __attribute__((aligned(8)));
@@ -167,7 +167,7 @@ static void controls(void)
 	(void)close(fd);
 }
 
-/* Nothing is ever dirty, and advice is only advice. */
+/* Nothing is ever dirty, and advice has no effect on results. */
 static void advice(void)
 {
 	static const int all[] = { POSIX_FADV_NORMAL,  POSIX_FADV_SEQUENTIAL, POSIX_FADV_RANDOM,
@@ -202,7 +202,7 @@ static void advice(void)
 	(void)close(fd);
 }
 
-/* A file of ROOT stays what it was for who has it open, wherever the process goes. */
+/* A file of ROOT stays the same for a process that has it open, wherever that process goes. */
 static void elsewhere(void)
 {
 	const int fd = must_open(A_FILE, O_RDONLY), root = must_open(".", O_PATH);

@@ -37,7 +37,7 @@ static void flags(void)
 	IS(0, opens(A_LINK, O_DIRECT | O_NOFOLLOW | O_PATH));
 	IS(-x, opens(A_FILE, O_NOATIME));
 	IS(-x, opens(A_DIR, O_NOATIME));
-	/* Neither reading nor writing, for ioctl() only: takes both rights. */
+	/* Access mode 3, for ioctl() only, needs the rights to read and to write. */
 	IS(-EROFS, opens(A_FILE, O_ACCMODE));
 	IS(-ENOENT, opens("", O_RDONLY));
 	IS(-EFAULT, opens(tree.wild, O_RDONLY));
@@ -79,7 +79,7 @@ static int stays_at(const char *path, bool same)
 	return (a.st_dev == b.st_dev && a.st_ino == b.st_ino) == same ? 0 : 1;
 }
 
-/* A path of n bytes that leads to A_FILE, by way of many "./". */
+/* A path of n bytes that leads to A_FILE through many "./". */
 static int opens_long(size_t n)
 {
 	char path[PATH_MAX + 64];
@@ -126,7 +126,7 @@ static void names(void)
 	IS(-ENOENT, opens("tensors/no/no", O_RDONLY));
 	IS(-ENOENT, opens("TENSORS", O_RDONLY));
 	IS(-ENOENT, opens("tensors/t ", O_RDONLY));
-	IS(-ENOENT, opens("tensors/%74", O_RDONLY)); /* "t", but nobody had to escape it */
+	IS(-ENOENT, opens("tensors/%74", O_RDONLY)); /* "t", which needs no escape */
 	IS(-ENOENT, opens("tensors/\xff\n", O_RDONLY));
 }
 
@@ -162,7 +162,7 @@ static int has_mode(const char *path, mode_t mode)
 	return lstat(path, &st) ? -1 : st.st_mode == mode ? 0 : (int)st.st_mode;
 }
 
-/* What both ways of asking agree on, but for `but`. */
+/* Asks statx, whose answer must agree with lstat's but for `but`. */
 static int statx_of(const char *path, unsigned mask, struct statx *ret)
 {
 	memset(ret, 0, sizeof(*ret));
@@ -236,7 +236,7 @@ static void attributes(void)
 	IS(ST_RDONLY, v.f_flag & ST_RDONLY);
 	IS(0, memcmp(&v, &w, sizeof(v)));
 	IS(NAME_MAX, v.f_namemax);
-	OURS(0, v.f_bfree + v.f_bavail + v.f_ffree); /* nothing can be added */
+	OURS(0, v.f_bfree + v.f_bavail + v.f_ffree); /* nothing can be added, so nothing is free */
 	IS(0, link_length());
 	EACH(fine(readlink(p, one, 1)), EINVAL, EINVAL, 0, ENOENT, ENOTDIR, ENOTDIR, EINVAL)
 	IS(1, readlink(A_LINK, one, 1));
@@ -293,7 +293,7 @@ static ssize_t getdents(int fd, size_t room)
 	return syscall(SYS_getdents64, fd, tree.room, room);
 }
 
-/* The names of a directory, in a buffer that one entry just fits into, as a hash of them all. */
+/* A hash of all names of a directory, read through a buffer into which one entry just fits. */
 static int64_t names_through(const char *path, size_t room)
 {
 	int fd = must_open(path, O_RDONLY | O_DIRECTORY);
@@ -323,7 +323,7 @@ static int entries_are_true(const char *path)
 
 	while (d && (e = readdir(d))) {
 		if (!strcmp(e->d_name, ".."))
-			continue; /* of ROOT it is another filesystem's */
+			continue; /* that of ROOT is on another file system */
 		if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW))
 			wrong = -1;
 		else if (st.st_ino != e->d_ino ||
@@ -335,7 +335,7 @@ static int entries_are_true(const char *path)
 	return wrong;
 }
 
-/* Go back to every place there was, from the last to the first, and find the same name. */
+/* Goes back to every position, from the last to the first, and must find the same name there. */
 static int seeking_finds(const char *path)
 {
 	enum { MOST = 64 };

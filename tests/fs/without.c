@@ -4,10 +4,10 @@
  *
  *	without CALL[,CALL]... PROGRAM [ARGUMENT]...
  *
- * The calls get ENOSYS, in the program and in all that it starts. A call is a name, or NUMBER+: this
- * and all later ones. From 424 (Linux 5.1) on a number is the same on all architectures, and Linux
- * has given them out in turn: 441+ is what 5.10 lacks. `seccomp` includes prctl(PR_SET_SECCOMP),
- * with EINVAL, as where the kernel was built without it.
+ * The calls fail with ENOSYS, in the program and in all that it starts. A call is a name, or
+ * NUMBER+, which stands for this and all later ones. From 424 (Linux 5.1) on, numbers are the same
+ * on all architectures and have been given out in turn: 441+ is what Linux 5.10 lacks. `seccomp`
+ * includes prctl(PR_SET_SECCOMP), with EINVAL, as in a kernel that was built without it.
  */
 #include <errno.h>
 #include <linux/seccomp.h>
@@ -60,7 +60,7 @@ int main(int argc, char **argv)
 		die("seccomp_init");
 	for (char *name = strtok_r(argv[1], ",", &at); name; name = strtok_r(NULL, ",", &at))
 		deny_named(f, name);
-	/* Root may load a filter without giving up setuid programs, such as fusermount3. */
+	/* Root can load a filter and still run setuid programs, such as fusermount3. */
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_NNP, geteuid() != 0);
 	if (seccomp_load(f))
 		die("seccomp_load");

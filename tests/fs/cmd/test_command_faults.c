@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every call of a command that can fail fails once: allocations, opens, reads, writes, renames,
- * threads. What is printed is what it prints without, or there is a sentence about it; nothing is
- * left in memory or open. What the library does then, without a command, is in
+ * Every call of a command that can fail (allocations, opens, reads, writes, renames, threads) fails
+ * once. The command must print what it prints otherwise, or a message about the failure, and leave
+ * nothing in memory or open. What the library does in such cases is tested in
  * core/ckpt/test_faults.c.
  */
 #include "base/checked.h"
@@ -20,7 +20,7 @@
 static const struct job {
 	const char *line;
 	const char *made; /* removed before each time */
-	bool shrugs;	  /* it makes do without and says nothing, or prints times */
+	bool shrugs;	  /* it copes and says nothing, or what it prints has times in it */
 } jobs[] = {
 	{ .line = "ls -l @plain -o rename=%/rules" },
 	{ .line = "ls -h --sort=size --color=always @many_items nothing layer*" },
@@ -161,7 +161,7 @@ START_FEW_TEST(what_fails_is_said, ARRAY_LEN(jobs), ARRAY_LEN(jobs))
 
 	made_ready();
 	remove_made(j);
-	want = program_ran(j->line); /* what is kept from now on */
+	want = program_ran(j->line); /* makes what is kept from now on */
 	program_release(&want);
 	remove_made(j);
 	want = program_ran(j->line);

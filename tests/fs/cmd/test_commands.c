@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What commands print, and what they refuse, without a mount. The suites tests/fs/test_*.sh run the
+ * What commands print and what they refuse, without a mount. The suites tests/fs/test_*.sh run the
  * program itself, and compare bytes.
  */
 #include "base/checked.h"
@@ -14,7 +14,7 @@
 struct row {
 	const char *line;
 	int status;
-	/* Parts of what is printed there, in this order, separated by '|'; NULL: nothing is. */
+	/* Parts of what is printed, in this order, separated by '|'; NULL: nothing is printed. */
 	const char *out, *err;
 };
 

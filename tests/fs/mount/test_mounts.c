@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel's list of mounts, in a mount namespace of the test: FUSE mounts that nobody serves, and
- * whose /dev/fuse is closed when they are to be dead. Only root can make them.
+ * The kernel's list of mounts, in a mount namespace of the test: FUSE mounts that nobody serves. A
+ * mount is dead once its /dev/fuse is closed. Only root can make them.
  */
 #include "base/buf.h"
 #include "base/checked.h"
@@ -23,7 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool can_mount; /* tests end at once if not */
+static bool can_mount; /* if false, tests end at once */
 
 static void setup(void)
 {
@@ -120,7 +120,8 @@ START_TEST(mounts_are_found_by_source)
 }
 END_TEST
 
-/* Where the kernel does not say which connection a descriptor is: by what was there before. */
+/* If the kernel does not say which connection a descriptor has, the mounts that were there before
+ * decide. */
 START_TEST(a_new_mount_is_told_from_old_ones)
 {
 	struct buf before = BUF_INIT(1 << 20), later = BUF_INIT(1 << 20), small = BUF_INIT(4);
@@ -139,7 +140,8 @@ START_TEST(a_new_mount_is_told_from_old_ones)
 	REQUIRE(!mounts_list(&later, &e));
 	ck_assert_int_eq(mounts_find_new(in_dir("d"), -1, &later, &m, &e), 1);
 	m = (struct mount_found){ 0 };
-	/* Otherwise by the connection, whatever the list says; an older kernel has the list. */
+	/* If it does, the connection decides, whatever the list says; an older kernel has only the
+	 * list. */
 	ck_assert_int_ge(mounts_find_new(in_dir("d"), fd, &before, &m, &e), 0);
 	ck_assert_uint_eq(m.id, must_find("d").id);
 	ck_assert_int_eq(mounts_list(&small, &e), -EFBIG);
@@ -157,17 +159,17 @@ START_TEST(only_that_mount_is_removed)
 
 	if (!can_mount)
 		return;
-	/* where it has been moved */
+	/* after it was moved */
 	REQUIRE(!mkdirat(dir_fd, "p", 0755));
 	(void)mount_fuse("ckpt", "p/m");
 	m = must_find("p/m");
 	REQUIRE(!renameat(dir_fd, "p", dir_fd, "q"));
 	ck_assert_int_eq(mounts_remove(&m, 0, &e), 0);
 	ck_assert_int_eq(mounts_find(in_dir("q/m"), &m, &e), 1);
-	/* when it has gone already */
+	/* after it has gone */
 	ck_assert_int_eq(mounts_remove(&m, MNT_DETACH, &e), 0);
 	ck_assert_msg(!e.code && !*e.msg, "success left an error: %s", e.msg);
-	/* not what lies on it, nor what it lies on */
+	/* neither the mount on top of it, nor the one below it */
 	mount_tmpfs("d");
 	(void)mount_fuse("ckpt", "d");
 	m = must_find("d");
@@ -179,7 +181,7 @@ START_TEST(only_that_mount_is_removed)
 	REQUIRE(!umount2(in_dir("d"), MNT_DETACH));
 	ck_assert_int_eq(mounts_remove(&m, 0, &e), 0);
 	ck_assert_str_eq(must_find("d").type, "tmpfs");
-	/* one in use: only if it is detached */
+	/* one that is in use, only by detaching it */
 	fd = open(in_dir("d"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	m = must_find("d");
 	ck_assert_int_eq(mounts_remove(&m, 0, &e), -EBUSY);
@@ -190,7 +192,7 @@ START_TEST(only_that_mount_is_removed)
 }
 END_TEST
 
-/* The kernel gives the numbers of a mount to the next one. */
+/* The kernel may give the numbers of a mount to the next one. */
 START_TEST(a_mount_with_the_numbers_of_another_stays)
 {
 	struct mount_found gone = { 0 }, m = { 0 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * FUSE requests, answered without a kernel: also those that no kernel sends. The requests are the
- * structures of <linux/fuse.h>; the answers are taken from libfuse before they would be written to
- * /dev/fuse.
+ * FUSE requests, answered without a kernel, including some that no kernel sends. The requests are
+ * the structures of <linux/fuse.h>. The answers are taken from libfuse just before it would write
+ * them to /dev/fuse.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -27,7 +27,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Before that a session has to be a mount. */
+/* In earlier versions a session must be a mount. */
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 13)
 enum { CAN_TEST = 1 };
 #else
@@ -104,7 +104,7 @@ static void listen(void)
 }
 #endif
 
-/* Returns the errno that it is answered with; -1: no answer. */
+/* Returns the errno in the answer; -1: there is no answer. */
 static int ask_with(uint32_t opcode, ckpt_node node, const void *arg, size_t len, const char *name)
 {
 	static char buf[FUSE_MIN_READ_BUFFER];
@@ -282,7 +282,7 @@ START_TEST(names_are_looked_up)
 	ck_assert_uint_eq(answer.entry.nodeid, CKPT_ROOT);
 	ck_assert_int_eq(look_up(CKPT_ROOT, ".."), 0);
 	ck_assert_uint_eq(answer.entry.nodeid, CKPT_ROOT);
-	ck_assert_int_eq(look_up(tensors, "none"), 0); /* and that may be remembered */
+	ck_assert_int_eq(look_up(tensors, "none"), 0); /* the kernel may remember that */
 	ck_assert_uint_eq(answer.entry.nodeid, 0);
 	ck_assert_uint_eq(answer.entry.entry_valid, 86400);
 	ck_assert_int_eq(look_up(node_of("tensors/step"), "x"), 0);
@@ -324,7 +324,8 @@ START_TEST(nodes_have_attributes)
 }
 END_TEST
 
-/* Every part of a file, also those that begin or end behind it; by way of the page cache or not. */
+/* Every part of a file, including parts that begin or end beyond its end, with the page cache and
+ * without. */
 START_FEW_TEST(bytes_are_read, 3, 3)
 {
 	static const uint32_t not_for_reading[] = { O_WRONLY, O_RDWR, O_RDONLY | O_TRUNC };
@@ -381,7 +382,7 @@ static void note(struct listed *l, const struct fuse_dirent *d, const char *name
 		l->hash = l->hash * 31 + (unsigned char)name[i];
 }
 
-/* All of a directory, in answers of that size. */
+/* Reads a whole directory, in answers of that size. */
 static struct listed listed(uint32_t opcode, ckpt_node dir_node, uint32_t size)
 {
 	struct listed l = { 0 };
@@ -475,7 +476,7 @@ START_TEST(attributes_are_read)
 }
 END_TEST
 
-/* What a run holds may change, so the kernel remembers it for a second. */
+/* The contents of a run may change, so the kernel remembers them for only a second. */
 START_TEST(a_run_is_not_remembered)
 {
 	char path[4200];
@@ -554,8 +555,8 @@ static int make(enum request r, ckpt_node d, ckpt_node node, uint64_t fh)
 	}
 }
 
-/* libfuse needs memory, too: then a request may not be answered, and the kernel is told nothing.
- * What comes is the answer, or an error. */
+/* libfuse needs memory, too. Without it a request may not be answered; then the kernel is told
+ * nothing. Whatever answer there is must be the right one, or an error. */
 START_FEW_TEST(without_memory_it_is_an_error, N_REQUESTS, N_REQUESTS)
 {
 	unsigned errors = 0;
@@ -569,7 +570,7 @@ START_FEW_TEST(without_memory_it_is_an_error, N_REQUESTS, N_REQUESTS)
 		int rc;
 
 		(void)fault_off();
-		begin_plain(FS_IO_CACHED); /* nothing has been looked at before */
+		begin_plain(FS_IO_CACHED); /* nothing has been looked up before */
 		d = node_of("tensors");
 		node = node_of("tensors/model.norm");
 		REQUIRE(!open_as(FUSE_OPEN, node, O_RDONLY));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a process can still do when it has given up its rights (fs/mount/sandbox.h). Each attempt is
- * made by a child of its own, inside. tests/fs/test_sandbox.sh tries the same in a daemon that
- * serves readers.
+ * What a process can still do after it has given up its rights (fs/mount/sandbox.h). A child makes
+ * each attempt inside the sandbox. tests/fs/test_sandbox.sh tries the same in a daemon that serves
+ * readers.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -43,7 +43,7 @@ enum { SANITIZED = 0 };
 
 enum {
 	KILLED = 1000 + SIGSYS,
-	BAD = 255, /* something before the attempt */
+	BAD = 255, /* something went wrong before the attempt */
 	LANDLOCK_CREATE = 444,
 	LANDLOCK_RESTRICT = 446,
 	CACHESTAT = 451,
@@ -121,7 +121,7 @@ enum { NOT_KILLED = -1 };
 
 struct call {
 	long number, a, b, c;
-	int result; /* NOT_KILLED: whatever the kernel says */
+	int result; /* NOT_KILLED: any result of the kernel */
 };
 
 static int make_call(const void *arg)
@@ -282,7 +282,7 @@ static const struct call calls[] = {
 	ALLOWED(epoll_pwait, -1),
 	ALLOWED(close_range, 900, 901),
 	ALLOWED(capget, 0),
-	/* what is newer than the list */
+	/* calls that are newer than the list */
 	{ CACHESTAT, -1, .result = NOT_KILLED },
 	{ CACHESTAT + 1, -1, .result = ENOSYS },
 	{ 580, -1, .result = ENOSYS },
@@ -313,7 +313,7 @@ static int make_either(const void *arg)
 	return errno_of(syscall(b->call.number, b->call.a, b->call.b, b->call.c, 0, 0, 0));
 }
 
-/* Each of the two allows what it is for, and nothing else. */
+/* Each of the two flags allows what it is for, and nothing else. */
 static const struct both eithers[] = {
 	{ true, false, GIVES(EBADF, io_uring_enter, -1) },
 	{ true, true, GIVES(EBADF, io_uring_enter, -1) },
@@ -337,7 +337,7 @@ START_FEW_TEST(more_is_left_for_io_uring_and_fetching, SANITIZED ? 0 : ARRAY_LEN
 }
 END_TEST
 
-/* What names this process: its number is known inside. */
+/* Calls that name this process, whose number is only known inside. */
 static int make_own(const void *arg)
 {
 	const char *what = arg;
@@ -420,7 +420,7 @@ END_TEST
 
 /* ---- a kernel that lacks something ---- */
 
-/* Calls number a and b fail; `first`: only if that is their first argument. */
+/* Makes calls number a and b fail; first >= 0: only with that first argument. */
 static bool lack(long a, long b, int code, int first)
 {
 	struct sock_filter prog[] = {
@@ -491,7 +491,7 @@ START_FEW_TEST(what_a_kernel_lacks_is_said, SANITIZED ? 0 : ARRAY_LEN(lacks), AR
 }
 END_TEST
 
-/* Out of memory, wherever that happens, there is no filter at all. */
+/* Wherever memory runs out, there is no filter at all. */
 static int filter_without_memory(const void *arg)
 {
 	struct ckpt_err e = { 0 };
@@ -738,7 +738,7 @@ START_TEST(others_are_out_of_reach)
 }
 END_TEST
 
-/* A file may be sent what a device is asked, a directory may not. */
+/* A file may be sent requests for devices, a directory may not. */
 static int ask_device(const void *arg)
 {
 	const char *path = arg;
@@ -805,7 +805,7 @@ static int look_at_rights(const void *arg)
 	struct __user_cap_data_struct v[_LINUX_CAPABILITY_U32S_3];
 	bool backing = *(const char *)arg == 'b';
 
-	/* One that a program could inherit. */
+	/* A capability that a program could inherit. */
 	if (syscall(SYS_capget, &head, v))
 		return BAD;
 	v[0].inheritable |= 1 << CAP_DAC_READ_SEARCH;
@@ -838,7 +838,7 @@ static void *wait_forever(void *arg)
 	return NULL;
 }
 
-/* Threads keep their rights: that is said, and the rest is in place. */
+/* If other threads keep their rights, that is reported, and all else is in place. */
 static int enter_beside(const void *arg)
 {
 	struct ckpt_err e = { 0 };
@@ -856,7 +856,7 @@ static int enter_beside(const void *arg)
 	return version() < 1 || (open("/etc/passwd", O_RDONLY) < 0 && errno == EACCES) ? 0 : 2;
 }
 
-/* It waits five seconds for those that have been joined. */
+/* This waits five seconds for threads that have been joined. */
 START_LONG_TEST(threads_that_run_are_found)
 {
 	if (!SANITIZED)
@@ -911,7 +911,7 @@ START_TEST(threads_that_cannot_be_seen_are_said)
 }
 END_TEST
 
-/* The first sentence counts, also when the rest fails, too. */
+/* If several things fail, the first message counts. */
 static int enter_with_two_faults(const void *arg)
 {
 	struct ckpt_err e = { 0 };
