@@ -484,7 +484,7 @@ struct part {
 	size_t n;
 };
 
-/* An upload, or the ETag of an object that was made here. */
+/* An upload, or the ETag of an object that was written here. */
 struct made {
 	char *path;
 	unsigned id; /* 0: an object */

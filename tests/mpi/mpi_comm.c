@@ -2,8 +2,8 @@
 /*
  * mpi_comm WHAT [N] - communication of ranks, which must work the same with processes and threads:
  *
- *	mpirun -n 4 mpi_comm all      under mpirun: its processes
- *	mpi_comm all 4                else: 4 threads
+ *	mpirun -n 4 mpi_comm all      ranks are the processes of mpirun
+ *	mpi_comm all 4                ranks are 4 threads
  *
  *	all       prints all that a rank gets, a line for each rank; the same lines either way
  *	big       3 GiB from rank 0 to each rank, and to and fro between 0 and 1 (12 GiB for 2)

@@ -134,7 +134,7 @@ static bool send_paced(struct client *c, const char *p, size_t n)
 	return true;
 }
 
-/* Reads until a blank line. False: there is none. */
+/* Reads up to a blank line; returns false if there is none. */
 static bool read_head(int fd, struct head *h)
 {
 	h->have = h->len = 0;
@@ -289,7 +289,7 @@ static void reset(int fd)
 	(void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 }
 
-/* An answer in place of the server's. */
+/* Sends an answer instead of the server's. */
 static bool answer(struct client *c, const char *code, const char *path, const char *host,
 		   int host_len, bool has_body)
 {
@@ -400,7 +400,7 @@ static bool pass_request(struct client *c, int server, struct head *rq, const ch
 		if (!strcmp(fault, "flip") && n && !done)
 			p[0] ^= 1;
 		if (server >= 0 && !send_all(server, p, n))
-			server = -1; /* it has answered already */
+			server = -1; /* the server has answered already */
 		done += n;
 		left -= n;
 		if (!left)
@@ -465,7 +465,7 @@ static bool forward(struct client *c, struct head *rq, struct head *h, const cha
 	return keeps;
 }
 
-/* False: the connection ends. */
+/* Returns false if the connection ends. */
 static bool serve_one(struct client *c, struct head *rq, struct head *h)
 {
 	char fault[16] = "", method[8], path[2048], what[2064];
