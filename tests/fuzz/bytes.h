@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bytes - an input as a blob (base/blob.h): struct blob b = { read_bytes, &bytes, bytes.n }. */
+/* bytes - makes an input a blob (base/blob.h): struct blob b = { read_bytes, &bytes, bytes.n }. */
 #ifndef TESTS_FUZZ_BYTES_H
 #define TESTS_FUZZ_BYTES_H
 

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mutate - inputs changed by their parts: those of a pickle, of JSON, of a GGUF file, of a zip archive.
+ * mutate - changes inputs part by part: the parts of a pickle, of JSON, of a GGUF file, of a zip
+ * archive ...
  *
  *	static size_t take(const uint8_t *p, size_t n, struct part *v)	// e.g. parts_of_json
  *	CUSTOM_MUTATOR(take, mend)
  *	FRAMES_MUTATOR(head, before, take)	// the same inside one of several files
  *
- * Half of the time a part is doubled, left out, put elsewhere, replaced by one of the same kind, or its
- * number becomes one at which something ends; a text keeps its length in front of it right. Then mend
- * (NULL: nothing) puts right what the bytes behind have to agree with. The other half is libFuzzer's.
+ * Half of the time a part is doubled, left out, moved or replaced by one of the same kind, or its
+ * number becomes one at a limit; if a text gets longer or shorter, so does the length in front of
+ * it. Then mend (NULL: nothing) corrects the bytes that must agree with others. The other half is
+ * left to libFuzzer.
  */
 #ifndef TESTS_FUZZ_MUTATE_H
 #define TESTS_FUZZ_MUTATE_H
@@ -25,11 +27,11 @@ enum { PARTS_MAX = 4096 };
 
 struct part {
 	size_t off, len;
-	unsigned kind;	     /* those of one kind can take each other's place */
+	unsigned kind;	     /* parts of one kind can replace each other */
 	size_t number, size; /* a number in it, little-endian; size 0: none */
-	bool digits;	     /* all of it is a number, in decimal */
-	bool varint;	     /* all of it is one, seven bits a byte */
-	bool counts;	     /* the number is that of the bytes behind it */
+	bool digits;	     /* the whole part is a number, in decimal */
+	bool varint;	     /* the whole part is a number, seven bits a byte */
+	bool counts;	     /* the number is how many bytes follow it */
 };
 
 typedef size_t parts_fn(const uint8_t *p, size_t n, struct part *v);
@@ -77,7 +79,7 @@ static inline size_t parts_of_json(const uint8_t *p, size_t n, struct part *v)
 	return count;
 }
 
-/* Behind the length of safetensors. */
+/* JSON that follows a length of 8 bytes, as in safetensors. */
 static inline size_t parts_of_safetensors(const uint8_t *p, size_t n, struct part *v)
 {
 	size_t count = n > 8 ? parts_of_json(p + 8, n - 8, v) : 0;
@@ -87,7 +89,7 @@ static inline size_t parts_of_safetensors(const uint8_t *p, size_t n, struct par
 	return count;
 }
 
-/* The operand of an opcode: bytes of a number, and whether it is the length of what follows. */
+/* How many bytes an opcode's operand has, and whether it is the length of what follows. */
 static inline unsigned pickle_operand(uint8_t op, bool *counts)
 {
 	*counts = false;
@@ -163,7 +165,8 @@ static inline size_t parts_of_pickle(const uint8_t *p, size_t n, struct part *v)
 	return count;
 }
 
-/* Numbers of GGUF's header, then texts with their lengths, and what is between them in fours. */
+/* The numbers in GGUF's header, then texts with their lengths; what is between them, in pieces of
+ * four bytes. */
 static inline size_t parts_of_gguf(const uint8_t *p, size_t n, struct part *v)
 {
 	size_t count = 0;
@@ -194,7 +197,8 @@ static inline size_t parts_of_gguf(const uint8_t *p, size_t n, struct part *v)
 	return count;
 }
 
-/* Behind the first byte: lengths, counts and offsets, and texts, whose bytes are numbers here, too. */
+/* After the first byte: lengths, counts and offsets, and texts, whose bytes count as numbers here,
+ * too. */
 static inline size_t parts_of_varints(const uint8_t *p, size_t n, struct part *v)
 {
 	size_t count = 0;
@@ -209,7 +213,7 @@ static inline size_t parts_of_varints(const uint8_t *p, size_t n, struct part *v
 	return count;
 }
 
-/* Records of an archive; numbers are found by chance. */
+/* The records of an archive; which of its numbers change is left to chance. */
 static inline size_t parts_of_zip(const uint8_t *p, size_t n, struct part *v)
 {
 	size_t count = 0, from = 0;
@@ -230,7 +234,7 @@ static inline size_t parts_of_zip(const uint8_t *p, size_t n, struct part *v)
 
 /* ---- mending ---- */
 
-/* The length of the header: all of it, or up to the end of the JSON that stands there. */
+/* Sets the length of the header: to all that there is, or to the end of the JSON. */
 static inline size_t mend_safetensors(uint8_t *p, size_t n)
 {
 	size_t depth = 0, i = 8;
@@ -253,7 +257,7 @@ static inline size_t mend_safetensors(uint8_t *p, size_t n)
 	return n;
 }
 
-/* Where the directory and the members of an archive are. */
+/* Corrects where the directory and the members of an archive are. */
 static inline size_t mend_zip(uint8_t *p, size_t n)
 {
 	static size_t local[256];
@@ -332,7 +336,7 @@ static inline size_t mutate_number(uint8_t *p, size_t n, size_t most, const stru
 			      (size_t)snprintf((char *)text, sizeof(text), "%ju", (uintmax_t)v));
 }
 
-/* A text of another length. */
+/* Makes a text longer or shorter, with its length. */
 static inline size_t mutate_counted(uint8_t *p, size_t n, size_t most, const struct part *x,
 				    struct rng *r)
 {
@@ -372,7 +376,7 @@ static inline size_t mutate_parts(uint8_t *p, size_t n, size_t most, parts_fn *t
 		return mutate_replace(p, n, most, v[to].off, 0, some, len); /* once more, there */
 	case 1:
 		return mutate_replace(p, n, most, x->off, len, some, 0);
-	case 2: /* the next one of its kind */
+	case 2: /* the next part of its kind */
 		for (size_t i = 0; i < count; i++) {
 			y = &v[(to + i) % count];
 			if (y == x || y->kind != x->kind || y->len > sizeof(some))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * planner_saved - a save of a planner_world by planners that are stepped by hand, whose plans
- * travel as bytes as they do between processes, and what it must be.
+ * planner_saved - saves a planner_world with planners that are stepped by hand, and checks the
+ * result. Plans are sent as bytes, as between processes.
  */
 #ifndef TESTS_FUZZ_PLANNER_SAVED_H
 #define TESTS_FUZZ_PLANNER_SAVED_H
@@ -23,7 +23,7 @@ struct save {
 	struct arena wire; /* what other ranks have sent */
 };
 
-/* A plan as another rank gets it: the same, in memory of its own. */
+/* Sends a plan: ret is equal to it, with memory of its own. */
 static void send(struct save *s, const struct ckpt_save_plan *p, struct ckpt_save_plan *ret)
 {
 	struct buf b = BUF_INIT(1 << 24);
@@ -96,7 +96,7 @@ static bool same_but_hint(const struct ckpt_write_item *a, const struct ckpt_wri
 			       &(struct ckpt_save_plan){ .items = &y, .n_items = 1 });
 }
 
-/* A rank writes some of what it offered, in its order. */
+/* A rank must write some of the items that it offered, in their order. */
 static void check_part(const struct ckpt_save_plan *plan, const struct ckpt_save_plan *offered)
 {
 	size_t k = 0;
@@ -108,7 +108,7 @@ static void check_part(const struct ckpt_save_plan *plan, const struct ckpt_save
 	}
 }
 
-/* Which item of which rank writes an index? Two that do write the same. */
+/* Which item, of which rank, writes an index? If there are two, they write the same. */
 static const struct ckpt_write_item *writer_of(const struct save *s, size_t ranks,
 					       const struct ckpt_meta_index *x, size_t *ret_rank)
 {
@@ -145,7 +145,7 @@ static size_t times_stored(const struct ckpt_tensor_meta *m, const uint64_t *v)
 	return times;
 }
 
-/* Is each element of what a rank offered somewhere? Tensors of another size were never one. */
+/* Each element that a rank offered must be in some chunk, unless the tensor has another size. */
 static void check_kept(const struct ckpt_write_item *w, const struct ckpt_tensor_meta *m)
 {
 	uint64_t v[CKPT_MAX_DIMS] = { 0 }, at[CKPT_MAX_DIMS], volume;
@@ -162,7 +162,7 @@ static void check_kept(const struct ckpt_write_item *w, const struct ckpt_tensor
 	} while (next_element(n, w->chunk.len, v));
 }
 
-/* Nothing that was offered is lost, and it is written once where copies are shared out. */
+/* Nothing that was offered may be lost, and it is written only once if copies are shared out. */
 static void check_offers(const struct save *s, const struct world *w,
 			 const struct ckpt_save_plan *offered)
 {
@@ -179,7 +179,7 @@ static void check_offers(const struct save *s, const struct world *w,
 	}
 }
 
-/* Each item is at its hint, each chunk is one item's. */
+/* Each item must be at its hint, and each chunk must be that of one item. */
 static void check_places(const struct save *s, size_t ranks)
 {
 	size_t items = 0, chunks = 0;
@@ -207,7 +207,8 @@ static void check_places(const struct save *s, size_t ranks)
 	require(items == chunks);
 }
 
-/* Torch's rule, and what everybody may expect where nobody was hostile: each element once. */
+/* Each element must be there once. This is torch's rule; other systems only keep it if nobody was
+ * hostile. */
 static void check_fill(const struct save *s, const struct world *w)
 {
 	bool validated = s->system <= CKPT_PLANNER_MEGATRON;
@@ -230,7 +231,7 @@ static void check_fill(const struct save *s, const struct world *w)
 	}
 }
 
-/* Every name once, if the system keeps them. */
+/* Every name must be there once, if the system keeps names. */
 static void check_paths(const struct save *s, const struct world *w)
 {
 	bool kept = (s->system == CKPT_PLANNER_DCP || s->system == CKPT_PLANNER_HYPERPARALLEL_B) &&
@@ -305,7 +306,7 @@ static void check_same_md(const struct ckpt_metadata *a, const struct ckpt_metad
 	}
 }
 
-/* Planners that keep nothing say the same. True: saved. */
+/* Planners that keep no plans must do the same. Returns whether it was saved. */
 static bool save_and_compare(struct save *s, const struct world *w)
 {
 	struct save fresh = { .system = s->system, .opt = s->opt, .wire = ARENA_INIT(1 << 28) };

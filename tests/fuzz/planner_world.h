@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * planner_world - state dicts of some ranks out of a fuzzer's bytes: tensors that are whole, on a
- * mesh, or in pieces here and there, and then perhaps something that should not be.
+ * planner_world - makes state dicts of some ranks from a fuzzer's bytes: tensors are whole, on a
+ * mesh, or in pieces here and there. Then something may be spoilt.
  */
 #ifndef TESTS_FUZZ_PLANNER_WORLD_H
 #define TESTS_FUZZ_PLANNER_WORLD_H
@@ -24,7 +24,7 @@ static void require(bool ok)
 		abort();
 }
 
-/* Did it fail? Then it has said why. */
+/* Did it fail? Then there must be a reason. */
 static bool failed(int rc, const struct ckpt_err *e)
 {
 	require(rc <= 0 && (!rc || (e->code == -rc && *e->msg)));
@@ -72,7 +72,7 @@ static const struct {
 } names[ENTRIES] = { { "a", 1 },	  { "a.b", 3 },	 { "", 0 },
 		     { "x\n\0\x1b[", 5 }, { "blob", 4 }, { "o", 1 } };
 
-/* Few enough elements that each can be looked at? None is fine. */
+/* Are there few enough elements to look at each? There may be none. */
 static bool is_small(size_t n, const uint64_t *len, uint64_t *ret_volume)
 {
 	return n <= CKPT_MAX_DIMS && box_volume(n, len, ret_volume) && *ret_volume <= CELLS;
@@ -90,7 +90,7 @@ static void put_value(uint8_t *to, size_t size, const struct ckpt_meta_index *na
 		to[i] = (uint8_t)(x >> 56);
 }
 
-/* The element at v of a box, counted from the box's first. */
+/* The element at v of a box, where v is counted from the box's first element. */
 static void put_element(uint8_t *to, size_t size, const struct ckpt_meta_index *name,
 			const uint64_t *off, const uint64_t *v)
 {
@@ -110,7 +110,7 @@ static struct ckpt_meta_index index_of(const struct ckpt_state_entry *x, const u
 					 .has_offset = x->tensor };
 }
 
-/* Exactly as much memory as the shard needs. One that is too large has none. */
+/* Allocates exactly as much memory as the shard needs; none for one that is too large. */
 static void add_data(const struct ckpt_state_entry *x, struct ckpt_shard *s, bool fill)
 {
 	uint64_t volume, v[CKPT_MAX_DIMS] = { 0 };
@@ -150,7 +150,7 @@ static bool is_held(const struct held *h, const uint64_t *off, const uint64_t *l
 	return false;
 }
 
-/* Halves of halves, each given to some ranks. */
+/* Cuts a box in halves, and these again, and gives each to some ranks. */
 static void deal_cuts(struct choices *c, struct world *w, size_t i, const uint64_t *off,
 		      const uint64_t *len, int depth)
 {
@@ -195,7 +195,8 @@ static void place_on_mesh(struct choices *c, struct world *w, size_t i, const st
 	}
 }
 
-/* A tensor whole everywhere or on one rank, on a mesh of all ranks, or as shards. */
+/* A tensor that all ranks or one rank have whole, or that is on a mesh of all ranks, or in
+ * shards. */
 static void hold(struct choices *c, struct world *w, size_t i, const struct shape *s)
 {
 	static const uint64_t zero[3];
@@ -222,7 +223,7 @@ static void hold(struct choices *c, struct world *w, size_t i, const struct shap
 		deal_cuts(c, w, i, zero, s->v, 3);
 }
 
-/* Megatron's dicts hold main replicas alone: what a lower rank has goes. */
+/* Megatron's dicts hold only main replicas: what a lower rank has is dropped. */
 static void drop_copies(struct world *w, size_t i)
 {
 	for (size_t r = w->ranks; r-- > 1;) {
@@ -252,7 +253,7 @@ static uint64_t odd_number(struct choices *c)
 	return odd[take(c, ARRAY_LEN(odd))] - take(c, 2);
 }
 
-/* Something that no rank should hold, or that others hold differently. */
+/* Adds something that no rank should hold, or that other ranks hold differently. */
 static void spoil(struct choices *c, struct world *w)
 {
 	size_t r = take(c, w->ranks), i = take(c, TENSORS), k = take(c, SHARDS), d = take(c, 4);
@@ -295,7 +296,7 @@ static void spoil(struct choices *c, struct world *w)
 	case 10:
 		w->dict[r].count = take(c, w->dict[r].count + 1);
 		break;
-	case 11: /* Megatron's for loading */
+	case 11: /* only Megatron has this, for loading */
 		h->t.allow_shape_mismatch = true;
 		h->shape[d] += k;
 		for (size_t j = 0; j < h->t.n_shards; j++)

@@ -50,7 +50,7 @@ static inline void scratch_make(void)
 	require(mkdtemp(scratch) && !atexit(scratch_remove));
 }
 
-/* "NAME" in it, or "DIR/NAME": the directory is made. */
+/* Writes the file "NAME", or "DIR/NAME", for which it makes the directory. */
 static inline void scratch_put(const char *name, const uint8_t *p, size_t n)
 {
 	char path[4400];

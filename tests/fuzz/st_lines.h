@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * st_lines - a file of safetensors from lines of text, "NAME DTYPE AxB" or "NAME DTYPE AxB=TEXT" with bytes that
- * it begins with; and reading all tensors of a checkpoint.
+ * st_lines - makes a safetensors file from lines of text, "NAME DTYPE AxB" or "NAME DTYPE
+ * AxB=TEXT", where TEXT is what the bytes begin with; and reads all tensors of a checkpoint.
  */
 #ifndef TESTS_FUZZ_ST_LINES_H
 #define TESTS_FUZZ_ST_LINES_H
@@ -24,7 +24,7 @@ struct st_writing {
 	unsigned n;
 };
 
-/* False: not a tensor; the rest of the lines still is. */
+/* Returns false if the line is not a tensor; the other lines still count. */
 static inline bool st_put_tensor(struct st_writing *w, const char *line)
 {
 	char name[MAX_LINE], dtype[MAX_LINE], shape[MAX_LINE];
@@ -69,7 +69,7 @@ static inline void st_put_file(struct st_writing *w, const char *name)
 	scratch_put(name, (const uint8_t *)w->header.data, w->header.len);
 }
 
-/* Up to an empty line, which is left out, or ST_LINES of them; returns what is behind. */
+/* Reads up to an empty line, or ST_LINES lines; returns what follows. */
 static inline const uint8_t *st_put_lines(const uint8_t *p, const uint8_t *end, const char *name)
 {
 	struct st_writing w = { .header = BUF_INIT(2 * MAX_DATA) };

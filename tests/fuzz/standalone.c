@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fuzz_X PATH... - give every file (directories: every file below) to LLVMFuzzerTestOneInput, so
- * that a corpus can be replayed without clang. Prints how many; a crash is the failure.
+ * fuzz_X PATH... - give every file (of a directory, every file below) to LLVMFuzzerTestOneInput, so
+ * that a corpus can be replayed without clang. Prints how many there were; to fail is to crash.
  *
- * fuzz_X -s SECONDS PATH... - then give it changed ones for so long, with what the target has for
- * changing them (LLVMFuzzerCustomMutator) if it has. No coverage guides this: it is for what has
- * just been broken. The input that is being tried is in fuzz_X.input.
+ * fuzz_X -s SECONDS PATH... - after that, try changed inputs for that long; the target's own
+ * LLVMFuzzerCustomMutator changes them, if it has one. Coverage does not guide this: it is meant to
+ * find what has just been broken. The input that is being tried is in fuzz_X.input.
  */
 #include "rng.h"
 
@@ -134,7 +134,7 @@ static void keep(int fd, const uint8_t *p, size_t n)
 	}
 }
 
-/* Of CPU, so that nothing depends on the load of the machine. */
+/* Seconds of CPU, so that nothing depends on the load of the machine. */
 static void bound(time_t seconds)
 {
 	const struct itimerval t = { .it_value.tv_sec = seconds };

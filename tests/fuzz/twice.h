@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * twice - what is in the scratch directory, opened as a checkpoint, listed and read, twice: the second time
- * in other pieces. What can be read is the same both times, and every chunk lies in its file and its
- * tensor.
+ * twice - opens what is in the scratch directory as a checkpoint, lists and reads it, twice: the
+ * second time in other pieces. What can be read must be the same both times, and every chunk must
+ * lie in its file and in its tensor.
  */
 #ifndef TESTS_FUZZ_TWICE_H
 #define TESTS_FUZZ_TWICE_H
@@ -24,7 +24,7 @@ struct chunks {
 	struct stat st;
 };
 
-/* A chunk lies in its tensor, and in its file. */
+/* A chunk must lie in its tensor, and in its file. */
 static inline int check_chunk(void *arg, const struct ckpt_chunk *x)
 {
 	struct chunks *c = arg;
@@ -78,7 +78,7 @@ static inline void see_tensor(struct ckpt *c, uint64_t i, size_t piece, uint64_t
 		check_error((int)got, &e);
 	else
 		*hash = sum;
-	add(hash, &at, got < 0 ? 0 : sizeof(at)); /* how far a failure came depends on the pieces */
+	add(hash, &at, got < 0 ? 0 : sizeof(at)); /* the place of a failure depends on the pieces */
 	ckpt_file_close(f);
 }
 
