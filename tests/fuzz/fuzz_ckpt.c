@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A real checkpoint of tests/data with edits, opened, listed, and read, twice: the second time by
- * another open and in other pieces. All of it is read, or, if the pieces are small, as much as
- * MAX_PIECES of them hold. Whatever the edits made of it, what can be read is the same both times,
- * and tensors of plain safetensors are the very bytes of the file.
+ * A real checkpoint of tests/data is edited; then it is opened, listed and read, and opened again
+ * and read in other pieces. All of it is read, or, if the pieces are small, as much as MAX_PIECES
+ * of them hold. Whatever the edits have done, what can be read must be the same both times, and
+ * tensors of plain safetensors must be the very bytes of the file.
  *
- * The input: which checkpoint, which options, then edits, each of a kind, a file, a place and what
+ * The input: which checkpoint, which options, then edits. Each has a kind, a file, a place and what
  * the kind needs.
  *
  * Fuzzes: format/ read/ source/files source/item_source tree/view
@@ -142,11 +142,11 @@ static void write_out(const struct files *f)
 enum kind {
 	SET_BYTE,
 	SET_NUMBER, /* 1 to 8 bytes, little-endian */
-	SET_DIGITS, /* the next decimal number in the text, and what follows moves */
+	SET_DIGITS, /* the next decimal number in the text; what follows it may move */
 	TRUNCATE,
 	INSERT,
 	DELETE,
-	REPEAT, /* a part once more, behind itself */
+	REPEAT, /* repeat a part right after itself */
 	FROM_OTHER,
 	SWAP,
 	REMOVE,
@@ -293,7 +293,7 @@ static void see_file(struct ckpt *c, ckpt_node n, uint64_t size, size_t piece, s
 		require(got == (int64_t)(rest < piece ? rest : piece));
 		add(s, buf, (size_t)got);
 	}
-	if (got < 0) { /* how far it came depends on the pieces */
+	if (got < 0) { /* the place of a failure depends on the pieces */
 		s->hash = hash;
 		add(s, &got, sizeof(got));
 	}
@@ -329,7 +329,7 @@ static void see_below(struct ckpt *c, ckpt_node dir, size_t piece, unsigned dept
 	}
 }
 
-/* ---- what it has to be ---- */
+/* ---- what the bytes must be ---- */
 
 static const struct file *find(const struct files *all, const char *name)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as an item under up to three codecs of any kind, with one window or the other: decoded
- * at once and in pieces, which gives the same bytes and the same end.
+ * Any bytes as an item under up to three codecs of any kind, with a small window or a large one.
+ * Decoding it at once and in pieces must give the same bytes, and end in the same way.
  *
  *	piece, codecs (two bytes, a nibble each), flags: 1 a large window, 2 the right CRC-32C is
  *	appended; the stored bytes
@@ -26,7 +26,7 @@ static void require(bool ok)
 		abort();
 }
 
-/* How much there is, up to MAX; *ret_rc: 0 or why no more came. */
+/* Returns how much there is, up to MAX. *ret_rc: 0, or the reason why there is no more. */
 static size_t decode(struct bytes *b, uint32_t coding, int window, size_t piece, uint8_t *out,
 		     int *ret_rc)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dequantize= of a checkpoint: the input's first line is config.json, each other one a tensor, "NAME
- * DTYPE AxB" or "NAME DTYPE AxB=TEXT" with bytes that it begins with; or it is an archive of torch.save,
- * with tensor subclasses. Whatever is found is read.
+ * dequantize= of a checkpoint. The input's first line is config.json, each other line a tensor:
+ * "NAME DTYPE AxB", or "NAME DTYPE AxB=TEXT", where TEXT is what its bytes begin with. Or the input
+ * is an archive of torch.save, with tensor subclasses. Whatever is found is read.
  *
  * Fuzzes: ckpt/computed/dequantise read/derived/dequant read/derived codec/blocks_decode
  */

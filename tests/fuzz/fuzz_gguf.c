@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.json, a blank line, tokenizer.json, a blank line, tokenizer_config.json. What becomes keys
- * is well formed: as many tokens as the configuration says, with a type each.
+ * The input: config.json, a blank line, tokenizer.json, a blank line, tokenizer_config.json. If
+ * keys are made, they must be well formed: as many tokens as the configuration says, with a type
+ * each.
  *
  * Fuzzes: gguf/
  */
@@ -22,7 +23,7 @@ static void require(bool ok)
 		abort();
 }
 
-/* Up to a blank line, which is left out; the rest stays in *rest. */
+/* Cuts off what is before a blank line; *rest becomes what follows it. */
 static struct gguf_file cut(struct gguf_file *rest)
 {
 	const char *end = rest->text ? memmem(rest->text, rest->len, "\n\n", 2) : NULL;

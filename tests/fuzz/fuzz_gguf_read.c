@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Heads of GGUF files of any bytes: what is accepted keeps what gguf.h promises. */
+/* Any bytes as the head of a GGUF file: what is accepted must keep what gguf.h promises. */
 #include "base/err.h"
 #include "bytes.h"
 #include "mutate.h"
@@ -11,7 +11,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 CUSTOM_MUTATOR(parts_of_gguf, NULL)
 
-/* Every byte of the value belongs to it. */
+/* Walks through a value, every byte of which must belong to it. */
 static void walk(const struct gguf_value *v)
 {
 	enum gguf_type of;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two bytes of a length, that many of a HyperParallel metadata file, and a container:
- * _rank0_.safetensors beside it. Read, looked into, joined, indexed in memory, every chunk map
- * loaded.
+ * The input: a length of two bytes, that many bytes of a HyperParallel metadata file, and a
+ * container, which lies beside it as _rank0_.safetensors. These are read, looked into, joined and
+ * indexed in memory, and every chunk map is loaded.
  *
  * Fuzzes: format/hyperparallel/
  */

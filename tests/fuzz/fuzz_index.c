@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A chunk index that somebody else made, with every hash right: the seal of the directory, the hash
- * of each map in it, that of the list of metadata files. The input is what the fields are, one after
- * the other, so that what changes a byte of it changes a field and nothing else:
+ * of each map in it, that of the list of metadata files. The input has the values of the fields,
+ * one after the other, so that a change of a byte changes one field and nothing else:
  *
- *	number	a byte; from 0xe0 on it is one of those at which something ends (odd[], below)
- *	either	0: as it should be (the sum of the chunks, the length of a map...); else a number
- *	text	a number, 0 for none; as many bytes, less 1
+ *	number	a byte; from 0xe0 on it stands for a number at a limit (odd[], below)
+ *	either	0: the right value (the sum of the chunks, the length of a map...); else a number
+ *	text	a number, 0 for none; then one byte less than that
  *
- * What is left changes bytes of the file, four for each: place and value. Opened, and every chunk map
- * loaded.
+ * The rest changes bytes of the file: four bytes of input for each, its place and its value. The
+ * index is opened, and every chunk map is loaded.
  *
  * Fuzzes: index/catalog_file index/catalog_query index/catalog_map index/catalog_path index/catalog_schema
  */
@@ -100,7 +100,7 @@ static void put_text(struct buf *b, struct cursor *in)
 	}
 }
 
-/* A count: how many there are, and what is said. */
+/* Writes a count, which may not be the real one. Returns the real one. */
 static unsigned put_count(struct buf *b, struct cursor *in)
 {
 	unsigned n = (unsigned)(number(in) % MAX_THINGS);
@@ -109,7 +109,7 @@ static unsigned put_count(struct buf *b, struct cursor *in)
 	return n;
 }
 
-/* A path: a head, and as many numbers as one likes. */
+/* A path: a head, and any number of numbers. */
 static void put_path(struct buf *b, struct cursor *in)
 {
 	put(b, number(in));
@@ -125,7 +125,7 @@ static void put_list(struct buf *b, struct cursor *in, size_t n)
 	buf_str(b, "]");
 }
 
-/* The lines of chunks, or whatever text. */
+/* The lines of chunks, or any text. */
 static void make_map(struct buf *b, struct cursor *in, size_t n_dims, uint64_t chunks)
 {
 	uint64_t n = number(in);
@@ -164,7 +164,7 @@ static void put_row(sqlite3 *db, const char *sql, int64_t id, const void *p, siz
 	(void)sqlite3_finalize(s);
 }
 
-/* One tensor, and the row of its map. Returns its chunks. */
+/* Writes a tensor, and the row of its map. Returns how many chunks it has. */
 static uint64_t put_tensor(struct buf *b, struct cursor *in, sqlite3 *db, int64_t id)
 {
 	static struct buf map = BUF_INIT(1 << 20);
@@ -203,7 +203,7 @@ static uint64_t put_tensor(struct buf *b, struct cursor *in, sqlite3 *db, int64_
 
 static const char in_index[] = "chunks";
 
-/* All of a directory but for the format and the sum of the chunks, which is returned. */
+/* Writes all of a directory but the format and the sum of the chunks; returns that sum. */
 static uint64_t put_directory(struct buf *b, struct cursor *in, sqlite3 *db)
 {
 	uint64_t chunks = 0;
@@ -289,7 +289,7 @@ static void make(struct cursor *in)
 	buf_release(&list);
 }
 
-/* Bytes of the file, wherever it has them. */
+/* Changes bytes of the file, wherever they are. */
 static void change(struct cursor *c)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -339,7 +339,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	scratch_empty();
 	(void)snprintf(path, sizeof(path), "%s/index", scratch);
 	make(&in);
-	in.bad = false; /* what is missing was 0 */
+	in.bad = false; /* fields that the input did not have were 0 */
 	change(&in);
 	rc = catalog_open(path, &c, &e);
 	require(rc ? !c && rc < 0 && e.code == -rc && *e.msg : c && !e.code);

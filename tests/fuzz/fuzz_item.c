@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Items of any bytes, stored and as a decoder would give them. Where they open, every element lies
- * inside. The input: dtype, number of dimensions, a byte for each of their sizes, then the item.
+ * Any bytes as an item, stored and as a decoder would return them. If it opens, every element must
+ * lie inside. The input: dtype, number of dimensions, a byte for each size, then the item.
  */
 #include "base/err.h"
 #include "bytes.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layouts of any bytes, as text and as JSON. Where one fits the tensors, every box lies inside its
- * tensor, and with rules each element lies on some rank.
+ * Any bytes as a layout, as text and as JSON. If it fits the tensors, every box must lie inside its
+ * tensor, and if it has rules, each element must lie on some rank.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	n = n < MAX_CHECKED ? n : MAX_CHECKED;
 	for (size_t i = 1; i < n; i++)
 		require(layout_rank(l, i - 1) < layout_rank(l, i));
-	/* All at once, and where that fails each alone. */
+	/* All tensors at once; if that fails, each by itself. */
 	rc = layout_bind(l, t, ARRAY_LEN(t), &e);
 	require(rc ? e.code == -rc && *e.msg : !e.code);
 	for (size_t i = 0; i < ARRAY_LEN(t); i++) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lora= and overlay= of a checkpoint: the input's first line is adapter_config.json; then lines of the
- * adapter's tensors, an empty line, and lines of those that it is merged into (st_lines.h), which are
- * also laid over themselves. Whatever can be opened is read. A first line of prime-rl is a manifest.
+ * lora= and overlay= of a checkpoint. The input's first line is adapter_config.json, or a manifest
+ * of prime-rl. Lines with the adapter's tensors follow, then an empty line and lines with the
+ * tensors into which it is merged (st_lines.h); these are also laid over themselves. Whatever can
+ * be opened is read.
  *
  * Fuzzes: ckpt/computed/lora ckpt/computed/overlay read/derived/low_rank read/derived/patch read/derived/replace
  */

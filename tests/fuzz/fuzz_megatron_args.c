@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Common states of any bytes: args or a sentence. */
+/* Any bytes as a common state: there must be args or a sentence. */
 #include "base/blob.h"
 #include "base/err.h"
 #include "bytes.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as a DCP .metadata: parsed, joined, indexed in memory, every chunk map loaded.
+ * Any bytes as a DCP .metadata, which is parsed, joined and indexed in memory; every chunk map is
+ * loaded.
  *
  * Fuzzes: format/dcp/ parse/pickle
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes: what is found lies inside. */
+/* Any bytes as msgpack: what is found must lie inside. */
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/err.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * FQNs, one per line: as file names and back, and in a list where each is found by its name and by
- * its file name. And the input as a file name that somebody asks for.
+ * The input is FQNs, one per line. They are turned into file names and back, and put into a list
+ * where each must be found by its name and by its file name. The input is also looked up as a file
+ * name.
  *
  * Fuzzes: tensor/name
  */
@@ -86,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		s += len + 1;
 	}
 	at = !check_list(&t) && strlen(asked) == size ? namelist_lookup(&t, asked, "") : -1;
-	if (at >= 0) { /* only under the very name that would be made */
+	if (at >= 0) { /* only under exactly the name that it would get */
 		(void)namelist_file(&t, (size_t)at, "", again);
 		require(!strcmp(again, asked));
 	}

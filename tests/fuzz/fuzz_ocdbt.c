@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A manifest ('m' first), or the body of a node. The envelope's length and sum are put right, and
- * for a body ('b' first) there is none. Keys increase, and paths stay inside.
+ * A manifest (the first byte is 'm'), or the body of a node. The envelope's length and checksum are
+ * corrected; a body ('b') has no envelope. Keys must increase, and paths must stay inside.
  */
 #include "base/arena.h"
 #include "base/bytes.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Options of any words, one a line, for a run of two small checkpoints: opened, listed and read. The
- * first line is the address: step-1, step-2 or "." for the run. Words that could lead out of the
- * directory are left out.
+ * Any words as options, one a line, for a run of two small checkpoints, which is opened, listed and
+ * read. The first line is the address: step-1, step-2, or "." for the run. Words that could lead
+ * out of the directory are left out.
  *
  * Fuzzes: ckpt/ckpt_options ckpt/computed/average ckpt/address ckpt/computed/computed read/derived/weighted_sum read/derived
  */
@@ -15,7 +15,7 @@ enum { MAX_WORDS = 12 };
 static const char tensors[] = "model.embed.weight F32 5x4\nmodel.0.w BF16 4x6\nmodel.1.w BF16 4x6\n"
 			      "n I64 3\nb BOOL 2\n";
 
-/* Files that it would write or read elsewhere, programs and addresses that it would ask. */
+/* False for words that lead to files elsewhere, to programs or to addresses. */
 static bool stays_here(const char *word)
 {
 	return !strchr(word, '/') && !strstr(word, "..") && !strchr(word, '~') &&

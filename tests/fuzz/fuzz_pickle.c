@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pickle machine on any bytes, read three ways: as a .metadata reader does, with objects kept,
- * and through a window of few bytes. What the first and the last find must be the same.
+ * The pickle machine reads any bytes in three ways: as a .metadata reader does, with objects kept,
+ * and through a window of few bytes. The first and the last must find the same.
  */
 #include "base/err.h"
 #include "mutate.h"
@@ -48,7 +48,7 @@ static int attr_item(void *arg, int root_class, const struct pk_str *attr,
 	return 0;
 }
 
-/* A number for all that is reachable within a few levels. */
+/* A digest of everything that can be reached within a few levels. */
 static uint64_t digest(const struct pk_value *v, unsigned depth)
 {
 	uint64_t h = v->type, n;

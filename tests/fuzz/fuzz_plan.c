@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/scene_util.c" /* a target is one file and libcore */
+#include "core/scene_util.c" /* each target is one file and libcore */
 #include "core/whole_util.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 struct choices {
 	const uint8_t *p;
 	size_t left;
-	uint64_t contents; /* what elements hold does not come from the input */
+	uint64_t contents; /* the values of elements do not come from the input */
 };
 
 static uint64_t take(void *arg, uint64_t n)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes of another rank: refused, or a value that may be used and that stays the same when it is
- * encoded and decoded again.
+ * Any bytes from another rank are refused, or are a value that can be used and that stays the same
+ * when it is encoded and decoded again.
  */
 #include "base/arena.h"
 #include "base/buf.h"

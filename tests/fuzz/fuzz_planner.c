@@ -43,7 +43,7 @@ static void send_load(const struct ckpt_load_plan *p, struct arena *a, struct ck
 	buf_release(&b[1]);
 }
 
-/* Every byte that the view says is there can be written; a sanitizer looks on. */
+/* Writes every byte that the view claims to have; a sanitizer checks that. */
 static void fill_view(const struct ckpt_tensor_view *v, const struct ckpt_meta_index *x,
 		      const uint64_t *off)
 {
@@ -62,7 +62,7 @@ static void fill_view(const struct ckpt_tensor_view *v, const struct ckpt_meta_i
 	} while (next_element(v->n_dims, v->len, at));
 }
 
-/* What a reader does: the item's box of what was written goes where the planner says. */
+/* Does what a reader does: copies the item's box of what was written to where the planner says. */
 static void carry_out(struct choices *c, struct load *l, const struct ckpt_read_item *x)
 {
 	uint64_t off[CKPT_MAX_DIMS], volume;
@@ -93,7 +93,7 @@ static void carry_out(struct choices *c, struct load *l, const struct ckpt_read_
 	free(own.data);
 }
 
-/* A planner that gets an item which it did not make refuses it, or gives memory that is there. */
+/* A planner that gets an item that it did not make must refuse it, or return memory that exists. */
 static void try_other_item(struct choices *c, struct load *l, const struct ckpt_read_item *item)
 {
 	uint64_t dims[3][CKPT_MAX_DIMS] = { 0 };
@@ -117,7 +117,7 @@ static void try_other_item(struct choices *c, struct load *l, const struct ckpt_
 		fill_view(&to, &x.dest, dims[0]);
 }
 
-/* What is read was written, and is inside of that. */
+/* What is read must have been written, and lie inside of that. */
 static void check_read(const struct load *l, const struct ckpt_read_item *x)
 {
 	const struct ckpt_meta_entry *m = entry_of(l->md, &x->storage);
@@ -139,7 +139,7 @@ static void check_read(const struct load *l, const struct ckpt_read_item *x)
 	require(w && box_inside(x->n_dims, x->storage_off, x->len, w->chunk.len));
 }
 
-/* Each element of what a rank holds now: what was saved, or untouched. */
+/* Each element that a rank now holds must be what was saved, or untouched. */
 static void check_shard(const struct ckpt_state_entry *x, const struct ckpt_shard *s,
 			const struct ckpt_tensor_meta *m)
 {
@@ -238,7 +238,7 @@ static void make_shapes(struct choices *c, struct shape *shapes)
 	}
 }
 
-/* The metadata as somebody else may have written it: a copy in which a number or a name is odd. */
+/* Makes metadata as somebody else may have written it: a copy with an odd number or name. */
 static struct ckpt_metadata spoil_metadata(struct choices *c, const struct ckpt_metadata *md,
 					   struct arena *a)
 {
@@ -319,7 +319,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		rounds += take(&c, ROUNDS);
 	make_shapes(&c, shapes);
 	for (size_t i = 0; i < rounds; i++) {
-		if (!i || take(&c, 2)) /* else the same dicts again */
+		if (!i || take(&c, 2)) /* otherwise the same dicts again */
 			make_world(&c, &w[n++], ranks, shapes, s.system == CKPT_PLANNER_MEGATRON,
 				   true);
 		if (save_and_compare(&s, &w[n - 1]))

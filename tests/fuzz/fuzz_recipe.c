@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recipes of any bytes, for a few tensors. What one makes is made of elements that are there, each
- * of its own once.
+ * Any bytes as a recipe, for a few tensors. Each element of what it makes must come from exactly
+ * one element, which must exist.
  *
  * Fuzzes: recipe/ tensor/vtensor
  */
@@ -31,7 +31,7 @@ static const struct fact facts[] = { { RECIPE_CONFIG, "two", 2 },
 				     { RECIPE_ARGS, "odd", UINT64_MAX },
 				     { 0, NULL, 0 } };
 
-/* The source elements of a piece lie inside the source. */
+/* The elements of a piece must lie inside its source. */
 static void check_piece(const struct store *s, const struct vtensor *v, const struct piece *p)
 {
 	const struct stored *t = &s->tensors[p->source];
@@ -74,7 +74,7 @@ static void check(const struct store *s, const struct vtensor *v)
 	free(boxes);
 }
 
-/* Loops that end at a bound only take long. */
+/* Loops that go on until a limit would only take long. */
 static bool has_long_number(const uint8_t *data, size_t size)
 {
 	size_t digits = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Object stores whose answers are any bytes: S3, a web server and the Hugging Face hub are asked for
- * an object, a listing, bytes and, for S3, an upload. The network is this file: the calls of http.h are
- * replaced when the target is linked.
+ * Object stores that answer with any bytes: S3, a web server and the Hugging Face hub are asked for
+ * an object, a listing, bytes and, if it is S3, an upload. This file is the network: it replaces
+ * the calls of http.h when the target is linked.
  *
  *	a digit: 0 to 3 an address, + 4 signed; then the answers, each
  *	STATUS NUL NAME NUL VALUE NUL ... NUL BODY FF
@@ -54,7 +54,7 @@ static const char *take_string(const uint8_t *stop)
 	return (const char *)from;
 }
 
-/* The head of the next; false: there is none. */
+/* The head of the next answer; false if there is none. */
 static bool take_answer(struct answer *a, const char *url)
 {
 	const uint8_t *stop = at < end ? memchr(at, 0xff, (size_t)(end - at)) : NULL;
@@ -301,7 +301,7 @@ static void upload(struct store *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static struct net *none = (struct net *)&taken; /* nothing looks into it */
+	static struct net *none = (struct net *)&taken; /* nobody looks into it */
 	struct store_options o = { .endpoint = NULL };
 	struct store *s = NULL;
 	struct ckpt_err e = { 0 };

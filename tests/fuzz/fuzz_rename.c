@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rules of any bytes, and a name for them. What can be read renames within the bounds, and the same
- * way twice. The input: the rules, "\n--\n", the name.
+ * Any bytes as rules, and a name. Rules that can be read must rename within the bounds, and in the
+ * same way twice. The input: the rules, "\n--\n", the name.
  */
 #include "base/buf.h"
 #include "base/err.h"
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct ckpt_err e = { 0 };
 	int rc;
 
-	if (size > 2048) /* expressions are large objects: leave it at a few */
+	if (size > 2048) /* compiled expressions are large: only a few */
 		return 0;
 	rc = rename_parse(text, at ? (size_t)(at - text) : size, "rules", &r, &e);
 	if (rc ? rc > 0 || e.code != -rc || strncmp(e.msg, "'rules' line ", 13) != 0 || r : e.code)

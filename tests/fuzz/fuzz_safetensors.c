@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Safetensors headers of any bytes, with the file's length known and not. */
+/* Any bytes as a safetensors header, with the file's length known and not. */
 #include "base/err.h"
 #include "bytes.h"
 #include "mutate.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A directory of safetensors: an index, then headers (as JSON, without the length in front) of
- * files a, b, ..., separated by bytes FF. Parsed, joined, indexed in memory, every chunk map
- * loaded.
+ * A directory of safetensors. The input is an index, then headers (as JSON, without the length in
+ * front) of files a, b, ..., separated by bytes FF. They are parsed, joined and indexed in memory,
+ * and every chunk map is loaded.
  *
  * Fuzzes: format/safetensors/ format/st_index
  */

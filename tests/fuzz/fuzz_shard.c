@@ -44,7 +44,7 @@ static bool failed(int rc, struct ckpt_err *e)
 	return rc;
 }
 
-/* Numbers of chunks are inside the index, whatever is asked. */
+/* Whatever chunk is asked for, its number must be inside the index. */
 static void check_layout(const char *name, uint8_t *shard, size_t size, bool mend)
 {
 	uint64_t off[CKPT_MAX_DIMS];

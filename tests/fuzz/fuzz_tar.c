@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Archives of any bytes, with the sums of their headers put right: members lie inside. */
+/* Any bytes as an archive, with the checksums of headers corrected: members must lie inside. */
 #include "base/err.h"
 #include "bytes.h"
 #include "parse/tar.h"
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 		if (rc ? e.code != -rc || !e.msg[0] : e.code)
 			abort();
-		memcpy(copy, data, size); /* the second time as it is */
+		memcpy(copy, data, size); /* the second time unchanged */
 	}
 	free(copy);
 	return 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as a file of torch.save, archive or stream: what is reported lies inside the file and
- * can be read back from the index.
+ * Any bytes as a file of torch.save, archive or stream: what is reported must lie inside the file,
+ * and the index must give it back.
  *
  * Fuzzes: format/torch/ format/torch_tensor
  */
@@ -16,7 +16,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* An archive, or the pickles of a stream. */
+/* The parts of an archive, or those of the pickles in a stream. */
 static size_t parts_of_torch(const uint8_t *p, size_t n, struct part *v)
 {
 	return n && *p == 'P' ? parts_of_zip(p, n, v) : parts_of_pickle(p, n, v);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A Megatron-core zarr checkpoint of one tensor: the input's first line is its .zarray, or with a
- * '!' before it metadata.json; the other lines are names of files in its directory. Scanned, and
- * the index read back.
+ * A Megatron-core zarr checkpoint of one tensor. The input's first line is its .zarray, or, after a
+ * '!', metadata.json. The other lines are names of files in its directory. It is scanned, and the
+ * index is read back.
  *
  * Fuzzes: format/megatron/zarr format/raw
  */
@@ -51,7 +51,7 @@ static void put(int dirfd, const char *name, const void *p, size_t n)
 		(void)close(fd);
 }
 
-/* Names without a slash: a new file; the rest is not tried. */
+/* A name without a slash becomes a file; others are not tried. */
 static void put_lines(int fd, const char *at, const char *end, bool make)
 {
 	for (int i = 0; at < end && i < 32; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The metadata of a zarr array: of version 2, or with a '3' before it of version 3. Behind a NUL follows
- * the key of a chunk.
+ * The metadata of a zarr array of version 2, or, after a '3', of version 3. A NUL and the key of a
+ * chunk follow.
  */
 #include "base/err.h"
 #include "mutate.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Archives of any bytes: local headers at every offset, the central directory, the members it
- * names. What is found lies inside.
+ * Any bytes as an archive: local headers at every offset, the central directory, the members that
+ * it names. What is found must lie inside.
  */
 #include "base/err.h"
 #include "bytes.h"

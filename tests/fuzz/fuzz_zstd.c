@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as an item under one to three transforms, with one window or the other: decoded at once
- * and in pieces of the size that the first byte says, which gives the same bytes and the same end.
+ * Any bytes as an item under one to three transforms, with a small window or a large one. Decoding
+ * it at once, and in pieces of the size that the first byte gives, must give the same bytes and end
+ * in the same way.
  */
 #include "base/err.h"
 #include "bytes.h"
@@ -21,7 +22,7 @@ static void require(bool ok)
 		abort();
 }
 
-/* How much there is, up to MAX; *ret_rc: 0 or why no more came. */
+/* Returns how much there is, up to MAX. *ret_rc: 0, or the reason why there is no more. */
 static size_t decode(struct bytes *b, unsigned layers, int window, size_t piece, uint8_t *out,
 		     int *ret_rc)
 {
