@@ -192,7 +192,7 @@ static void string(struct py *p)
 	REQUIRE(text);
 	p->s += n + 1;
 	nul = strstr(text, "\\0");
-	if (nul) { /* as emit_str cannot have it */
+	if (nul) { /* emit_str cannot write it */
 		memmove(nul + 1, nul + 2, strlen(nul + 2) + 1);
 		*nul = 0;
 		emit_op(&p->m, 'X');
@@ -443,7 +443,7 @@ static void show_values(struct buf *b, struct ckpt *c, uint64_t i)
 	ckpt_file_close(f);
 }
 
-/* What it is shown as, for the caller to release. */
+/* What a checkpoint is shown as; the caller releases it. */
 static struct buf shown(const char *path, const char *format)
 {
 	struct buf b = BUF_INIT(16 << 20);

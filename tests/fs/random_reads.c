@@ -31,7 +31,7 @@ enum { MOST_FILES = 256, PIECES = 64, PIPE = 64 << 10, BLOCK = 4096 };
 struct file {
 	const char *path;
 	int fd, direct;
-	uint64_t size, at; /* where fd is */
+	uint64_t size, at; /* at: the position of fd */
 	const uint8_t *plain;
 	const uint8_t *map; /* of all of it, or NULL */
 };

@@ -34,7 +34,7 @@
 
 enum { MAX_NODES = 4096, MAX_DEPTH = 8 };
 
-/* What is looked at. */
+/* A checkpoint or a run, on which the functions are called. */
 struct side {
 	struct ckpt *c;
 	bool is_run;
@@ -214,7 +214,7 @@ static void call_report(struct side *s)
 	ck_assert_msg(!ckpt_report(s->c, &r, &page, &len, &e), "%s", e.msg);
 	ck_assert_uint_eq(len, strlen(page));
 	ck_assert(strstr(page, "<title>a&#60;b&#62; - ckptfs report</title>"));
-	ck_assert(strstr(page, "id=\"data-values\"")); /* of a run: those of its latest */
+	ck_assert(strstr(page, "id=\"data-values\"")); /* a run's latest */
 	free(page);
 	page = NULL;
 	r.open = refuse_step;

@@ -25,7 +25,7 @@ static void check_outside(struct ckpt *c, uint64_t i, const struct ckpt_tensor *
 		len[d] += rng_chance(r, 30) ? UINT64_MAX - len[d] : more;
 	else
 		off[d] += rng_chance(r, 30) ? UINT64_MAX - off[d] : more;
-	if (box_inside(t->n_dims, off, len, t->shape)) /* of no length, up to the end */
+	if (box_inside(t->n_dims, off, len, t->shape)) /* it is empty, and at the end */
 		return;
 	REQUIRE(open(c, i, off, len, &f, &e) == -EINVAL && !f && strstr(e.msg, "is outside"));
 }

@@ -193,7 +193,7 @@ static void refused(struct ckpt_opts o, int code, const char *says)
 	ck_assert_ptr_null(c);
 }
 
-/* The tensors of a safetensors file: all that are expected, or how many. */
+/* Each tensor of a safetensors file must be an expected one. Returns how many there are. */
 static size_t check_safetensors(struct ckpt *c, const char *path, const json_t *want)
 {
 	size_t n, head, count = 0;

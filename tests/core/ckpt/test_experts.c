@@ -65,7 +65,7 @@ static const struct {
 	  "?option 'experts': the model stores its experts that way already" },
 	{ QWEN, "fused", FUSED,
 	  "?option 'experts': the model stores its experts that way already" },
-	/* What is not known. */
+	/* Models whose experts are not known. */
 	{ NULL, "split", FUSED, "!it needs a config.json" },
 	{ "[]", "split", FUSED, "!config.json is not an object" },
 	{ "{}", "split", FUSED, "!model_type '' has no experts that are known" },

@@ -50,7 +50,7 @@
 
 enum { OUT_MAX = 1 << 22 }; /* bytes of all files of a tree */
 
-/* Of one job, about. */
+/* About how many rounds a job has. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { ROUNDS = 15, ROUNDS_FULL = 60 };
 #else
@@ -923,7 +923,7 @@ START_FEW_TEST(nothing_that_fails_does_harm, ARRAY_LEN(jobs), ARRAY_LEN(jobs))
 		return;
 	REQUIRE(buf_room(&r.want, OUT_MAX) && buf_room(&r.got, OUT_MAX)); /* once and for all */
 	prepare(j);
-	ck_assert_msg(!j->run(j, &r.want, &e), "%s", e.msg); /* what is kept for ever is, now */
+	ck_assert_msg(!j->run(j, &r.want, &e), "%s", e.msg); /* makes what is kept for ever */
 	prepare(j);
 	r.want.len = 0;
 	fault_on(FAULT_ANY, 0, 0);
@@ -948,10 +948,10 @@ START_FEW_TEST(nothing_that_fails_does_harm, ARRAY_LEN(jobs), ARRAY_LEN(jobs))
 }
 END_TEST
 
-/* ---- the power goes ---- */
+/* ---- power failures ---- */
 
 enum start {
-	NOTHING, /* at the place */
+	NOTHING, /* at the destination */
 	OLD,	 /* another checkpoint */
 	LEFT,	 /* what a crash has left, and where it can be the old one */
 };
@@ -1169,7 +1169,7 @@ START_FEW_TEST(what_was_not_synced_may_be_lost, ARRAY_LEN(powers), ARRAY_LEN(pow
 		DISK_ALL, 0
 	};
 	uint64_t want = rounds_of(ROUNDS / 2), done = 0;
-	bool is_index = !writes(&p->job); /* which has to be found out where it is torn */
+	bool is_index = !writes(&p->job); /* a torn one must be noticed */
 	struct rng rng = rng_new();
 	size_t step;
 

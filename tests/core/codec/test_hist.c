@@ -69,7 +69,7 @@ START_TEST(edges_are_round_numbers)
 	hist_log(total, 64, &b);
 	assert_edges(&b, ARRAY_LEN(octaves), octaves);
 	ck_assert_uint_eq(b.counts[3], 1);
-	hist_log(total, 5, &b); /* what is small is in the middle */
+	hist_log(total, 5, &b); /* small values are in the middle */
 	assert_edges(&b, 5, (const double[]){ -2, -1, 1, 2, 4 });
 }
 END_TEST

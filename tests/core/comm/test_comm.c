@@ -221,7 +221,7 @@ START_TEST(without_enough_threads_nobody_starts)
 	struct ckpt_err e = { 0 };
 	FILE *f = fopen("/proc/self/statm", "re");
 
-	if (IS_SANITIZED) { /* which takes terabytes of addresses */
+	if (IS_SANITIZED) { /* a sanitizer takes terabytes of addresses */
 		(void)fclose(f);
 		return;
 	}

@@ -457,7 +457,7 @@ END_TEST
 
 /* An int16 tensor [2,3] in a storage of 6 elements, with one difference. */
 static const struct {
-	struct saved t;	      /* what is not zero */
+	struct saved t;	      /* fields that are not zero */
 	enum ckpt_dtype want; /* 0: int16 */
 	int code;
 	const char *msg;
@@ -974,7 +974,7 @@ START_LOOP_TEST(safetensors_items_are_found_by_name, ARRAY_LEN(st_rows))
 	st_blob(&m);
 	rest = mem_blob(&m, true);
 	item = rest;
-	item.size = 24; /* what .metadata records is no range of the data */
+	item.size = 24; /* the size in .metadata is not that of the data */
 	want.rest = &rest;
 	for (int again = 0; again < 2; again++) {
 		struct payload p = { .stride = stride };

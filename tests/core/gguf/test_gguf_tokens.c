@@ -21,7 +21,7 @@ enum { VOCAB = 20, VOCAB_BYTES = 300 };
 /* In all texts, ' stands for ". */
 struct row {
 	const char *members; /* of tokenizer.json, beside its model; NULL: that of bytes */
-	const char *model;   /* members of it, beside its type, vocabulary and merges */
+	const char *model;   /* its other members, beside type, vocabulary and merges */
 	const char *vocab;   /* tokens, by number from 0, with bars between them */
 	const char *merges;  /* NULL: none */
 	const char *config;  /* tokenizer_config.json; NULL: there is none */

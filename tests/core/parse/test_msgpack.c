@@ -225,7 +225,7 @@ START_TEST(depth_and_number_of_values_are_bounded)
 	ck_assert_msg(strstr(err.msg, "nested more than 200 deep") != NULL, "%s", err.msg);
 	memset(b, 0xc0, sizeof(b));
 	memcpy(b, "\xdd\x00\x01\x00\x00", 5);
-	ck_assert_int_eq(parse(b, sizeof(b)), -EFBIG); /* of the ceiling here */
+	ck_assert_int_eq(parse(b, sizeof(b)), -EFBIG); /* the ceiling of this test */
 	ck_assert_msg(strstr(err.msg, "more values than can be kept") != NULL, "%s", err.msg);
 }
 END_TEST

@@ -172,7 +172,7 @@ static const struct {
 	    "((3,), ((3,),))"), /* the tuple of arguments is shared */
 	ROW(0, "ctorch\nSize\nK\3\x85\x85\x94R0K\4\x85h\0\x86.", "((4,), ((3,),))"),
 	ROW(0, "ctorch\nSize\n]\x85R.", "torch.Size([])"),
-	ROW(0, "ctorch\nSize\nK\3\x85\x85\x81.", "torch.Size((3,))"), /* that is no call */
+	ROW(0, "ctorch\nSize\nK\3\x85\x85\x81.", "torch.Size((3,))"), /* that is not a call */
 	ROW(0, "cmine\nSize\n)\x85R.", "mine.Size(())"),
 	ROW(0, "ccollections\nOrderedDict\n)R\x94(K\1K\2u.", "{1: 2}"),
 	ROW(0, "ccollections\nOrderedDict\n]\x85R.", "{}"), /* Python 2 */

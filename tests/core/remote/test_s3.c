@@ -401,7 +401,7 @@ END_TEST
 
 /* What the server sends may be arbitrarily large. */
 static const struct {
-	const char *before, *after; /* of 6,000 slashes */
+	const char *before, *after; /* around 6,000 slashes */
 	const char *says;	    /* NULL: it is listed */
 } large_lists[] = {
 	{ "<Contents><Key>run/s/", "</Key><ETag>e</ETag><Size>1</Size></Contents>",
@@ -1384,7 +1384,7 @@ END_TEST
 static const struct reply two_pages[] = { { 200, NULL, LIST(MORE("a") FILE_("x/a") DIR_("x/d/")) },
 					  { 200, NULL, LIST(FILE_("x/b")) } };
 
-/* Of the requests of one round. */
+/* Answers all requests of a round. */
 static bool serve_anything(struct served *r)
 {
 	static const uint8_t bytes[] = "0123456789";

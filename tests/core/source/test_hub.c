@@ -62,7 +62,7 @@ static void link_in(const char *where, const char *name, const char *text)
 	ck_assert(!symlinkat(text, dir_fd, path));
 }
 
-/* What is read there, or the negative errno. */
+/* Reads the file into out. Returns how many bytes it has, or a negative errno. */
 static int64_t got(struct place *p, const char *name, char out[static 16], struct ckpt_err *e)
 {
 	struct source *s CLEANUP(source_freep) = NULL;

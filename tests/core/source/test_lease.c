@@ -47,7 +47,7 @@ static void *open_for_writing(void *arg)
 	return fd < 0 ? arg : NULL;
 }
 
-/* _i: how many use it. */
+/* _i: how many users there are. */
 START_LOOP_TEST(a_writer_waits_for_the_last_user, 4)
 {
 	autoclose int fd = open_file("f");
@@ -63,7 +63,7 @@ START_LOOP_TEST(a_writer_waits_for_the_last_user, 4)
 		ck_assert(lease_begin(&l));
 	opened = false;
 	ck_assert(!pthread_create(&writer, NULL, open_for_writing, &l));
-	while (l.held) /* the watcher has seen it; or, where nobody uses it, */
+	while (l.held) /* until the watcher has seen the writer */
 		wait_a_moment();
 	for (int i = 0; i < _i; i++) {
 		for (int k = 0; k < 20; k++)

@@ -557,7 +557,7 @@ START_TEST(a_fetcher_that_is_not_started_again_ends_what_waits_for_it)
 	read_and_check(s, 100, 4096); /* the cache needs no fetcher */
 	source_free(s);
 	place_free(p);
-	p = open_at("s3://b", &how); /* and another one starts */
+	p = open_at("s3://b", &how); /* now another one starts */
 	s = source_of(p, "x");
 	read_and_check(s, MIB, 4096);
 	source_free(s);

@@ -266,7 +266,7 @@ static const struct {
 	{ P("raw"), OTHER("war"), 0, NULL },
 	{ P("\x80\2K\7.more"), T("\x80\4C\x9\x80\2K\7.more."), 1, NULL }, /* no whole pickle */
 	{ P("\x80\2X\1\0\0\0000Q."), T("\x80\4C\x0a\x80\2X\1\0\0\0000Q.."), 1, NULL },
-	/* what cannot be told */
+	/* values that cannot be compared */
 	{ T("\x80\2X\1\0\0\0000Q."), T("\x80\4X\1\0\0\0000Q."), -ENOTSUP,
 	  "tensors in objects are not compared" },
 	{ T("\x80\4\x8f."), P("\x80\4\x8f\x94."), 1, NULL },

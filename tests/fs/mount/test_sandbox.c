@@ -258,11 +258,11 @@ static const struct call calls[] = {
 	GIVES(EBADF, fcntl, -1, F_GETLEASE, 0),
 	GIVES(EBADF, fcntl, -1, F_SETLEASE, 0),
 	GIVES(EBADF, fcntl, -1, F_SETPIPE_SZ, 0),
-	/* what SQLite does to files that it makes */
+	/* calls that SQLite makes on its new files */
 	GIVES(EPERM, fchmod, -1, 0600),
 	GIVES(EPERM, fchown, -1, -1),
 	GIVES(EPERM, utimensat, -1, 0),
-	/* what serving takes */
+	/* calls that serving needs */
 	GIVES(EBADF, read, -1),
 	GIVES(EBADF, pread64, -1),
 	GIVES(EBADF, write, -1),

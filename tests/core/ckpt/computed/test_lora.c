@@ -535,7 +535,7 @@ static const struct {
 	  "", NULL, "', but the checkpoint stores no tensor" },
 	{ "x.m.proj.weight F32 5x7; y.m.proj.weight F32 5x7; y.n F32 2",
 	  PROJ "; base_model.model.n F32 2", "", NULL, NULL },
-	/* What is replaced. */
+	/* Only these parts of names are replaced. */
 	{ "xbase_layer.weight F32 2", "base_model.model.xbase_layer.weight F32 2", "", NULL, NULL },
 	{ "weight F32 2", "base_model.model.base_layer.weight F32 2", "", NULL, NULL },
 	{ "a.weight F32 2", "base_model.model.a.base_layer.weight F32 2", "", NULL, NULL },

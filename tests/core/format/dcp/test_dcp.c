@@ -24,7 +24,7 @@
 /* ---- which files ---- */
 
 static const struct {
-	const char *files; /* to create, separated by spaces */
+	const char *files; /* files to create, separated by spaces */
 	const char *found; /* or: */
 	const char *msg;
 } directories[] = {
@@ -205,7 +205,7 @@ START_TEST(what_is_listed_but_not_stored_is_incomplete)
 	dcp_tensor(&d, "w", 1, "uint8", 1, U(4), 2, U(0, 2, 2, 2));
 	dcp_object(&d, "o", 1);
 	dcp_stored(&d, "w", 1, 1, U(0), "a", 0, 10, 0);
-	dcp_stored(&d, "other", 5, 1, U(2), "a", 0, 10, 0); /* of nobody */
+	dcp_stored(&d, "other", 5, 1, U(2), "a", 0, 10, 0); /* no tensor has it */
 	dcp_end(&d, ".metadata");
 	expect("w uint8 [4] incomplete: [0]+[2]@a:0+10,dcp; o object: lost; ");
 }
@@ -612,7 +612,7 @@ START_LOOP_TEST(only_what_joins_to_the_name_is_a_path, ARRAY_LEN(paths))
 }
 END_TEST
 
-/* Of "a.7.b". */
+/* Keys of "a.7.b", and the path that they are. */
 static const struct {
 	const char *bytes;
 	size_t n;

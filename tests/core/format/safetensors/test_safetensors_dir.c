@@ -251,7 +251,7 @@ static const struct {
 	      "{" T("w", "U8", "[2]", "[0,2]") "," SHARDING("{" AT("w", "[0]") "}") "}", 2 },
 	    { "b.safetensors",
 	      "{" T("w", "U8", "[2]", "[0,2]") "," SHARDING("{" AT("w", "[2]") "}") "}", 2 },
-	    { "c.safetensors", "{" T("w", "U8", "[2]", "[0,2]") "}", 2 }, /* not of it */
+	    { "c.safetensors", "{" T("w", "U8", "[2]", "[0,2]") "}", 2 }, /* not a piece */
 	    { INDEX, MAP(IN("w", "a")), 0 } },
 	  "w uint8 [4] complete: [0]+[2]@a:0+2 [2]+[2]@b:0+2; ",
 	  NULL },
