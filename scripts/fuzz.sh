@@ -14,7 +14,7 @@
 # The code of a target is its source, the headers of core that this includes (except base and model), and the files
 # beside those whose names begin like theirs (parse/zip.h: core/parse/zip*.[ch]). If the target's first comment has a
 # list after "Fuzzes:", that list takes the place of the headers; "/" at the end of a name means a folder. The record
-# has a hash of the code; CPU seconds and inputs are added up until it changes.
+# has a hash of the code, without comments and blanks; CPU seconds and inputs are added up until it changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 record=tests/fuzz/RECORD.tsv
@@ -39,11 +39,14 @@ sources() {
   } | sort -u
 }
 
+# code NAME - the hash of its code
+# shellcheck disable=SC2016 # Perl's variables
+bare='s{("(?:\\.|[^"\\])*"|\x27(?:\\.|[^\x27\\])*\x27)|/\*.*?\*/|//[^\n]*}{$1 // ""}gse; s/\s+//g'
 code() {
   local list
   mapfile -t list < <(sources "$1")
   [[ ${#list[@]} -gt 1 ]] || { echo "fuzz.sh: fuzz_$1.c names no code that it fuzzes" >&2; exit 1; }
-  cat "${list[@]}" | sha256sum | cut -c 1-12
+  cat "${list[@]}" | perl -0777 -pe "$bare" | sha256sum | cut -c 1-12
 }
 
 # recorded NAME COLUMN - that column of the target's line; nothing if it has no line
