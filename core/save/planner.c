@@ -90,7 +90,12 @@ int ckpt_save_planner_get_data(struct ckpt_save_planner *p, const struct ckpt_wr
 {
 	int rc = check_save(p, CKPT_STEP_FINISHED, e);
 
-	return rc ? rc : p->ops->get_data(p->self, item, ret, e);
+	if (!rc)
+		rc = p->ops->get_data(p->self, item, ret, e);
+	if (rc || !ret->len || ret->data || ret->read)
+		return rc;
+	ckpt_data_close(ret);
+	return err_set(e, EINVAL, "the planner has neither data nor a function to read it");
 }
 
 /* ---- loading ---- */

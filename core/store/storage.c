@@ -5,7 +5,7 @@
 
 /* The last step that was completed. A rank other than the coordinator goes from LOCAL to GLOBAL by
  * writing or reading. */
-enum step { NEW, RESET, METADATA, SET_UP, LOCAL, GLOBAL, MOVED, FINISHED };
+enum step { NEW, RESET, METADATA, SET_UP, LOCAL, GLOBAL, MOVED, FINISHED, FAILED };
 
 static const char *const step_names[] = {
 	[NEW] = "made",
@@ -16,6 +16,7 @@ static const char *const step_names[] = {
 	[GLOBAL] = "after the global plan",
 	[MOVED] = "after the data has been moved",
 	[FINISHED] = "finished",
+	[FAILED] = "after a call that failed",
 };
 
 /* On the coordinator, data requires the global plan; other ranks do not make one. */
@@ -30,12 +31,28 @@ static int out_of_order(const char *what, const char *call, uint8_t step, struct
 		       step_names[step]);
 }
 
-/* A call that failed is not repeated: the step stays, and only reset leads on from there. */
+/* Only reset leads on from a call that failed: what it has done so far is not known. */
 static int then(uint8_t *step, uint8_t next, int rc)
 {
-	if (!rc)
-		*step = next;
+	*step = rc ? FAILED : next;
 	return rc;
+}
+
+static int check_ranks(const char *what, const struct ckpt_storage_ranks *r, struct ckpt_err *e)
+{
+	if (r->rank < r->size && r->size <= UINT32_MAX)
+		return 0;
+	return err_set(e, EINVAL, "storage %s: set_up for rank %zu of %zu", what, r->rank, r->size);
+}
+
+/* With the plans or results of fewer ranks, a checkpoint would lack data without a word. */
+static int check_all(const char *what, const char *call, size_t n, uint32_t n_ranks,
+		     struct ckpt_err *e)
+{
+	if (n == n_ranks)
+		return 0;
+	return err_set(e, EINVAL, "storage %s: %s of %zu ranks, but it is set up for %u", what,
+		       call, n, n_ranks);
 }
 
 /* ---- writing ---- */
@@ -57,7 +74,10 @@ int ckpt_storage_writer_set_up(struct ckpt_storage_writer *w,
 {
 	if (w->step != RESET)
 		return out_of_order("writer", "set_up", w->step, e);
+	if (check_ranks("writer", ranks, e))
+		return -EINVAL;
 	w->is_coordinator = ranks->rank == 0;
+	w->n_ranks = (uint32_t)ranks->size;
 	return then(&w->step, SET_UP, w->ops->set_up(w->self, ranks, e));
 }
 
@@ -76,6 +96,8 @@ int ckpt_storage_writer_prepare_global_plan(struct ckpt_storage_writer *w,
 {
 	if (w->step != LOCAL || !w->is_coordinator)
 		return out_of_order("writer", "prepare_global_plan", w->step, e);
+	if (check_all("writer", "prepare_global_plan", n, w->n_ranks, e))
+		return -EINVAL;
 	return then(&w->step, GLOBAL,
 		    w->ops->prepare_global_plan ? w->ops->prepare_global_plan(w->self, parts, n, e)
 						: 0);
@@ -95,6 +117,8 @@ int ckpt_storage_writer_finish(struct ckpt_storage_writer *w, const struct ckpt_
 {
 	if (w->step != MOVED || !w->is_coordinator)
 		return out_of_order("writer", "finish", w->step, e);
+	if (check_all("writer", "finish", n, w->n_ranks, e))
+		return -EINVAL;
 	return then(&w->step, FINISHED, w->ops->finish(w->self, md, all, n, e));
 }
 
@@ -132,7 +156,10 @@ int ckpt_storage_reader_set_up(struct ckpt_storage_reader *r, const struct ckpt_
 {
 	if (r->step != METADATA)
 		return out_of_order("reader", "set_up", r->step, e);
+	if (check_ranks("reader", ranks, e))
+		return -EINVAL;
 	r->is_coordinator = ranks->rank == 0;
+	r->n_ranks = (uint32_t)ranks->size;
 	return then(&r->step, SET_UP, r->ops->set_up(r->self, md, ranks, e));
 }
 
@@ -151,6 +178,8 @@ int ckpt_storage_reader_prepare_global_plan(struct ckpt_storage_reader *r,
 {
 	if (r->step != LOCAL || !r->is_coordinator)
 		return out_of_order("reader", "prepare_global_plan", r->step, e);
+	if (check_all("reader", "prepare_global_plan", n, r->n_ranks, e))
+		return -EINVAL;
 	return then(&r->step, GLOBAL,
 		    r->ops->prepare_global_plan ? r->ops->prepare_global_plan(r->self, parts, n, e)
 						: 0);

@@ -22,8 +22,9 @@
  *	ckpt_storage_reader_prepare_global_plan(&r, parts, n, &e);       // the coordinator; scatter
  *	ckpt_storage_reader_read_data(&r, &plan, &planner, &e);
  *
- * Calls in any other order fail with EPERM and a sentence that names the step. Writers and readers
- * may be reset and used again. A writer that is reset or freed before it has finished leaves its
+ * Calls in any other order fail with EPERM and a sentence that names the step; after a call that
+ * failed, only reset and free are allowed. n is the number of ranks in all (else EINVAL), and rank r is
+ * parts[r] and all[r]. Writers and readers may be reset and used again. A writer that is reset or freed before it has finished leaves its
  * destination as it was and removes its own files.
  *
  * For the writers and readers of this library the checkpoint id is a path.
@@ -84,7 +85,8 @@ struct ckpt_storage_writer {
 	const struct ckpt_storage_writer_ops *ops;
 	void *self;
 	uint8_t step;	     /* must start as 0; then managed by the library */
-	bool is_coordinator; /* as set up */
+	bool is_coordinator; /* as set up, like the next */
+	uint32_t n_ranks;
 };
 
 CKPT_API int ckpt_storage_writer_validate_checkpoint_id(struct ckpt_storage_writer *w,
@@ -133,6 +135,7 @@ struct ckpt_storage_reader {
 	void *self;
 	uint8_t step;
 	bool is_coordinator;
+	uint32_t n_ranks;
 };
 
 CKPT_API int ckpt_storage_reader_validate_checkpoint_id(struct ckpt_storage_reader *r,

@@ -3,6 +3,7 @@
  * The order of calls, which is checked for every storage. From every state that can be reached,
  * each call is tried; only those that may come next must reach the storage.
  */
+#include "base/checked.h"
 #include "base/err.h"
 #include "suites.h"
 #include <ckptfs/ckpt_plan.h>
@@ -300,11 +301,59 @@ START_LOOP_TEST(a_call_that_failed_is_not_the_one_before_the_next, 2)
 		ck_assert_int_eq(call(&x, bad, &e), -EIO);
 		ck_assert_str_eq(e.msg, "told to fail");
 		x.f.fails = false;
-		if (bad + 1 < N_CALLS)
-			ck_assert_int_eq(call(&x, bad + 1, &e), -EPERM);
+		for (int i = bad; i < N_CALLS && i < bad + 2; i++)
+			if (i) {
+				ck_assert_int_eq(call(&x, i, &e), -EPERM);
+				ck_assert(strstr(e.msg, "it is after a call that failed"));
+			}
 		for (int i = 0; i < N_CALLS; i++) /* and from the start */
 			ck_assert(!call(&x, i, &e));
 	}
+}
+END_TEST
+
+/* Otherwise a checkpoint could replace another, and have metadata but no data. */
+START_LOOP_TEST(plans_and_results_are_those_of_all_ranks, 2)
+{
+	static const struct ckpt_storage_ranks bad[] = { { 4, 4 }, { 5, 2 }, { 0, 0 } };
+	bool writes = _i & 1;
+	struct either x = either_new(writes, 0);
+	struct ckpt_write_results results = { 0 };
+	struct ckpt_save_plan parts = { 0 };
+	struct ckpt_load_plan loads = { 0 };
+	struct ckpt_metadata md = { 0 };
+	struct ckpt_err e = { 0 };
+	int n = 0;
+
+	for (; n < (writes ? 1 : 2); n++)
+		ck_assert(!call(&x, n, &e));
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		ck_assert_int_eq(writes ? ckpt_storage_writer_set_up(&x.w, &bad[i], &e)
+					: ckpt_storage_reader_set_up(&x.r, NULL, &bad[i], &e),
+				 -EINVAL);
+		ck_assert(strstr(e.msg, "set_up for rank "));
+	}
+	for (; n < (writes ? 3 : 4); n++)
+		ck_assert(!call(&x, n, &e));
+	for (size_t few = 0; few < 6; few++) {
+		if (few == 4)
+			continue;
+		ck_assert_int_eq(
+			writes ? ckpt_storage_writer_prepare_global_plan(&x.w, &parts, few, &e)
+			       : ckpt_storage_reader_prepare_global_plan(&x.r, &loads, few, &e),
+			-EINVAL);
+		ck_assert(strstr(e.msg, "but it is set up for 4"));
+	}
+	for (; n < (writes ? 5 : 6); n++)
+		ck_assert(!call(&x, n, &e));
+	if (!writes)
+		return;
+	for (size_t few = 0; few < 6; few++)
+		if (few != 4)
+			ck_assert_int_eq(ckpt_storage_writer_finish(&x.w, &md, &results, few, &e),
+					 -EINVAL);
+	ck_assert(strstr(e.msg, "finish of 5 ranks, but it is set up for 4"));
+	ck_assert(!call(&x, 5, &e));
 }
 END_TEST
 

@@ -199,6 +199,7 @@ struct reading {
 	atomic_int open; /* sources that nobody has closed */
 	bool read;	 /* otherwise sources are passed on as they are */
 	int fail;	 /* -errno that reads give, or 0 */
+	bool nothing;	 /* sources have a length, but neither data nor read */
 };
 
 struct reader {
@@ -236,6 +237,8 @@ static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_
 
 	if (rc || !p->read) {
 		*ret = s;
+		if (p->nothing)
+			ret->data = NULL;
 		return rc;
 	}
 	x = malloc(sizeof(*x));
@@ -257,7 +260,7 @@ static const struct ckpt_save_planner_ops reading_ops = { .get_data = get_data }
 
 struct how {
 	struct writer_dcp_opts opts;
-	bool read;
+	bool read, nothing;
 	int fail;
 };
 
@@ -265,7 +268,9 @@ static int save_rank(struct ckpt_storage_writer *w, const struct ckpt_save_plan 
 		     struct ckpt_save_planner *planner, const struct how *how,
 		     struct ckpt_write_results *ret, struct ckpt_err *e)
 {
-	struct reading p = { .inner = *planner, .read = how->read, .fail = how->fail };
+	struct reading p = {
+		.inner = *planner, .read = how->read, .fail = how->fail, .nothing = how->nothing
+	};
 	struct ckpt_save_planner outer = { .ops = &reading_ops, .self = &p, .step = planner->step };
 	int rc = ckpt_storage_writer_write_data(w, plan, &outer, ret, e);
 
@@ -574,6 +579,17 @@ START_TEST(bytes_of_another_name_are_refused_for_megatron)
 	ck_assert_str_eq(e.msg,
 			 "'lr_scheduler.last_epoch': Megatron-core's objects are called "
 			 "NAME/shard_OFFSET_SHAPE, such as 'lr_scheduler.last_epoch/shard_0_1'");
+}
+END_TEST
+
+START_TEST(a_planner_without_data_is_refused)
+{
+	struct how how = { .nothing = true };
+	struct ckpt_err e = { 0 };
+
+	ck_assert_int_eq(save(path_of("x"), scene_of(1000), &how, &e), -EINVAL);
+	ck_assert(strstr(e.msg, "the planner has neither data nor a function to read it"));
+	ck_assert_int_eq(access(path_of("x"), F_OK), -1);
 }
 END_TEST
 
