@@ -12,6 +12,7 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,6 +141,36 @@ int cmd_none_left(const struct ckpt *c, const struct options *o, const char *con
 	if (leaves_out(o))
 		return err_set(e, ENOENT, "%s is left by include and exclude", none);
 	return 0;
+}
+
+int cmd_absent(const struct ckpt *c, const char *const *globs, const char *command,
+	       struct ckpt_err *e)
+{
+	struct buf first CLEANUP(buf_release) = BUF_INIT(2048);
+	uint64_t glob_steps = TEXT_GLOB_STEPS, n = 0;
+	const char *why = NULL;
+	struct ckpt_totals t;
+
+	ckpt_totals(c, &t);
+	for (uint64_t i = 0; i < t.objects; i++) {
+		struct ckpt_object x;
+
+		ckpt_object(c, i, &x);
+		if (!x.fault || *x.path || !text_glob_any(globs, x.fqn, x.fqn_len, &glob_steps))
+			continue;
+		if (!n++) {
+			cmd_add_fqn(&first, x.fqn, x.fqn_len);
+			buf_add(&first, "", 1);
+			why = x.fault;
+		}
+	}
+	if (!n)
+		return 0;
+	if (n == 1)
+		return err_set(e, EIO, "%s: '%.200s' cannot be opened: %s", command,
+			       first.err ? "?" : first.data, why);
+	return err_set(e, EIO, "%s: '%.200s' and %" PRIu64 " more cannot be opened: %s", command,
+		       first.err ? "?" : first.data, n - 1, why);
 }
 
 int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e)

@@ -74,6 +74,14 @@ int cmd_refuse_nothing(const struct ckpt *c, const struct options *o, struct ckp
 int cmd_none_left(const struct ckpt *c, const struct options *o, const char *const *globs,
 		  const char *none, struct ckpt_err *e);
 
+/*
+ * -EIO with a sentence if the globs, or no globs, match what cannot be opened and has no data here: a
+ * tensor of a file that is missing, or of an unknown kind. It is listed as an object, so commands for
+ * tensors do not see it.
+ */
+int cmd_absent(const struct ckpt *c, const char *const *globs, const char *command,
+	       struct ckpt_err *e);
+
 /* Calls ckpt_run_look, with a progress bar. */
 int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e);
 

@@ -529,7 +529,7 @@ static int verdict(const struct ckpt *c, const struct options *o, const struct c
 	if (s->failed)
 		(void)err_set(&e, EIO, "stat: %" PRIu64 " of %" PRIu64 " tensors cannot be read",
 			      s->failed, s->tensors);
-	else if (!s->tensors)
+	else if (!cmd_absent(c, o->args + 1, "stat", &e) && !s->tensors)
 		(void)cmd_none_left(c, o, o->args + 1, "stat: no tensor", &e);
 	return e.code ? cmd_fail(&e) : STATUS_DONE;
 }

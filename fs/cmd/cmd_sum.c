@@ -290,7 +290,7 @@ static int run(const struct options *o, const char *list, const char *const *glo
 	if (s.failed)
 		(void)err_set(&e, EIO, "sum: %" PRIu64 " of %" PRIu64 " tensors cannot be read",
 			      s.failed, s.tensors);
-	else if (!s.tensors && !r.missing)
+	else if (!cmd_absent(c, globs, "sum", &e) && !s.tensors && !r.missing)
 		(void)cmd_none_left(c, o, globs, "sum: no tensor", &e);
 	if (!e.code || s.failed) /* there may be no tensors */
 		begin(&r);

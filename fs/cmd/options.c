@@ -301,7 +301,7 @@ const char *options_spell(const char *name, char between, char ret[OPTIONS_NAME_
 {
 	size_t n = 0;
 
-	for (; name[n] && n < OPTIONS_NAME_MAX; n++)
+	for (; n < OPTIONS_NAME_MAX && name[n]; n++)
 		ret[n] = name[n] == '_' ? between : name[n];
 	ret[n] = 0;
 	return ret;

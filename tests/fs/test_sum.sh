@@ -99,6 +99,21 @@ test_lists_that_are_none() {
   refused "no tensor matches 'nothing'" ckptfs sum "$(zoo)" nothing
 }
 
+# Dtype and shape of its tensors are unknown, so they are no tensors here; the others are printed.
+test_a_missing_file_is_an_error() {
+  local c
+  cp -r "$(fixture hf_rank0)/ckpt" ck
+  rm ck/model-00002-of-00002.safetensors
+  for c in sum stat; do
+    status_of 2 ckptfs $c ck
+    grep -q model.embed.weight out
+    grep -qx "ckptfs: $c: 'count' and 3 more cannot be opened: a tensor of 'model-00002.*', which is missing" err
+    refused "^ckptfs: $c: 'scalar' cannot be opened: a tensor of " ckptfs $c ck 's*'
+    status_of 0 ckptfs $c ck 'model.e*'
+    status_of 0 ckptfs $c --include='model.e*' ck
+  done
+}
+
 test_what_cannot_be_read_is_an_error() {
   local file
   big_copy ck
