@@ -214,8 +214,8 @@ static int open_beneath(int dirfd, const char *path, int flags, struct ckpt_err 
 	return fd < 0 ? err_sys(e, errno, "open '%s'", path) : fd;
 }
 
-/* Opening a FIFO ends the wait of who writes to it, and opening a device may wind a tape or start a
- * watchdog: they are looked at without that. */
+/* Opening a FIFO wakes a process that waits to write to it, and opening a device may rewind a tape or
+ * start a watchdog. So the type is determined with a descriptor that does not open the file. */
 static int refuse_special(int dirfd, const char *path, struct ckpt_err *e)
 {
 	autoclose int fd = open_beneath(dirfd, path, O_PATH | O_CLOEXEC, e);

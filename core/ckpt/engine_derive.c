@@ -13,8 +13,8 @@
 #include "ckpt/computed/peek.h"
 #include "read/fetch.h"
 
-/* Removes from config.json how weights are encoded, because they are shown decoded. text: its contents, which are
- * edited in place. */
+/* Removes from config.json how weights are encoded, because they are shown decoded. text: its
+ * contents, which are edited in place. */
 static int edit_config(struct engine *eng, int64_t number, char *text, size_t len,
 		       struct ckpt_err *e)
 {

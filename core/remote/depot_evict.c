@@ -247,8 +247,8 @@ static bool evict(const struct scan *s, const struct found *f)
 }
 
 /*
- * If the directory is too large, or the disk too full, evicts what has been unused the longest;
- * also objects without blocks that nobody has looked at lately.
+ * If the directory is too large, or the disk too full, evicts what has been unused the longest,
+ * and objects that have no blocks and have not been looked at for a while.
  */
 static void tidy(struct scan *s)
 {

@@ -192,19 +192,27 @@ static uint64_t at_block(const struct map_view *v, uint64_t block)
 	return v->bytes - (v->n_blocks - block) * sizeof(struct map_block);
 }
 
+/* posix_fallocate may write zeros where another process has just written a word. Where fallocate does
+ * not exist, size_map has taken room for the whole map. */
 int map_reserve(const struct store_room *r, uint64_t block, uint64_t n)
 {
-	return reserve(r, at_block(&r->view, block), n * sizeof(struct map_block));
+	off_t at = (off_t)at_block(&r->view, block);
+
+	if (!fallocate(r->map_fd, 0, at, (off_t)(n * sizeof(struct map_block))))
+		return 0;
+	return errno == EOPNOTSUPP ? 0 : -errno;
 }
 
-/* Does even reading a hole of a mapped file take room? So it does on a tmpfs, which an overlay may be
- * made of. */
+/*
+ * Must the whole map have room at once? On a tmpfs, of which an overlay may be made, even reading a
+ * hole of a mapped file takes room; elsewhere parts may be impossible to reserve.
+ */
 static bool has_no_holes(int fd)
 {
 	struct statfs st;
 
 	return fstatfs(fd, &st) || (uint32_t)st.f_type == 0x01021994 ||
-	       (uint32_t)st.f_type == 0x794c7630;
+	       (uint32_t)st.f_type == 0x794c7630 || (fallocate(fd, 0, 0, 1) && errno == EOPNOTSUPP);
 }
 
 /* A new map. What an object claims to have costs nothing: only what is fetched of it does. */

@@ -193,7 +193,7 @@ static int name(struct session *s, const struct write_call *c, struct ckpt_err *
 
 /* ---- ending ---- */
 
-/* Nobody else uses the session by then, except whoever waits for its end. */
+/* When this runs, nothing else uses the session but a thread that waits for its end. */
 static void *end_session(void *arg)
 {
 	struct session *s = arg;

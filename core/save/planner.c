@@ -3,6 +3,7 @@
 #include <ckptfs/ckpt_plan.h>
 
 #include "base/err.h"
+#include "base/text.h"
 
 /* Has the planner reached the step that the call needs? */
 static int check_step(uint8_t step, uint8_t needed, const char *not_configured, struct ckpt_err *e)
@@ -88,14 +89,20 @@ int ckpt_save_planner_finish(struct ckpt_save_planner *p, const struct ckpt_save
 int ckpt_save_planner_get_data(struct ckpt_save_planner *p, const struct ckpt_write_item *item,
 			       struct ckpt_data *ret, struct ckpt_err *e)
 {
+	struct ckpt_data s = { 0 };
 	int rc = check_save(p, CKPT_STEP_FINISHED, e);
 
 	if (!rc)
-		rc = p->ops->get_data(p->self, item, ret, e);
-	if (rc || !ret->len || ret->data || ret->read)
+		rc = p->ops->get_data(p->self, item, &s, e);
+	if (rc)
 		return rc;
-	ckpt_data_close(ret);
-	return err_set(e, EINVAL, "the planner has neither data nor a function to read it");
+	if (s.len && !s.data && !s.read) {
+		ckpt_data_close(&s);
+		return err_set(e, EINVAL, "'%s': no data",
+			       FQN_TEXT(item->index.fqn, item->index.fqn_len));
+	}
+	*ret = s;
+	return 0;
 }
 
 /* ---- loading ---- */

@@ -403,15 +403,9 @@ static int find_shard(const struct planner *p, const struct ckpt_meta_index *x, 
 	return local_tensor_shard(p->names.dict->entries[*ret_entry].tensor, x, ret_shard, e);
 }
 
-static int no_data(const struct ckpt_write_item *item, struct ckpt_err *e)
-{
-	return err_set(e, EINVAL, "'%s': no data", FQN_TEXT(item->index.fqn, item->index.fqn_len));
-}
-
 static int get_bytes(const struct planner *p, const struct ckpt_write_item *item,
 		     struct ckpt_data *ret, struct ckpt_err *e)
 {
-	struct ckpt_data s;
 	size_t entry;
 	int rc = state_index_find(&p->names, &item->index, &entry, e);
 
@@ -420,10 +414,7 @@ static int get_bytes(const struct planner *p, const struct ckpt_write_item *item
 	if (p->names.dict->entries[entry].tensor)
 		return err_set(e, EINVAL, "'%s' is a tensor, but bytes were requested",
 			       FQN_TEXT(item->index.fqn, item->index.fqn_len));
-	s = p->names.dict->entries[entry].bytes;
-	if (!s.data && !s.read && s.len)
-		return no_data(item, e);
-	*ret = s;
+	*ret = p->names.dict->entries[entry].bytes;
 	return 0;
 }
 
@@ -447,8 +438,6 @@ static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_
 	/* The shard is inside the tensor, whose volume local_tensor_check has checked. */
 	(void)box_volume(t->n_dims, t->shards[shard].len, &volume);
 	s.len = volume * dtype_info(t->props.dtype)->size;
-	if (!s.data && s.len)
-		return no_data(item, e);
 	*ret = s;
 	return 0;
 }

@@ -138,7 +138,7 @@ struct option_word {
 };
 bool options_word(unsigned groups, size_t i, struct option_word *ret);
 
-/* A name as it is shown: with dashes behind "--", with underscores in the list of -o. Returns ret. */
+/* A name as it is shown: with dashes after "--", with underscores in the list of -o. Returns ret. */
 enum { OPTIONS_NAME_MAX = 31 };
 const char *options_spell(const char *name, char between, char ret[OPTIONS_NAME_MAX + 1]);
 
