@@ -93,7 +93,7 @@ static int refuse_two(const char *index, const struct st_index *x, const struct 
 
 /*
  * A model that was saved in parts, and is saved again in one file: transformers removes the parts and
- * leaves their index, which it does not read. So an index is none if it names only missing files.
+ * leaves their index, which it does not read. So an index that names only missing files is ignored.
  */
 static int forget_leftover(struct place *place, const struct name_list *files, const char **index,
 			   struct ckpt_err *e)
