@@ -18,6 +18,7 @@ void seal_take(struct seal *s, const struct wire_msg *m)
 		memcpy(copy, m->text, (size_t)m->head.text + 1);
 	if (m->head.n[1]) {
 		s->cache_dir = copy; /* NULL: no fetcher can begin any more */
+		memcpy(s->sizes, m->head.n + 2, sizeof(s->sizes));
 		s->closed = true;
 	} else if (copy && VEC_ROOM_WITHIN(s->v, s->cap, s->n + 1, ENTRIES_MAX)) {
 		s->v[s->n++] = (struct seal_entry){ m->head.n[0] != 0, m->head.text, copy };
@@ -51,7 +52,8 @@ bool seal_allows(const struct seal *s, const struct wire_msg *m)
 		return true;
 	switch (m->head.kind) {
 	case WIRE_HELLO:
-		return s->cache_dir && !strcmp(s->cache_dir, wire_string(m, 0));
+		return s->cache_dir && !strcmp(s->cache_dir, wire_string(m, 0)) &&
+		       !memcmp(s->sizes, m->head.n + 1, sizeof(s->sizes));
 	case WIRE_OPEN:
 		return may_open(s, m);
 	case WIRE_BEGIN:

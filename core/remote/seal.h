@@ -10,7 +10,8 @@
  *	- places are opened only where it was told that they would be: in the same bucket, on the same
  *	  server, in the same repository, with the same options;
  *	- nothing is written;
- *	- a fetcher that is started again gets no other cache directory.
+ *	- a fetcher that is started again gets no other cache directory, and no other size of it:
+ *	  a smaller one would have it remove what others have cached.
  *
  * The process that starts fetchers keeps the seal, and each fetcher inherits it.
  *
@@ -30,7 +31,9 @@ struct seal {
 		char *text; /* as of WIRE_OPEN, with wire_authority() in place of the address */
 	} * v;
 	size_t n, cap;
-	char *cache_dir; /* of the closed seal */
+	/* Of the closed seal: what WIRE_HELLO may say. */
+	char *cache_dir;
+	uint64_t sizes[3]; /* cache_size, bytes of memory, retry_ms */
 	bool closed;
 };
 

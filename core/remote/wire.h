@@ -46,7 +46,7 @@
 #include <unistd.h>
 
 enum {
-	WIRE_VERSION = 5,
+	WIRE_VERSION = 6,
 	WIRE_FD = 3, /* the end of the pair that is theirs */
 	WIRE_BLOCK = 64 << 10,
 	WIRE_TEXT_MAX = 60 << 10, /* bytes of text in a message; below the default of a socket */
@@ -97,8 +97,8 @@ enum wire_kind {
 	WIRE_END_IT,  /* to it: the fetcher does not answer, end it */
 	/* To both, before the other side gives up its rights; see seal.h. */
 	WIRE_SEAL, /* n[1] = 0: what may be opened later, n and text as of WIRE_OPEN, but with
-		      wire_authority() in place of the address. n[1] = 1: that was all; text:
-		      cache_dir; no answer */
+		      wire_authority() in place of the address. n[1] = 1: that was all; from
+		      n[2] on, and text: n from n[1] on, and text, of WIRE_HELLO; no answer */
 	WIRE_KINDS,
 };
 

@@ -280,7 +280,8 @@ void link_send_seal(const struct link *l, int sock)
 		h.n[0] = links.openings[i].anonymous;
 		(void)wire_send(sock, &h, links.openings[i].text, links.openings[i].len, -1);
 	}
-	h.n[1] = 1;
+	h = (struct wire_head){ .kind = WIRE_SEAL,
+				.n = { 0, 1, l->key.cache_size, l->key.memory, l->key.retry_ms } };
 	(void)wire_send(sock, &h, l->cache_dir, strlen(l->cache_dir) + 1, -1);
 }
 

@@ -301,9 +301,11 @@ END_TEST
 START_TEST(the_next_fetcher_is_sealed_as_well)
 {
 	static const char allowed[] = "s3://b\0\0\0", other[] = "s3://c\0\0\0";
-	struct wire_head seal = { .kind = WIRE_SEAL }, last = { .kind = WIRE_SEAL, .n = { 0, 1 } },
+	struct wire_head seal = { .kind = WIRE_SEAL },
+			 last = { .kind = WIRE_SEAL, .n = { 0, 1, 1 << 30 } },
 			 end_it = { .kind = WIRE_END_IT };
-	const struct wire_head hello = { .kind = WIRE_HELLO, .n = { WIRE_VERSION } },
+	const struct wire_head hello = { .kind = WIRE_HELLO, .n = { WIRE_VERSION, 1 << 30 } },
+			       smaller = { .kind = WIRE_HELLO, .n = { WIRE_VERSION, 1 } },
 			       open_place = { .kind = WIRE_OPEN };
 	char text[512], path[4300];
 
@@ -319,6 +321,7 @@ START_TEST(the_next_fetcher_is_sealed_as_well)
 	pair[0] = pair[1] = control;
 	next_fetcher();
 	ck_assert_uint_eq(wire_ask(pair[0], &hello, "/tmp/elsewhere", 15, -1, text).n[0], EPERM);
+	ck_assert_uint_eq(wire_ask(pair[0], &smaller, "none", 5, -1, text).n[0], EPERM);
 	ck_assert_uint_eq(wire_ask(pair[0], &hello, "none", 5, -1, text).n[0], 0);
 	ck_assert_uint_eq(wire_ask(pair[0], &open_place, other, sizeof(other), -1, text).n[0],
 			  EPERM);
