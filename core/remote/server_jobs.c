@@ -165,8 +165,9 @@ static void do_file(struct job *j)
 	const char *origin = store_origin(j->store);
 	autofree char *address = NULL;
 
-	/* What one endpoint serves must not be taken for what another has under that name. */
-	if (asprintf(&address, "%s%s%s", store_address(j->store), *origin ? " at " : "", origin) <
+	/* What one endpoint serves must not be taken for what another has under that name. No
+	 * address contains a newline. */
+	if (asprintf(&address, "%s%s%s", store_address(j->store), *origin ? "\n" : "", origin) <
 	    0) {
 		address = NULL;
 		j->rc = err_nomem(&j->why);
