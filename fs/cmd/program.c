@@ -115,21 +115,27 @@ static int print_recipes(const char *name)
 	return bad_usage(&e, "recipes");
 }
 
+static int unknown_word(const char *what, const char *word, const char *const *known, size_t n)
+{
+	struct ckpt_err e = { 0 };
+	size_t at = ckpt_nearest(word, strlen(word), known, n);
+
+	if (at < n)
+		(void)err_set(&e, EINVAL, "unknown %s '%s': did you mean '%s'?", what, word,
+			      known[at]);
+	else
+		(void)err_set(&e, EINVAL, "unknown %s '%s'", what, word);
+	return bad_usage(&e, NULL);
+}
+
 static int unknown_command(const char *name)
 {
-	const char *names[ARRAY_LEN(commands)];
-	struct ckpt_err e = { 0 };
-	size_t at;
+	const char *names[ARRAY_LEN(commands) + 1];
 
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
 		names[i] = commands[i]->name;
-	at = ckpt_nearest(name, strlen(name), names, ARRAY_LEN(commands));
-	if (at < ARRAY_LEN(commands))
-		(void)err_set(&e, EINVAL, "unknown command '%s': did you mean '%s'?", name,
-			      names[at]);
-	else
-		(void)err_set(&e, EINVAL, "unknown command '%s'", name);
-	return bad_usage(&e, NULL);
+	names[ARRAY_LEN(commands)] = "help";
+	return unknown_word("command", name, names, ARRAY_LEN(names));
 }
 
 static int run_help(int argc, char *const *argv)
@@ -177,6 +183,7 @@ static bool is_directory(const char *path)
 
 int program_run(int argc, char *const *argv)
 {
+	static const char *const alone[] = { "--version", "--help" };
 	const char *self = argc > 0 ? strrchr(argv[0], '/') : NULL;
 	const struct command *c;
 	struct ckpt_err e = { 0 };
@@ -199,8 +206,6 @@ int program_run(int argc, char *const *argv)
 		return run_command(c, argc - 2, argv + 2);
 	if (is_directory(argv[1]))
 		return run_command(&command_mount, argc - 1, argv + 1);
-	if (argv[1][0] != '-')
-		return unknown_command(argv[1]);
-	(void)err_set(&e, EINVAL, "unknown option '%s'", argv[1]);
-	return bad_usage(&e, NULL);
+	return argv[1][0] == '-' ? unknown_word("option", argv[1], alone, ARRAY_LEN(alone))
+				 : unknown_command(argv[1]);
 }

@@ -119,6 +119,8 @@ test_unknown_commands_are_errors() {
   refused "unknown command 'frob'.*ckptfs help" ckptfs frob
   refused "unknown command 'frob'" ckptfs help frob
   refused "unknown option '--frob'" ckptfs --frob
+  refused "unknown option '--verison': did you mean '--version'\?" ckptfs --verison
+  refused "unknown command 'hlep': did you mean 'help'\?" ckptfs hlep
   refused "ckptfs help" ckptfs
   refused "unknown option '--frob'.*ckptfs help ls" ckptfs ls --frob "$(big)/ckpt"
   refused "unknown option '--dequantise': did you mean '--dequantize'\?.*ckptfs help ls" \
