@@ -2,14 +2,14 @@
 #include "read/helpers.h"
 
 #include "base/checked.h"
+#include "base/cpus.h"
 #include "base/err.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum { MAX_HELPERS = 32, FEW = 4 };
+enum { MAX_HELPERS = 32 };
 
 struct share {
 	helpers_fn *fn;
@@ -23,11 +23,7 @@ struct share {
 
 void helpers_init(struct helpers *h)
 {
-	cpu_set_t set;
-
-	h->most = FEW; /* more CPUs than fit the set */
-	if (!sched_getaffinity(0, sizeof(set), &set))
-		h->most = (unsigned)min_u64((uint64_t)CPU_COUNT(&set), MAX_HELPERS);
+	h->most = (unsigned)min_u64(cpus_usable(), MAX_HELPERS);
 	h->busy = 0;
 }
 

@@ -24,6 +24,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/cpus.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "base/log.h"
@@ -154,11 +155,11 @@ static int detach(const struct mount *m, struct ckpt_err *e)
 
 static unsigned thread_count(const struct options *o)
 {
-	uint64_t cpus = (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
+	uint64_t by_cpus = (uint64_t)cpus_usable() * THREADS_PER_CPU;
 
 	if (o->threads)
 		return (unsigned)min_u64(o->threads, 1024);
-	return (unsigned)max_u64(MIN_THREADS, min_u64(MAX_THREADS, cpus * THREADS_PER_CPU));
+	return (unsigned)max_u64(MIN_THREADS, min_u64(MAX_THREADS, by_cpus));
 }
 
 static void log_hang(void *arg, uint32_t opcode, uint64_t node)
