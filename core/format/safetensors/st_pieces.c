@@ -230,7 +230,9 @@ static int check_pair(const struct st_piece *a, const struct st_piece *b, struct
 	char fqn[120];
 
 	if (!a->placed || !b->placed)
-		return err_set(e, ERR_CORRUPT, "tensor '%s' is in both '%.100s' and '%.100s'",
+		return err_set(e, ERR_CORRUPT,
+			       "tensor '%s' is in both '%.100s' and '%.100s': name one of them "
+			       "instead of the directory",
 			       show(a->fqn, fqn), a->file, b->file);
 	if (a->dtype != b->dtype)
 		return err_set(e, ERR_CORRUPT, "tensor '%s' has %s in '%.80s' and %s in '%.80s'",

@@ -359,7 +359,8 @@ static const struct {
 	{ { { "a.safetensors", A, 8 },
 	    { "b.safetensors", "{" T("a", "U8", "[1]", "[0,1]") "}", 1 } },
 	  EBADMSG,
-	  "tensor 'a' is in both 'a.safetensors' and 'b.safetensors'",
+	  "tensor 'a' is in both 'a.safetensors' and 'b.safetensors': name one of them "
+	  "instead of the directory",
 	  NULL },
 	/* Pieces. */
 	{ { PIECE_A("{") },
@@ -428,7 +429,8 @@ static const struct {
 	{ { PIECE_A("{" AT("w", "[0]") "}"),
 	    { "b.safetensors", "{" T("w", "U8", "[2]", "[0,2]") "}", 2 } },
 	  EBADMSG,
-	  "tensor 'w' is in both 'a.safetensors' and 'b.safetensors'",
+	  "tensor 'w' is in both 'a.safetensors' and 'b.safetensors': name one of them "
+	  "instead of the directory",
 	  NULL },
 	{ { PIECE_A("{" AT("w", "[0]") "}"),
 	    PIECE_B("U8", "[4]", "[0,4]", "{" AT("w", "[1]") "}") },
