@@ -47,7 +47,7 @@ static const struct word words[] = {
 	{ "allow_other", 0, FLAG, WORDS_MOUNT, AT(allow_other), NULL, "let other users read" },
 	{ "allow_root", 0, FLAG, WORDS_MOUNT, AT(allow_root), NULL, "let root read" },
 	{ "auto_unmount", 0, FLAG, WORDS_MOUNT, AT(auto_unmount), NULL,
-	  "unmount when the daemon is killed" },
+	  "unmount also if the daemon is killed or crashes" },
 	{ "fsname", 0, TEXT, WORDS_MOUNT, AT(fsname), "NAME",
 	  "first column of mount(8) (default CKPT)" },
 	{ "subtype", 0, TEXT, WORDS_MOUNT, AT(subtype), "NAME",

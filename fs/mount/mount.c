@@ -150,7 +150,10 @@ static int detach(const struct mount *m, struct ckpt_err *e)
 	(void)setsid(); /* fails only for a group leader, which needs no session */
 	if (chdir("/"))
 		return err_sys(e, errno, "chdir to '/'");
-	return to_dev_null(STDERR_FILENO, O_WRONLY, e);
+	return to_dev_null(STDIN_FILENO, O_RDONLY, e) || to_dev_null(STDOUT_FILENO, O_WRONLY, e) ||
+			       to_dev_null(STDERR_FILENO, O_WRONLY, e)
+		       ? -e->code
+		       : 0;
 }
 
 static unsigned thread_count(const struct options *o)
@@ -278,10 +281,6 @@ static int serve(struct mount *m, struct ckpt_err *e)
 	m->fs = m->stats ? fs_new(&config) : NULL;
 	if (!m->fs)
 		return err_sys(e, ENOMEM, "mount '%s'", m->target);
-	/* fusermount3 may stay (auto_unmount) and would keep a script's pipe open. */
-	if (m->report >= 0 &&
-	    (to_dev_null(STDIN_FILENO, O_RDONLY, e) || to_dev_null(STDOUT_FILENO, O_WRONLY, e)))
-		return -e->code;
 	if (mount_new_session(m, e) || mount_start_session(m, e))
 		return -e->code;
 	if (m->sandbox != SANDBOX_OFF && mount_draw_limits(m, e))
@@ -356,7 +355,7 @@ static int run_daemon(struct mount *m)
 		      : m->opts->verbose ? LOG_LEVEL_INFO
 					 : LOG_LEVEL_WARN);
 	m->journal = journal_new();
-	rc = m->journal ? unmounter_start(&m->unmounter, &e) : err_nomem(&e);
+	rc = m->journal ? unmounter_start(&m->unmounter, m->opts->auto_unmount, &e) : err_nomem(&e);
 	if (!rc)
 		rc = serve(m, &e);
 	clean_up(m, rc ? STATUS_TROUBLE : STATUS_DONE);

@@ -60,7 +60,6 @@ int mount_new_session(struct mount *m, struct ckpt_err *e)
 	/* The modes never change, so the kernel can check them itself; without this option
 	 * access(X_OK) would report that files can be executed. */
 	add_flag(&list, true, "default_permissions", &failed);
-	add_flag(&list, o->auto_unmount, "auto_unmount", &failed);
 	add_flag(&list, o->io_uring && negotiate_has_uring(), "io_uring", &failed);
 	add_flag(&list, o->nosuid, "nosuid", &failed);
 	add_flag(&list, o->nodev, "nodev", &failed);

@@ -27,17 +27,18 @@ static ssize_t read_some(void *buf, size_t n)
 /* A single write of less than PIPE_BUF arrives whole. */
 static void unmount_when_asked(void *arg)
 {
+	const bool *auto_unmount = arg;
 	struct mount_found found;
 	struct ckpt_err e;
 	char c;
 
-	(void)arg;
-	if (read_some(&found, sizeof(found)) != sizeof(found) || read_some(&c, 1) != 1)
+	if (read_some(&found, sizeof(found)) != sizeof(found) ||
+	    (read_some(&c, 1) != 1 && !*auto_unmount))
 		_exit(0);
 	_exit(mounts_remove(&found, MNT_DETACH, &e) ? 1 : 0);
 }
 
-int unmounter_start(struct unmounter *u, struct ckpt_err *e)
+int unmounter_start(struct unmounter *u, bool auto_unmount, struct ckpt_err *e)
 {
 	autoclose int theirs = -1;
 	int ends[2];
@@ -45,7 +46,7 @@ int unmounter_start(struct unmounter *u, struct ckpt_err *e)
 	if (pipe2(ends, O_CLOEXEC))
 		return err_sys(e, errno, "pipe");
 	theirs = ends[0];
-	if (child_start("ckptfs-umount", theirs, -1, unmount_when_asked, NULL, &u->pid, e)) {
+	if (child_start("ckptfs-umount", theirs, -1, unmount_when_asked, &auto_unmount, &u->pid, e)) {
 		(void)close(ends[1]);
 		return -e->code;
 	}

@@ -269,16 +269,19 @@ test_dead_mount_is_recognised() {
 }
 
 test_auto_unmount() {
-  local pid
-  # fusermount3 looks into the dead mount as root; without allow_other root may not do that in a user's mount.
-  [[ $EUID == 0 ]] || skip "not root"
-  # In a chroot fusermount3 does not find the mount (and unshare does not work there either).
-  unshare -m true 2>/dev/null || skip "no mount namespaces"
+  local reader
   mkdir m
-  timeout 200 "$CKPTFS" mount "$(big)/ckpt" m -o auto_unmount
-  pid=$(daemon_of m)
-  kill -9 "$pid"
-  wait_until unmounted m
+  for _ in {1..5}; do
+    ckptfs mount "$(big)/ckpt" m -o auto_unmount
+    # A request that is under way when the daemon dies fails in another way than later ones.
+    while cat m/tensors/*; do :; done >/dev/null 2>&1 & reader=$!
+    kill -9 "$(daemon_of m)"
+    wait_until unmounted m
+    wait $reader || : # it ends at the first error
+  done
+  ckptfs mount "$(big)/ckpt" m -o auto_unmount
+  ckptfs umount m
+  unmounted m
 }
 
 test_unmounted_before_it_is_served() {
@@ -533,6 +536,9 @@ test_unprivileged_user() {
     if $as "$CKPTFS" umount m 2>err; then exit 1; fi
     grep -q "^ckptfs: umount '.*': mounted by another user: only that user or root can unmount it$" err
     "$CKPTFS" umount m
+    $as "$CKPTFS" mount -q c m -o auto_unmount
+    kill -9 "$(daemon_of m)"
+    wait_until unmounted m
 END
 }
 
