@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """differential.py READERS [-n ROUNDS] [-s SEED] - what ckptfs reads next to what slow readers written apart from it read.
 
-READERS is a folder with dcp/refread.py and orbax/ocdbt_read.py. Each round takes a checkpoint of tests/data, edits up to
+READERS is a folder with dcp/refread.py, orbax/ocdbt_read.py, deepspeed/refread.py and megatron_hp_ref_reader.py, which
+reads Megatron-core and HyperParallel. Each round takes a checkpoint of tests/data, edits up to
 three of its files (bytes, numbers in little-endian and in decimal, parts left out, doubled or taken from elsewhere) and
 reads every tensor by both, in a process of its own, with bounds of memory and time.
 
@@ -18,6 +19,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -29,6 +31,7 @@ DATA = os.environ.get("TEST_DATA", os.path.join(TOP, "tests/data"))
 sys.path.insert(0, os.path.join(TOP, "scripts/python"))
 sys.dont_write_bytecode = True
 import ckptfs  # noqa: E402
+import numpy  # noqa: E402, F401 - ckptfs needs it later, where a failure would count as a refusal
 
 SECONDS, MEMORY, MAX_FILES, MAX_BYTES = 60, 4 << 30, 40, 1 << 20
 ODD = [0, 1, 2, 3, 7, 127, 128, 255, 256, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**64 - 1]
@@ -45,11 +48,10 @@ def files_of(path):
     return sorted(os.path.join(d, n) for d, _, names in os.walk(path) for n in names)
 
 
-def checkpoints(readers):
-    """Those that a reader knows, small enough to be read many times: (directory, reader)."""
-    dcp, orbax = load(f"{readers}/dcp/refread.py"), load(f"{readers}/orbax/ocdbt_read.py")
+def dcp_reader(readers):
+    dcp = load(f"{readers}/dcp/refread.py")
 
-    def read_dcp(path):
+    def read(path):
         c = dcp.Ckpt(path) if os.path.exists(f"{path}/.metadata") else dcp.HFCkpt(path)
         for name, item in c.items.items():
             if item is not None:
@@ -62,23 +64,102 @@ def checkpoints(readers):
                 raise ValueError("not covered")
         return bytes(got)
 
-    def read_orbax(path):
+    return read
+
+
+def orbax_reader(readers):
+    orbax = load(f"{readers}/orbax/ocdbt_read.py")
+
+    def read(path):
         _, arrays, _ = orbax.read_item(path)
         for name, (about, data) in arrays.items():
             if "unsupported" not in about:
                 yield name, lambda data=data: bytes(data)
 
+    return read
+
+
+def deepspeed_reader(readers):
+    """Of checkpoints without model parallelism, whose slices it does not join."""
+    deepspeed = load(f"{readers}/deepspeed/refread.py")
+
+    def names(section, name, sections):
+        if section in ("module", "frozen"):
+            return [name]
+        state = f"optimizer.state.{name}.{section}"
+        # ZeRO 3 keeps a parameter only as its fp32 master.
+        return [name, state] if section == "fp32" and name not in sections.get("module", ()) else [state]
+
+    def read(path):
+        c = deepspeed.Checkpoint(path)
+        sections = c.section(0)
+        sections.setdefault("module", {}).update(c.experts())
+        for section, tensors in sections.items():
+            for name, view in tensors.items():
+                for shown in names(section, name, sections):
+                    yield shown, view.bytes
+
+    return read
+
+
+def universal_reader(readers):
+    deepspeed = load(f"{readers}/deepspeed/refread.py")
+
+    def read_file(name):
+        o = deepspeed.load(name)
+        return deepspeed.whole(o["param"] if isinstance(o, dict) else o).bytes()
+
+    def read(path):
+        with open(f"{path}/latest_universal") as f:
+            top = os.path.join(path, f.read().strip(), "zero")
+        for name in files_of(top):
+            state, kind = os.path.split(os.path.relpath(name, top))
+            if kind in ("fp32.pt", "exp_avg.pt", "exp_avg_sq.pt"):
+                yield f"optimizer.state.{state}.{kind[:-3]}", lambda name=name: read_file(name)
+
+    return read
+
+
+def megatron_reader(readers):
+    """Megatron-core's torch_dist and zarr, and HyperParallel."""
+    both = load(f"{readers}/megatron_hp_ref_reader.py")
+
+    def read(path):
+        names = sorted(os.listdir(path))
+        if "metadata.json" in names:
+            with open(f"{path}/metadata.json") as f:
+                if json.load(f).get("sharded_backend") == "zarr":
+                    yield from ((k, lambda v=v: v[2]) for k, v in both.read_zarr(path).items())
+                    return
+        metas = [n for n in names if n.startswith(".") and n.endswith("metadata")]
+        tensors, _ = both.read_dcp_family(path, metas)
+        yield from ((k, lambda v=v: v[2]) for k, v in tensors.items())
+
+    return read
+
+
+def checkpoints(readers):
+    """Those that a reader knows, small enough to be read many times: (directory, reader)."""
+    dcp, orbax, megatron = dcp_reader(readers), orbax_reader(readers), megatron_reader(readers)
+    deepspeed, universal = deepspeed_reader(readers), universal_reader(readers)
     found = []
     for path in sorted({os.path.dirname(f) for f in files_of(DATA)}):
         files = files_of(path)
+        names = [os.path.relpath(f, path) for f in files]
         if len(files) > MAX_FILES or sum(map(os.path.getsize, files)) > MAX_BYTES:
             continue
-        if os.path.exists(f"{path}/.metadata") and not os.path.exists(f"{path}/metadata.json"):
-            found.append((path, read_dcp))
-        elif any(f.endswith(".safetensors") for f in files) and not any("rank" in f for f in files):
-            found.append((path, read_dcp))
-        elif os.path.exists(f"{path}/manifest.ocdbt"):
-            found.append((path, read_orbax))
+        if "metadata.json" in names or any(n.startswith((".rank", "_rank")) for n in names):
+            found.append((path, megatron))
+        elif ".metadata" in names:
+            found.append((path, dcp))
+        elif any(f.endswith(".safetensors") for f in names):
+            found.append((path, dcp))
+        elif "manifest.ocdbt" in names:
+            found.append((path, orbax))
+        elif "latest_universal" in names:
+            found.append((path, universal))
+        elif "latest" in names and not any(re.search(r"mp_rank_0[1-9]|/layer_\d+-", n) for n in names):
+            found.append((path, deepspeed))
     return found
 
 
@@ -108,7 +189,7 @@ def edit(rng, data, other):
 
 def edit_files(rng, path):
     files = [f for f in files_of(path) if not os.path.islink(f)]
-    heads = [f for f in files if os.path.basename(f) in (".metadata", "manifest.ocdbt", "model.safetensors.index.json")]
+    heads = [f for f in files if re.search(r"metadata$|manifest\.ocdbt$|\.json$|\.zarray$|model_states\.pt$|/latest", f)]
     for _ in range(rng.randrange(4)):
         name = rng.choice(heads if heads and rng.randrange(2) else files)
         with open(name, "rb") as f, open(rng.choice(files), "rb") as g:
