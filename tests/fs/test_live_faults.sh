@@ -126,7 +126,7 @@ test_inode_numbers_that_do_not_last() {
   forget dcp/__{v,w}_{0,1}.distcp
   cmp m/tensors/w "$(big)/w.bin"
   cmp m/tensors/v "$(big)/v.bin"
-  [[ ! -s log ]] || fail "$(cat log)"
+  is "" "$(messages)"
 }
 
 # A failed listing or lookup is logged as well, with the path.
@@ -141,7 +141,7 @@ test_a_directory_that_cannot_be_listed_is_logged() {
   wait_until bash -c '! LC_ALL=C ls m >/dev/null 2>err'
   grep -q 'Input/output error' err
   wait_until test -s log
-  is "ckptfs: look into '/': list '$T/b': Input/output error" "$(cat log)"
+  is "ckptfs: look into '/': list '$T/b': Input/output error" "$(messages)"
   rm orders/..eio
   wait_until ls m >/dev/null 2>&1
 }
@@ -188,7 +188,7 @@ test_input_output_errors() {
   cmp m/tensors/w "$(big)/w.bin"
   stop_readers
   found other '^right=[0-9]+$'
-  [[ $(wc -l <log) == 1 ]] || fail "$(cat log)"
+  [[ $(messages | wc -l) == 1 ]] || fail "$(cat log)"
   grep -qE "^ckptfs: read '/tensors/w' \[[0-9]+, [0-9]+\): .*__w_1\.distcp.*: [Ii]nput/output error" log || fail "$(cat log)"
 }
 
@@ -235,7 +235,7 @@ test_hanging_reads_keep_nobody_else_waiting() {
   found other '^right=[0-9]+$'
   # The additional threads end.
   wait_until few_threads
-  [[ $(wc -l <log) == 1 ]] || fail "$(cat log)"
+  [[ $(messages | wc -l) == 1 ]] || fail "$(cat log)"
 }
 
 cases_hanging_reader_can_be_interrupted() { printf '%s %s\n' direct KILL direct INT cached TERM; }
@@ -339,7 +339,7 @@ test_a_file_that_became_unreadable() {
     $as cmp m/tensors/w "$2"
     $as "$CKPTFS" umount m
     wait $daemon
-    [[ $(wc -l <log) == 1 ]]
+    [[ $(messages | wc -l) == 1 ]]
     grep -qE "^ckptfs: open '/tensors/w': .*__w_1.distcp.*: [Pp]ermission denied" log
 END
 }
@@ -464,7 +464,7 @@ test_daemon_ends_under_readers() {
     ((rc == 0)) || fail "status $rc"
   fi
   unmounted m
-  [[ ! -s log ]] || fail "$(cat log)"
+  is "" "$(messages)"
   ckptfs mount "$(big)/ckpt" m
   cmp m/tensors/w "$(big)/w.bin"
 }
@@ -481,7 +481,7 @@ test_lazy_unmount_under_readers() {
   found w '^right=[0-9]+$'
   found v '^right=[0-9]+$'
   ends
-  [[ ! -s log ]] || fail "$(cat log)"
+  is "" "$(messages)"
 }
 
 run_suite "$@"
