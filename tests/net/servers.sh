@@ -140,9 +140,14 @@ start_web() {
   wait_until is_answered "$WEBS/"
 }
 
+# Swift gives up on its own servers after a second or less, and after ten failures calls none of them for a minute; a
+# busy machine must not look like that to the tests. An object must be listed when the answer to its PUT comes.
+swift_patience=$(printf '%s = 60\n' {node,conn,container_update,connect,pool,io}_timeout; echo error_suppression_limit = 1000000)
+
 swift_server_conf() { # NAME PORT
   cat <<X
 [DEFAULT]
+$swift_patience
 bind_ip = 127.0.0.1
 bind_port = $2
 workers = 0
@@ -164,6 +169,7 @@ swift_proxy_conf() { # PORT
   local f
   cat <<X
 [DEFAULT]
+$swift_patience
 bind_ip = 127.0.0.1
 bind_port = $1
 workers = 0
