@@ -130,7 +130,7 @@ static int tell_object(struct teller *t, size_t number)
 {
 	const struct catalog_object *o = &catalog_objects(t->eng->catalog, NULL)[number];
 
-	return o->text ? 0 : tell_span(t, o->loc.file, o->loc.offset, o->loc.length);
+	return o->text || o->fault ? 0 : tell_span(t, o->loc.file, o->loc.offset, o->loc.length);
 }
 
 static int tell_file(struct teller *t, ckpt_node node)

@@ -680,6 +680,12 @@ int otensor_map(struct fetch *f, size_t i, struct otensor **ret, const struct ch
 
 /* ---- objects ---- */
 
+static int object_item(struct fetch *f, const struct catalog_object *o, struct item_source *ret,
+		       struct ckpt_err *e)
+{
+	return o->fault ? err_set(e, EIO, "%s", o->fault) : fetch_item(f, &o->loc, ret, e);
+}
+
 int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, struct ckpt_err *e)
 {
 	struct item_source s;
@@ -689,7 +695,7 @@ int object_size(struct fetch *f, const struct catalog_object *o, uint64_t *ret, 
 		*ret = o->text_len;
 		return 0;
 	}
-	rc = fetch_item(f, &o->loc, &s, e);
+	rc = object_item(f, o, &s, e);
 	return rc ? rc : item_size(&s, ret, e);
 }
 
@@ -701,7 +707,7 @@ int64_t object_read(struct fetch *f, const struct catalog_object *o, void *buf, 
 	int rc;
 
 	if (!o->text) {
-		rc = fetch_item(f, &o->loc, &s, e);
+		rc = object_item(f, o, &s, e);
 		return rc ? rc : item_read_some(&s, buf, len, off, e);
 	}
 	n = (size_t)min_u64(len, off < o->text_len ? o->text_len - off : 0);

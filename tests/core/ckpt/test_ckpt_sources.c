@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "data_util.h"
+#include "dir_util.h"
 #include "opts_util.h"
 #include "suites.h"
 #include <ckptfs/ckpt_mount.h>
@@ -131,18 +132,51 @@ START_TEST(what_each_returns_ends_it)
 {
 	struct ckpt *c = open_case("plain");
 	struct ckpt_err e = { 0 };
-	ckpt_node dir;
+	ckpt_node node;
 	int calls = 0;
 
 	ck_assert_int_eq(ckpt_sources(c, CKPT_ROOT, stop_at_once, &calls, &e), 7);
 	ck_assert_int_eq(ckpt_sources(c, ckpt_tensor_node(c, 0), stop_at_once, &calls, &e), 7);
 	ck_assert_int_eq(calls, 2);
-	ck_assert_int_eq(ckpt_walk(c, "tensors", &dir, &e), 0);
-	ck_assert_int_eq(ckpt_sources(c, dir, stop_at_once, &calls, &e), 0);
-	ck_assert_int_eq(ckpt_walk(c, ".ckptfs/info.json", &dir, &e), 0);
-	ck_assert_int_eq(ckpt_sources(c, dir, stop_at_once, &calls, &e), 0);
+	ck_assert_int_eq(ckpt_walk(c, "tensors", &node, &e), 0);
+	ck_assert_int_eq(ckpt_sources(c, node, stop_at_once, &calls, &e), 0);
+	ck_assert_int_eq(ckpt_walk(c, ".ckptfs/info.json", &node, &e), 0);
+	ck_assert_int_eq(ckpt_sources(c, node, stop_at_once, &calls, &e), 0);
 	ck_assert_int_eq(calls, 2);
 	ckpt_close(c);
+}
+END_TEST
+
+/* An array of a dtype that is not known is an object that is in no file; alone, it leaves a checkpoint
+ * in whose index are no files at all. */
+START_TEST(what_cannot_be_read_is_in_no_file)
+{
+	static const char unknown[] = "{\"zarr_format\": 2, \"shape\": [1], \"chunks\": [1], "
+				      "\"dtype\": \"<f16\", \"compressor\": null, "
+				      "\"filters\": null, \"order\": \"C\", "
+				      "\"fill_value\": null}";
+	struct ckpt_opts o = { .index = ":memory:", .allow_missing = true };
+	struct ckpt *c = NULL;
+	struct ckpt_file *f = NULL;
+	struct ckpt_stat st;
+	struct ckpt_err e = { 0 };
+	ckpt_node node;
+	int calls = 0;
+
+	dir_setup();
+	REQUIRE(!mkdirat(dir_fd, "w", 0700));
+	put_file(dir_fd, "w/.zarray", unknown, sizeof(unknown) - 1);
+	put_file(dir_fd, "w/0", "0123456789abcdef", 16);
+	ck_assert_msg(!open_typed(dir, &o, &c, &e), "%s", e.msg);
+	REQUIRE(!ckpt_walk(c, "objects/w", &node, &e));
+	ck_assert_int_eq(ckpt_stat(c, node, &st, &e), 0);
+	ck_assert_uint_eq(st.size, 0);
+	ck_assert_int_eq(ckpt_file_open(c, node, &f, &e), -EIO);
+	ck_assert_str_eq(e.msg, "object 'w' cannot be read: not supported: the dtype '<f16'");
+	ck_assert_int_eq(ckpt_sources(c, node, stop_at_once, &calls, &e), 0);
+	ck_assert_int_eq(calls, 0);
+	ckpt_close(c);
+	dir_teardown();
 }
 END_TEST
 
