@@ -46,7 +46,8 @@ int unmounter_start(struct unmounter *u, bool auto_unmount, struct ckpt_err *e)
 	if (pipe2(ends, O_CLOEXEC))
 		return err_sys(e, errno, "pipe");
 	theirs = ends[0];
-	if (child_start("ckptfs-umount", theirs, -1, unmount_when_asked, &auto_unmount, &u->pid, e)) {
+	if (child_start("ckptfs-umount", theirs, -1, unmount_when_asked, &auto_unmount, &u->pid,
+			e)) {
 		(void)close(ends[1]);
 		return -e->code;
 	}
