@@ -3,9 +3,9 @@
 """differential.py READERS [-n ROUNDS] [-s SEED] - what ckptfs reads next to what slow readers written apart from it read.
 
 READERS is a folder with dcp/refread.py, orbax/ocdbt_read.py, deepspeed/refread.py and megatron_hp_ref_reader.py, which
-reads Megatron-core and HyperParallel. Each round takes a checkpoint of tests/data, edits up to
-three of its files (bytes, numbers in little-endian and in decimal, parts left out, doubled or taken from elsewhere) and
-reads every tensor by both, in a process of its own, with bounds of memory and time.
+reads Megatron-core and HyperParallel. Each round takes a checkpoint of tests/data, makes up to three edits to its files
+(bytes, numbers in little-endian and in decimal, parts left out, doubled or taken from elsewhere) and reads every tensor
+by both, in a process of its own, with bounds of memory and time. The first rounds take each checkpoint as it is.
 
 Fails if bytes differ where both read a tensor, or if ckptfs crashes or does not end; the edited checkpoint is kept in
 build/differential. What only one of them accepts is counted, with examples: a reference reader checks less, and it
