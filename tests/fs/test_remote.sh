@@ -447,7 +447,7 @@ test_the_daemon_is_confined() {
   local d
   reach
   put s3 "$(zoo)" zoo
-  mount_at m "$address" -o sandbox=on
+  mount_at m "$address" -o "$(strictest)"
   d=$(daemon_of m)
   is 2 "$(sed -n 's/^Seccomp:\t//p' "/proc/$d/status" | sort -u)"
   is 2 "$(sed -s -n 's/^Seccomp:\t//p' "/proc/$d/task"/*/status | sort -u)"

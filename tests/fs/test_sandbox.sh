@@ -16,11 +16,6 @@ need_sandbox() {
 # threads_say PID KEY: the values, each once, that the threads of a process have for a key of /proc/PID/status
 threads_say() { awk -v key="$2:" '$1 == key { print $2 }' "/proc/$1"/task/*/status | sort -u | xargs; }
 
-# has_landlock VERSION
-has_landlock() {
-  python3 -c 'import ctypes, sys
-sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < int(sys.argv[1]))' "$1"
-}
 need_landlock() { has_landlock 1 || skip "this kernel has no Landlock"; }
 
 # On some hypervisors int $0x80 is a fault; then there is nothing to forbid.
@@ -40,9 +35,10 @@ serve_criminal() {
   mkdir -p m
   LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file ${world:+"${CKPTFS%/*}/tests/without" "$world"} "$CKPTFS" mount "$(big)/ckpt" m -f "$@" 2>said &
   pid=$!
-  wait_until is_mounted m
+  wait_until mounted_or_gone
   cmp -n 100 m/tensors/v "$(big)/v.bin" # it serves, so from here on it is in the sandbox
 }
+mounted_or_gone() { is_mounted m || gone "$pid"; }
 # What the crime's thread reports in its name, which threads that it starts inherit. Other threads may end meanwhile.
 told() { { cat "/proc/$pid"/task/*/comm 2>/dev/null || :; } | grep '^errno' | sort -u; }
 done_or_dead() { told >/dev/null || gone "$pid"; }
@@ -82,7 +78,7 @@ test_forbidden_calls_kill() {
   commit_it
   told >/dev/null
   end_it
-  serve_criminal "$1" "" -o sandbox=on
+  serve_criminal "$1" "" -o "$(strictest)"
   commit_it
   wait "$pid" || rc=$?
   is 159 $rc # 128 + SIGSYS
@@ -143,7 +139,7 @@ test_messages_to_others() {
   commit_it
   wait_until grep -q evil heard
   end_it
-  serve_criminal "$1" "$T/s" -o sandbox=on
+  serve_criminal "$1" "$T/s" -o "$(strictest)"
   commit_it
   wait "$pid" || rc=$?
   is 159 $rc
@@ -183,7 +179,7 @@ test_io_uring_is_for_requests_only() {
 # System calls that are newer than the filter get ENOSYS (38), as if the kernel did not have them.
 test_later_calls_are_unknown() {
   need_sandbox
-  serve_criminal later_call "" -o sandbox=on
+  serve_criminal later_call "" -o "$(strictest)"
   commit_it
   is "errno 38" "$(told)"
   end_it

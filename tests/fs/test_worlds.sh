@@ -9,7 +9,6 @@ without() { "${CKPTFS%/*}/tests/without" "$@"; }
 need_release() {
   case ${VARIANT:-release} in asan | tsan) exit 0 ;; esac
 }
-has_landlock() { python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < 1)'; }
 
 # The calls that are missing, and the part of the sandbox that is then missing. NUMBER+ means all calls from that number
 # on, as in a kernel: 424+ Linux 5.0, 436+ 5.4, 441+ 5.10, 451+ 6.1.
