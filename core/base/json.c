@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { MAX_DEPTH = 2048, NO_NODE = UINT32_MAX };
-enum { NUMBER_INT, NUMBER_REAL }; /* jnode.n */
+enum { NUMBER_INT, NUMBER_REAL, NUMBER_INTEGER }; /* jnode.n */
 
 /* ---- numbers ---- */
 
@@ -118,14 +118,12 @@ static int unicode_escape(struct parser *s, uint32_t *ret)
 
 	if (!hex4(s->p + 2, &c))
 		return bad(s, "invalid escape");
-	if (c >= 0xdc00 && c <= 0xdfff)
-		return bad(s, "a lone surrogate");
-	if (c >= 0xd800 && c <= 0xdbff) {
-		if (s->p[6] != '\\' || s->p[7] != 'u' || !hex4(s->p + 8, &low) || low < 0xdc00 ||
-		    low > 0xdfff)
-			return bad(s, "a lone surrogate");
+	if (c >= 0xd800 && c <= 0xdbff && s->p[6] == '\\' && s->p[7] == 'u' &&
+	    hex4(s->p + 8, &low) && low >= 0xdc00 && low <= 0xdfff) {
 		c = 0x10000 + ((c - 0xd800) << 10 | (low - 0xdc00));
 		s->p += 6;
+	} else if (c >= 0xd800 && c <= 0xdfff && !(s->flags & JDOC_PICKLED)) {
+		return bad(s, "a lone surrogate");
 	}
 	s->p += 6;
 	*ret = c;
@@ -212,7 +210,8 @@ static char *skip_digits(char *p)
 static int parse_number(struct parser *s)
 {
 	char *from = s->p, *p = from + (*from == '-'), *digits = p;
-	bool real = false, ok;
+	uint32_t kind = NUMBER_INT;
+	bool ok;
 	int64_t n;
 
 	p = skip_digits(p);
@@ -221,25 +220,25 @@ static int parse_number(struct parser *s)
 		digits = ++p;
 		p = skip_digits(p);
 		ok = p > digits;
-		real = true;
+		kind = NUMBER_REAL;
 	}
 	if (ok && (*p == 'e' || *p == 'E')) {
 		digits = p += 1 + (p[1] == '-' || p[1] == '+');
 		p = skip_digits(p);
 		ok = p > digits;
-		real = true;
+		kind = NUMBER_REAL;
 	}
 	if (!ok)
 		return bad(s, "invalid token");
-	if (!real && !int_of(from, &n)) {
-		if (!(s->flags & JDOC_BIG))
+	if (kind == NUMBER_INT && !int_of(from, &n)) {
+		if (!(s->flags & (JDOC_BIG | JDOC_PICKLED)))
 			return bad(s, "too big integer");
-		real = true;
+		kind = s->flags & JDOC_PICKLED ? NUMBER_INTEGER : NUMBER_REAL;
 	}
-	if (real && isinf(real_of(from)))
+	if (kind == NUMBER_REAL && isinf(real_of(from)))
 		return bad(s, "too big number");
 	s->p = p;
-	return add(s, (uint32_t)(from - s->d->text), real ? NUMBER_REAL : NUMBER_INT);
+	return add(s, (uint32_t)(from - s->d->text), kind);
 }
 
 static int parse_word(struct parser *s)
@@ -375,7 +374,7 @@ static int begin_value(struct parser *s)
 	case '[':
 		return open_container(s);
 	case '"':
-		return parse_string(s, s->flags & JDOC_NULS);
+		return parse_string(s, s->flags & (JDOC_NULS | JDOC_PICKLED));
 	default:
 		n = python_number(s);
 		if (n) {
@@ -393,7 +392,7 @@ static int parse_key(struct parser *s, bool first)
 
 	if (*s->p != '"')
 		return bad(s, first ? "string or '}' expected" : "string expected");
-	rc = parse_string(s, false);
+	rc = parse_string(s, s->flags & JDOC_PICKLED);
 	if (rc)
 		return rc;
 	skip_blanks(s);
@@ -530,7 +529,9 @@ enum jtype jval_type(struct jval v)
 	case 't':
 		return J_TRUE;
 	default:
-		return v.d->v[v.i].n == NUMBER_INT ? J_INT : J_REAL;
+		return v.d->v[v.i].n == NUMBER_INT    ? J_INT
+		       : v.d->v[v.i].n == NUMBER_REAL ? J_REAL
+						      : J_INTEGER;
 	}
 }
 
@@ -574,6 +575,17 @@ bool jval_number(struct jval v, double *ret)
 		return false;
 	*ret = real_of(v.d->text + v.d->v[v.i].at);
 	return true;
+}
+
+const char *jval_digits(struct jval v, size_t *ret_len)
+{
+	char *s;
+
+	if (!jval_is(v, J_INT) && !jval_is(v, J_INTEGER))
+		return NULL;
+	s = v.d->text + v.d->v[v.i].at;
+	*ret_len = (size_t)(skip_digits(s + (*s == '-')) - s);
+	return s;
 }
 
 bool jval_u64s(struct jval v, uint64_t *ret, size_t max, size_t *ret_n)

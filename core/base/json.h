@@ -44,6 +44,8 @@ enum {
 	JDOC_BIG = 8,	     /* integers beyond int64_t are reals */
 	JDOC_PREFIX = 16,    /* anything may follow the value */
 	JDOC_PYTHON = 32,    /* NaN, Infinity and -Infinity, which Python writes, are reals */
+	JDOC_PICKLED = 64,   /* what pickle_json writes: lone surrogates, NULs, in keys too, and
+				integers of any size, which are J_INTEGER if int64_t cannot hold them */
 };
 
 struct jnode {
@@ -79,7 +81,18 @@ int jdoc_parse_copy(struct jdoc *d, const char *text, size_t len, unsigned flags
 void jdoc_keep(struct jdoc *d, struct jval v);
 void jdoc_release(struct jdoc *d);
 
-enum jtype { J_NONE, J_NULL, J_FALSE, J_TRUE, J_INT, J_REAL, J_STRING, J_ARRAY, J_OBJECT };
+enum jtype {
+	J_NONE,
+	J_NULL,
+	J_FALSE,
+	J_TRUE,
+	J_INT,
+	J_INTEGER, /* beyond int64_t; only with JDOC_PICKLED */
+	J_REAL,
+	J_STRING,
+	J_ARRAY,
+	J_OBJECT
+};
 
 struct jval jdoc_root(const struct jdoc *d);
 enum jtype jval_type(struct jval v);
@@ -113,6 +126,8 @@ bool jval_int(struct jval v, int64_t *ret);
 /* False if it is not an integer from 0 to 2^64-1 (beyond 2^63-1: only with JDOC_BIG). */
 bool jval_u64(struct jval v, uint64_t *ret);
 bool jval_number(struct jval v, double *ret);
+/* The digits of an integer of any size, after a minus sign if it is negative; NULL for others. */
+const char *jval_digits(struct jval v, size_t *ret_len);
 /* False if it is not a list of at most max non-negative integers. */
 bool jval_u64s(struct jval v, uint64_t *ret, size_t max, size_t *ret_n);
 

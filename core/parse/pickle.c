@@ -8,18 +8,37 @@
 #include "parse/pickle_internal.h"
 #include "parse/pickle_text.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 /* ---- opcodes with operands ---- */
+
+static int push_opaque(struct pickle *p, struct ckpt_err *e)
+{
+	return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+}
+
+/* Is this a string that there was no room for, but that may be missing? errno is of pk_intern. */
+static bool may_miss(const struct pickle *p, uint64_t n)
+{
+	return p->keep_long && n > PK_MAX_STRING && errno == EFBIG;
+}
+
+static size_t longest_string(const struct pickle *p)
+{
+	return p->keep_long ? PK_LONG_STRING : PK_MAX_STRING;
+}
 
 /* Pushes the next n bytes, which are readable. */
 static int push_string(struct pickle *p, enum pk_type type, uint64_t n, struct ckpt_err *e)
 {
 	const struct pk_str *s = pk_intern(p->strings, (const char *)p->in.p, n);
 
-	if (!s)
+	if (!s && !may_miss(p, n))
 		return pk_no_string(p, e);
 	p->in.p += n;
+	if (!s)
+		return push_opaque(p, e);
 	return pk_push(p, (struct pk_value){ .type = type, .s = s }, e);
 }
 
@@ -32,14 +51,14 @@ static int op_string(struct pickle *p, uint8_t op, struct ckpt_err *e)
 
 	if (rc)
 		return rc;
-	if (n > PK_MAX_STRING) {
-		if (text && !p->skip_long_text)
+	if (n > longest_string(p)) {
+		if (text && !p->keep_long)
 			return err_set(e, EFBIG,
 				       "pickle: a string of %llu bytes is too long, at byte %llu",
 				       (unsigned long long)n,
 				       (unsigned long long)pk_reader_pos(&p->in));
 		rc = pk_reader_skip(&p->in, n, e);
-		return rc ? rc : pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+		return rc ? rc : push_opaque(p, e);
 	}
 	rc = pk_reader_fill(&p->in, n, e);
 	if (rc)
@@ -78,7 +97,7 @@ static int op_long(struct pickle *p, uint8_t op, struct ckpt_err *e)
 		return rc;
 	if (n > UINT8_MAX) {
 		rc = pk_reader_skip(&p->in, n, e);
-		return rc ? rc : pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+		return rc ? rc : push_opaque(p, e);
 	}
 	rc = pk_reader_fill(&p->in, n, e);
 	if (rc)
@@ -217,7 +236,7 @@ static int op_text_long(struct pickle *p, struct ckpt_err *e)
 	uint8_t bytes[PK_TEXT_LONG];
 	const char *line;
 	size_t len, n;
-	int rc = pk_reader_long_line(&p->in, &line, &len, e);
+	int rc = pk_reader_long_line(&p->in, PK_MAX_STRING, &line, &len, e);
 
 	if (rc < 0)
 		return rc;
@@ -225,8 +244,7 @@ static int op_text_long(struct pickle *p, struct ckpt_err *e)
 		n = 0;
 	else if (!pk_text_long(line, len, bytes, &n))
 		return pk_bad(p, "LONG that is not a number", e);
-	return n ? push_long(p, bytes, n, e)
-		 : pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+	return n ? push_long(p, bytes, n, e) : push_opaque(p, e);
 }
 
 /* STRING, UNICODE, and the id of PERSID. */
@@ -237,15 +255,15 @@ static int op_text_string(struct pickle *p, uint8_t op, struct ckpt_err *e)
 	const char *line;
 	size_t len;
 	bool good;
-	int rc = pk_reader_long_line(&p->in, &line, &len, e);
+	int rc = pk_reader_long_line(&p->in, longest_string(p), &line, &len, e);
 
 	if (rc < 0)
 		return rc;
-	if (rc && !p->skip_long_text)
+	if (rc && !p->keep_long)
 		return err_set(e, EFBIG, "pickle: string of more than %u bytes before byte %llu",
 			       PK_MAX_STRING, (unsigned long long)pk_reader_pos(&p->in));
 	if (rc)
-		return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
+		return push_opaque(p, e);
 	if (op != OP_PERSID) {
 		text = malloc(2 * len + 1);
 		if (!text)
@@ -257,7 +275,9 @@ static int op_text_string(struct pickle *p, uint8_t op, struct ckpt_err *e)
 		line = text;
 	}
 	s = pk_intern(p->strings, line, len);
-	return s ? pk_push(p, (struct pk_value){ .type = PK_STR, .s = s }, e) : pk_no_string(p, e);
+	if (!s)
+		return may_miss(p, len) ? push_opaque(p, e) : pk_no_string(p, e);
+	return pk_push(p, (struct pk_value){ .type = PK_STR, .s = s }, e);
 }
 
 /* INST: the class's module and name; the arguments are above a mark. */
@@ -576,7 +596,7 @@ int pickle_load(const struct pickle_input *in, const struct pickle_opts *opts, s
 	p->persid = opts->persid;
 	p->arg = opts->arg;
 	p->drop_unknown = opts->drop_unknown;
-	p->skip_long_text = opts->skip_long_text;
+	p->keep_long = opts->keep_long;
 	p->strings = opts->strings;
 	p->pool.arena.max_bytes = (size_t)min_u64(opts->max_bytes, PK_MAX_MEMORY);
 	rc = load(p, in, opts->until, e);

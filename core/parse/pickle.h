@@ -115,8 +115,9 @@ struct pickle_opts {
 	struct pk_strings *strings; /* shared interner, or NULL for one of its own */
 	size_t max_bytes;	    /* ceiling of live memory, not counting strings */
 	bool drop_unknown;	    /* objects of class 0 become PK_OPAQUE at once */
-	bool skip_long_text;	    /* and so do strings of more than 1 MiB; otherwise they are
-                                       refused */
+	/* Strings and bytes of more than 1 MiB are kept up to 64 MiB, if `strings` has room; what
+	 * is longer becomes PK_OPAQUE. Otherwise such strings are refused, and bytes PK_OPAQUE. */
+	bool keep_long;
 	/*
 	 * Stop at the outermost object's attribute with this name: it and all that follow are not
 	 * read, and memo entries used only there are not kept. ECANCELED if the first string equal

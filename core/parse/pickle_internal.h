@@ -44,7 +44,7 @@ struct pickle {
 	const struct pickle_hooks *hooks;
 	int (*persid)(void *arg, const struct pk_value *id, struct ckpt_err *e);
 	void *arg;
-	bool drop_unknown, skip_long_text;
+	bool drop_unknown, keep_long;
 	struct pk_strings *strings, *own_strings;
 	struct pk_known_global *globals[PK_GLOBAL_BUCKETS];
 	uint32_t n_globals;

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char skipped[] = "{\"__class__\": \"?\"}";
+
 enum {
 	MAX_DEPTH = 100,
 	/* Bytes of a non-string key: inside another key its quotes take twice the space. */
@@ -639,7 +641,7 @@ static int put(struct buf *b, const struct pk_value *v, const struct level *up, 
 		buf_str(b, "}");
 		return 0;
 	default:
-		buf_str(b, "{\"__class__\": \"?\"}");
+		buf_str(b, skipped);
 		return 0;
 	}
 }
@@ -647,6 +649,12 @@ static int put(struct buf *b, const struct pk_value *v, const struct level *up, 
 int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e)
 {
 	return checked(put(ret, v, NULL, e), ret, e);
+}
+
+/* Quotes inside strings are escaped. */
+bool pickle_json_lacks(const char *text, size_t len)
+{
+	return len && memmem(text, len, skipped, strlen(skipped));
 }
 
 void pickle_json_error(const struct pk_value *v, const char *why, struct buf *ret)

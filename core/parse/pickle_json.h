@@ -32,6 +32,9 @@
 #ifndef PARSE_PICKLE_JSON_H
 #define PARSE_PICKLE_JSON_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 struct buf;
 struct ckpt_err;
 struct pk_value;
@@ -39,6 +42,9 @@ struct pk_value;
 /* Appends the text. Fails if it exceeds ret's ceiling (EFBIG; ENOMEM), or nests deeper than 100
  * levels. */
 int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e);
+
+/* Does a text of pickle_json lack something that the pickle machine skipped? */
+bool pickle_json_lacks(const char *text, size_t len);
 
 /* Appends what is left to say about a value without a text: {"__class__": CLASS, "__error__": WHY}. */
 void pickle_json_error(const struct pk_value *v, const char *why, struct buf *ret);

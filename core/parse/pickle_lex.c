@@ -245,9 +245,10 @@ static int skip_line(struct pk_reader *r, struct ckpt_err *e)
 	}
 }
 
-int pk_reader_long_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct ckpt_err *e)
+int pk_reader_long_line(struct pk_reader *r, size_t max, const char **ret, size_t *ret_len,
+			struct ckpt_err *e)
 {
-	int rc = find_line(r, PK_MAX_STRING, ret, ret_len, e);
+	int rc = find_line(r, max, ret, ret_len, e);
 
 	if (rc <= 0)
 		return rc;

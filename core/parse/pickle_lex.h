@@ -11,9 +11,10 @@
 #include "parse/pickle_memo.h"
 #include "parse/pickle_ops.h"
 
-#define PK_MAX_STRING (1u << 20) /* bytes of one string; longer bytes objects are skipped */
-#define PK_MAX_LINE   1024	 /* bytes of a line with a name or number */
-#define PK_MAX_FIXED  9		 /* bytes of an opcode with an operand of fixed size */
+#define PK_MAX_STRING  (1u << 20)  /* bytes of one string; longer bytes objects are skipped */
+#define PK_LONG_STRING (64u << 20) /* the same with pickle_opts.keep_long */
+#define PK_MAX_LINE    1024	   /* bytes of a line with a name or number */
+#define PK_MAX_FIXED   9	   /* bytes of an opcode with an operand of fixed size */
 
 /* A window that slides over the input. */
 struct pk_reader {
@@ -29,13 +30,14 @@ struct pk_reader {
 int pk_reader_init(struct pk_reader *r, const struct pickle_input *in, struct ckpt_err *e);
 void pk_reader_release(struct pk_reader *r);
 void pk_reader_rewind(struct pk_reader *r);
-/* Makes n <= PK_MAX_STRING bytes readable at r->p, or fails: ENODATA at the end of the input. */
+/* Makes n <= PK_LONG_STRING bytes readable at r->p, or fails: ENODATA at the end of the input. */
 int pk_reader_fill(struct pk_reader *r, size_t n, struct ckpt_err *e);
 int pk_reader_skip(struct pk_reader *r, uint64_t n, struct ckpt_err *e);
 /* The line at r->p, without its newline, which is skipped too; of at most PK_MAX_LINE bytes. */
 int pk_reader_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct ckpt_err *e);
-/* The same, up to PK_MAX_STRING; a longer line is skipped: 1. */
-int pk_reader_long_line(struct pk_reader *r, const char **ret, size_t *ret_len, struct ckpt_err *e);
+/* The same, up to max; a longer line is skipped: 1. */
+int pk_reader_long_line(struct pk_reader *r, size_t max, const char **ret, size_t *ret_len,
+			struct ckpt_err *e);
 /* The memo key of a GET or PUT, a line. */
 int pk_reader_key(struct pk_reader *r, uint32_t *ret, struct ckpt_err *e);
 static inline uint64_t pk_reader_pos(const struct pk_reader *r)

@@ -61,15 +61,20 @@ void pw_bool(struct pickle_writer *w, bool v)
 
 /* ---- numbers ---- */
 
-/* LONG1 of `width` bytes, two's complement: a number from 2^63 on needs a ninth byte, 0. */
-static void put_long(struct pickle_writer *w, uint64_t v, size_t width)
+void pw_long(struct pickle_writer *w, const uint8_t *bytes, uint8_t n)
 {
-	uint8_t n = (uint8_t)width, bytes[9];
-
 	pw_op(w, OP_LONG1);
 	buf_add(w->out, &n, 1);
+	buf_add(w->out, bytes, n);
+}
+
+/* LONG1 of `width` bytes: a number from 2^63 on needs a ninth byte, 0. */
+static void put_long(struct pickle_writer *w, uint64_t v, size_t width)
+{
+	uint8_t bytes[9];
+
 	(void)put_le(bytes, v, width);
-	buf_add(w->out, bytes, width);
+	pw_long(w, bytes, (uint8_t)width);
 }
 
 void pw_uint(struct pickle_writer *w, uint64_t v)

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "parse/pickle.h"
+#include "parse/pickle_text.h"
 #include "parse/pickle_write.h"
 #include "store/torch_item.h"
 
@@ -31,9 +32,9 @@ static int refuse_id(void *arg, const struct pk_value *id, struct ckpt_err *e)
 static int is_pickle(const uint8_t *p, size_t len, struct ckpt_err *e)
 {
 	const struct pickle_input in = { .mem = p, .mem_len = len };
-	const struct pickle_opts opts = { .persid = refuse_id,
-					  .max_bytes = MAX_LOOK,
-					  .drop_unknown = true };
+	const struct pickle_opts opts = {
+		.persid = refuse_id, .max_bytes = MAX_LOOK, .keep_long = true, .drop_unknown = true
+	};
 	struct pickle *k;
 	struct ckpt_err why;
 	bool whole;
@@ -125,6 +126,9 @@ static bool is_real(struct jval v, double *ret)
 
 static bool write_value(struct pickle_writer *w, struct jval v, int depth)
 {
+	uint8_t bytes[PK_TEXT_LONG];
+	const char *digits;
+	size_t len, width;
 	int64_t n = 0;
 	double x = 0;
 
@@ -146,6 +150,12 @@ static bool write_value(struct pickle_writer *w, struct jval v, int depth)
 		(void)jval_int(v, &n);
 		pw_int(w, n);
 		return true;
+	case J_INTEGER:
+		digits = jval_digits(v, &len);
+		if (!pk_text_long(digits, len, bytes, &width) || !width)
+			return false;
+		pw_long(w, bytes, (uint8_t)width);
+		return true;
 	case J_REAL:
 		(void)jval_number(v, &x);
 		write_real(w, x);
@@ -159,10 +169,10 @@ static bool write_value(struct pickle_writer *w, struct jval v, int depth)
 	}
 }
 
-/* Writes the value, or the text itself if it is not a value that the JSON library can hold. */
+/* Writes the value, or the text itself if it is not JSON. */
 static int json_to_pickle(const char *text, size_t len, struct buf *b, struct ckpt_err *e)
 {
-	const unsigned flags = JDOC_ANY | JDOC_NULS | JDOC_DUPLICATES;
+	const unsigned flags = JDOC_ANY | JDOC_DUPLICATES | JDOC_PICKLED;
 	CLEANUP(jdoc_release) struct jdoc d = { 0 };
 	struct pickle_writer w;
 	struct ckpt_err why;
@@ -177,8 +187,10 @@ static int json_to_pickle(const char *text, size_t len, struct buf *b, struct ck
 	else if (!write_value(&w, jdoc_root(&d), 0)) {
 		b->len = 0;
 		(void)pw_end(&w);
-		return err_set(e, ERR_UNSUPPORTED, "an object nests deeper than %d levels",
-			       MAX_DEPTH);
+		return err_set(e, ERR_UNSUPPORTED,
+			       "an object nests deeper than %d levels, or has a number of more "
+			       "than %d bytes",
+			       MAX_DEPTH, PK_TEXT_LONG);
 	}
 	rc = pw_end(&w);
 	return rc ? err_sys(e, -rc, "object of %zu bytes", len) : 0;

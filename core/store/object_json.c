@@ -42,7 +42,7 @@ static int add_bytes(const void *data, size_t len, struct buf *ret, struct ckpt_
 static int add_pickle(const struct pickle_input *in, bool archived, struct buf *ret,
 		      struct ckpt_err *e)
 {
-	const struct pickle_opts opts = { .max_bytes = OBJECT_JSON_MEMORY, .skip_long_text = true };
+	const struct pickle_opts opts = { .max_bytes = OBJECT_JSON_MEMORY, .keep_long = true };
 	struct ckpt_err why = { 0 };
 	struct pk_value v = unknown;
 	struct pickle *p = NULL;

@@ -68,7 +68,7 @@ static int take_value(const struct object_bytes *x, struct value *ret, struct ck
 	const struct pickle_opts opts = { .persid = note_id,
 					  .arg = &has_ids,
 					  .max_bytes = OBJECT_SAME_MEMORY,
-					  .skip_long_text = true };
+					  .keep_long = true };
 	struct pickle_input in = { .mem = x->data, .mem_len = x->len };
 	struct ckpt_err why = { 0 };
 	int archive = torch_item_unwrap(x->data, x->len, &in.mem, &in.mem_len, e), rc;
@@ -92,11 +92,18 @@ static int take_value(const struct object_bytes *x, struct value *ret, struct ck
 	return 0;
 }
 
+/* Equal texts of pickle_json are equal values, unless something is missing in them. */
+static int same_if_whole(const struct object_bytes *json, struct ckpt_err *e)
+{
+	return pickle_json_lacks(json->data, json->len)
+		       ? err_set(e, ERR_UNSUPPORTED, "a part of it has no text form")
+		       : 1;
+}
+
 /* Compares JSON text of this program with the text of another object. */
 static int same_text(const struct object_bytes *json, const struct pk_value *v, struct ckpt_err *e)
 {
 	struct buf text CLEANUP(buf_release) = BUF_INIT((size_t)4 * OBJECT_SAME_MAX);
-	const char *opaque = "\"__class__\": \"?\"";
 	int rc = pickle_json(v, &text, e);
 
 	buf_str(&text, "\n");
@@ -106,9 +113,7 @@ static int same_text(const struct object_bytes *json, const struct pk_value *v, 
 		return err_set(e, ERR_UNSUPPORTED, "it has no text");
 	if (!bytes_equal(text.data, text.len, json->data, json->len))
 		return 0;
-	return memmem(text.data, text.len, opaque, strlen(opaque))
-		       ? err_set(e, ERR_UNSUPPORTED, "a part of it has no text form")
-		       : 1;
+	return same_if_whole(json, e);
 }
 
 static int same_values(const struct object_bytes *a, const struct object_bytes *b,
@@ -137,10 +142,11 @@ static int same_values(const struct object_bytes *a, const struct object_bytes *
 
 int object_same(const struct object_bytes *a, const struct object_bytes *b, struct ckpt_err *e)
 {
-	int rc = a->form == b->form && a->len == b->len ? !memcmp(a->data, b->data, a->len) : 0;
+	int rc;
 
-	if (!rc)
-		rc = is_converted(a, b, e);
+	if (a->form == b->form && bytes_equal(a->data, a->len, b->data, b->len))
+		return a->form == OBJECT_JSON ? same_if_whole(a, e) : 1;
+	rc = is_converted(a, b, e);
 	if (!rc)
 		rc = is_converted(b, a, e);
 	return rc ? rc : same_values(a, b, e);

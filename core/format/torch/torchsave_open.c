@@ -176,7 +176,7 @@ static int load(struct torchsave *t, struct part *part, const struct pickle_opts
 	int rc;
 
 	o.strings = t->strings;
-	o.skip_long_text = true;
+	o.keep_long = true;
 	o.arg = t;
 	rc = pickle_load(&in, &o, ret, e);
 	/* All input is there, so the pickle is truncated. */

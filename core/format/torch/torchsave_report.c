@@ -202,6 +202,8 @@ int walk_json(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 		return err_set(e, EFBIG, "the objects' texts are more than 64 MiB");
 	rc = pickle_json(v, &w->text, e);
 	w->t->text -= min_u64(w->t->text, w->text.len - len);
+	if (!rc && pickle_json_lacks(w->text.data + len, w->text.len - len))
+		return err_set(e, EFBIG, "a part of it has no text, or is longer than 64 MiB");
 	return rc;
 }
 
@@ -278,16 +280,6 @@ int walk_dense(struct walk *w, const struct torch_tensor *t, struct ckpt_err *e)
 		return rc;
 	if (t->n_dims)
 		memcpy(box + t->n_dims, t->size, t->n_dims * sizeof(*box));
-	if (w->expected) {
-		struct st_index_entry *x = strlen(w->path.data) == w->path.len
-						   ? st_index_find(w->expected, w->path.data)
-						   : NULL;
-
-		if (x && strcmp(x->file, w->name) != 0)
-			return 0; /* another file's counts */
-		if (x)
-			x->found = true;
-	}
 	rc = look_at_part(w, &chunks, e);
 	if (rc)
 		return rc < 0 ? rc : 0;
@@ -302,6 +294,20 @@ int walk_dense(struct walk *w, const struct torch_tensor *t, struct ckpt_err *e)
 	return rc;
 }
 
+/* Is it this file's tensor that counts? Notes that the index is right about it. */
+static bool is_expected_here(struct walk *w)
+{
+	struct st_index_entry *x = w->expected && strlen(w->path.data) == w->path.len
+					   ? st_index_find(w->expected, w->path.data)
+					   : NULL;
+
+	if (x && strcmp(x->file, w->name) != 0)
+		return false;
+	if (x)
+		x->found = true;
+	return true;
+}
+
 static int report_tensor(struct walk *w, const struct pk_value *v, unsigned depth,
 			 struct ckpt_err *e)
 {
@@ -311,6 +317,8 @@ static int report_tensor(struct walk *w, const struct pk_value *v, unsigned dept
 
 	if (depth >= WALK_MAX_DEPTH)
 		return walk_too_often(e);
+	if (!is_expected_here(w))
+		return 0;
 	(void)torch_call_of(v, &c); /* or an id in a tar file */
 	rc = kinds_report(w, &c, depth, &why);
 	if (rc > 0)

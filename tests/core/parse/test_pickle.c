@@ -663,10 +663,11 @@ static int load_long(uint8_t op, uint32_t n, size_t step, struct pickle **ret, s
 	return rc;
 }
 
-START_TEST(long_lines_of_text_are_skipped_or_refused)
+START_TEST(long_lines_of_text_are_kept_skipped_or_refused)
 {
 	const struct pickle_opts refuse = { .max_bytes = 1 << 23 };
-	const struct pickle_opts skip = { .max_bytes = 1 << 23, .skip_long_text = true };
+	const struct pickle_opts keep = { .max_bytes = 1 << 23, .keep_long = true };
+	const struct pickle_opts skip = { .max_bytes = 1 << 20, .keep_long = true };
 	char *bytes = malloc(PK_MAX_STRING + 10);
 
 	REQUIRE(bytes);
@@ -685,7 +686,14 @@ START_TEST(long_lines_of_text_are_skipped_or_refused)
 				ck_assert_uint_eq(pickle_root(p).n->v[0].s->len, n);
 			} else {
 				ck_assert_int_eq(rc, -EFBIG);
-				ck_assert_int_eq(load_bytes(bytes, n + 6, step, &skip, &p, &e), 0);
+				ck_assert_int_eq(load_bytes(bytes, n + 6, step, &keep, &p, &e), 0);
+				ck_assert_uint_eq(pickle_root(p).n->v[0].s->len, n);
+				ck_assert_int_eq(pickle_root(p).n->v[1].i, 7);
+				pickle_free(p);
+				rc = load_bytes(bytes, n + 6, step, &skip, &p, &e);
+				ck_assert_int_eq(rc, n > PK_MAX_STRING ? 0 : -EFBIG);
+				if (rc)
+					continue;
 				ck_assert_int_eq(pickle_root(p).n->v[0].type, PK_OPAQUE);
 			}
 			ck_assert_int_eq(pickle_root(p).n->v[1].i, 7);

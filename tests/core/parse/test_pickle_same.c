@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct pickle_opts opts = { .max_bytes = 64 << 20, .skip_long_text = true };
+static const struct pickle_opts opts = { .max_bytes = 64 << 20, .keep_long = true };
 
 static struct pickle *load(const void *bytes, size_t n)
 {
