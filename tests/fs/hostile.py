@@ -234,6 +234,20 @@ def same_chunk(p, n, _):
     )
 
 
+def shared_chunks(p, n, _):
+    """40 tensors that have one list of n chunks of 64 dimensions, which is in the file once."""
+    big, memo = [2**56] * 64, {}
+
+    def tensor(i):
+        p.text(f"w{i}").new(
+            META, "TensorStorageMetadata", size=lambda: p.size(big),
+            chunks=lambda: p.once(memo, "list", lambda: (p.put(b"]("), repeated(p, n, big, big), p.put(b"e"))),
+            properties=lambda: p.new(META, "TensorProperties", dtype=lambda: p.globl("torch", "float32")),
+        )
+
+    p.metadata(lambda: [tensor(i) for i in range(40)], lambda: None)
+
+
 def doubling(p, n, _):
     """planner_data is n lists, each of which contains the previous one twice."""
 
@@ -405,7 +419,7 @@ KINDS = {
     f.__name__: f
     for f in (
         colliding_paths, colliding_names, overlapping_chunks, crossing_chunks, rows_beside_columns,
-        empty_chunks, same_chunk, doubling, deep, deep_marks, far_memo, memo,
+        empty_chunks, same_chunk, shared_chunks, doubling, deep, deep_marks, far_memo, memo,
         text_that_is_not_there, huge_int, digits, huge_shape, far_item, no_items, escapes, zstd_bomb,
         zstd_window, zip_bomb, same_wrapper,
     )

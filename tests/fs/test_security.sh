@@ -25,6 +25,7 @@ cases_metadata_is_answered_within_bounds() {
   cat <<END
 crossing_chunks $((10000 / scale)) 200 0 cannot.be.opened
 same_chunk $((10000000 / scale)) 2000 0 is.missing
+shared_chunks 200000 1000 2 more.than.512.MiB
 doubling $((1000000 / scale)) 200 0 stored.nowhere
 deep $((2000000 / scale)) 1000 0 stored.nowhere
 deep_marks $((2000000 / scale)) 1000 2 STOP.without.a.value

@@ -38,6 +38,7 @@ struct ancient {
 	const char *dir; /* the first dir_len bytes: of the data files */
 	size_t dir_len;
 	uint32_t plain;
+	uint32_t n_chunks; /* of all tensors so far */
 	uint64_t *boxes;
 	struct chunk_loc *locs;
 	struct buf path;
@@ -183,6 +184,11 @@ static int add_sharded(struct ancient *x, const struct pk_str *fqn, const struct
 	if (t.dtype == CKPT_DTYPE_NONE || !shards ||
 	    !pk_numbers(pk_attr(whole, "size"), shape, CKPT_MAX_DIMS, &t.n_dims))
 		return wrong(e, fqn);
+	if (pk_list_len(shards) > DCP_MAX_CHUNKS - x->n_chunks ||
+	    2 * t.n_dims * t.count > DCP_MAX_NUMBERS)
+		return err_set(e, EFBIG, "there are more than %u chunks, or '%.200s' has too many",
+			       DCP_MAX_CHUNKS, fqn->data);
+	x->n_chunks += t.count;
 	free(x->boxes);
 	free(x->locs);
 	t.boxes = x->boxes = calloc(2 * t.n_dims * t.count + 1, sizeof(*x->boxes));

@@ -290,7 +290,7 @@ static int join_tensor(struct join *j, const struct named *name, size_t from, si
 
 	for (size_t i = from; i < to; i++)
 		count += j->r->entries[j->entries[i]].count;
-	if (count > UINT32_MAX / 2)
+	if (2 * n * count > DCP_MAX_NUMBERS)
 		return err_set(e, EFBIG, "'%s' has too many chunks, %zu", name->fqn, count);
 	ranks = malloc((count + 1) * sizeof(*ranks));
 	if (!ranks || !VEC_ROOM(j->boxes, j->cap_boxes, 2 * n * count + 1) ||

@@ -96,8 +96,14 @@ uint8_t *byte_store_room(struct byte_store *s, size_t n, struct ckpt_err *e)
 {
 	if (s->cap - s->len <= n) { /* also if n is 0: NULL means out of memory */
 		size_t cap = s->cap + s->cap / 2 + n + 4096;
-		uint8_t *p = realloc(s->data, cap);
+		uint8_t *p;
 
+		if (s->len + n > DCP_MAX_STORE) {
+			(void)err_set(e, EFBIG, "its numbers take more than %zu MiB of memory",
+				      DCP_MAX_STORE >> 20);
+			return NULL;
+		}
+		p = realloc(s->data, cap);
 		if (!p) {
 			(void)err_nomem(e);
 			return NULL;
@@ -257,7 +263,7 @@ static int store_chunk(struct reader *rd, const struct pk_str *fqn, const struct
 			       show(fqn), n_dims, p[0]);
 	to = byte_store_room(s, len, e);
 	if (!to)
-		return -ENOMEM;
+		return -e->code;
 	memcpy(to, p + 1, len - 1);
 	s->len += len - 1;
 	return 0;
@@ -325,10 +331,14 @@ static int tensor_entry(struct reader *rd, const struct pk_str *fqn, const struc
 		return err_set(e, ERR_UNSUPPORTED, "'%.200s': dtype '%.60s' is not known",
 			       show(fqn), name ? name->data : "?");
 	entry.n_dims = (uint8_t)n;
+	if (pk_len(chunks) > DCP_MAX_CHUNKS - rd->r->n_chunks)
+		return err_set(e, EFBIG, "there are more than %u chunks, up to those of '%.200s'",
+			       DCP_MAX_CHUNKS, show(fqn));
 	entry.count = (uint32_t)pk_len(chunks);
+	rd->r->n_chunks += entry.count;
 	to = byte_store_room(&rd->r->chunks, n * 10, e);
 	if (!to)
-		return -ENOMEM;
+		return -e->code;
 	for (size_t i = 0; i < n; i++)
 		rd->r->chunks.len += put_varint(rd->r->chunks.data + rd->r->chunks.len, shape[i]);
 	for (uint32_t i = 0; i < entry.count; i++) {
@@ -455,7 +465,7 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 		return rc;
 	start = to = byte_store_room(&rd->r->storage, (7 + n) * 10, e);
 	if (!to)
-		return -ENOMEM;
+		return -e->code;
 	to += put_varint(to, fqn->s->id);
 	to += put_varint(to, rd->rank);
 	to += put_varint(to, path->s->id);
@@ -487,7 +497,7 @@ static int shape_item(struct reader *rd, const struct pk_value *key, const struc
 		return 0;
 	to = byte_store_room(s, (2 + n) * 10, e);
 	if (!to)
-		return -ENOMEM;
+		return -e->code;
 	to += put_varint(to, key->s->id);
 	to += put_varint(to, n);
 	for (size_t d = 0; d < n; d++)

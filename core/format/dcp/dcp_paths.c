@@ -79,7 +79,7 @@ int dcp_paths_add(struct dcp_records *r, const struct pk_value *key, const struc
 	known = joins_to(value, key->s);
 	to = byte_store_room(s, ((known ? n : 0) + 2) * CATALOG_PATH_NUMBER, e);
 	if (!to)
-		return -ENOMEM;
+		return -e->code;
 	to += put_varint(to, key->s->id);
 	to += known ? put_path(to, value) : catalog_path_put_head(to, 0, false);
 	s->len = (size_t)(to - s->data);
@@ -114,7 +114,7 @@ static int keep(struct dcp_records *r, const uint8_t *path, struct dcp_entry *en
 	}
 	to = byte_store_room(s, n, e);
 	if (!to)
-		return -ENOMEM;
+		return -e->code;
 	memcpy(to, path, n);
 	entry->path_at = s->len + 1;
 	s->len += n;

@@ -62,6 +62,7 @@ struct dcp_records {
 	uint32_t n_entries;
 	size_t cap_entries;
 	struct byte_store chunks;
+	uint32_t n_chunks;
 	/*
 	 * Per storage entry: fqn, rank, file (string id), encoding, offset, length, dimensions + 1
 	 * (0 for a bytes item), offsets.
@@ -92,7 +93,16 @@ static inline void skip_varints(const uint8_t **p, size_t n)
 	}
 }
 
-/* Makes room for n more bytes, or returns NULL with *e set. */
+/*
+ * Limits, because a pickle may refer to one value any number of times in two bytes: of a store, of
+ * all chunks, and of the numbers in the boxes of one tensor. Real metadata has a million chunks, in
+ * 40 MB.
+ */
+#define DCP_MAX_STORE	((size_t)512 << 20)
+#define DCP_MAX_CHUNKS	((uint32_t)16 << 20)
+#define DCP_MAX_NUMBERS ((size_t)64 << 20)
+
+/* Makes room for n more bytes, or returns NULL with *e set: ENOMEM, EFBIG. */
 uint8_t *byte_store_room(struct byte_store *s, size_t n, struct ckpt_err *e);
 
 int dcp_records_init(struct dcp_records *r, struct ckpt_err *e);

@@ -162,7 +162,7 @@ static int put_found(struct resolver *x, const struct hp_tensor *t, uint64_t num
 	}
 	start = to = byte_store_room(&x->found, (4 + t->n_dims) * 10, e);
 	if (!to)
-		return -ENOMEM;
+		return -e->code;
 	x->found_at[number] = x->found.len + 1;
 	to += put_varint(to, t->offset);
 	to += put_varint(to, t->length);
@@ -227,7 +227,7 @@ static int put_entry(struct resolver *x, const struct stored *s, uint64_t found_
 
 	start = to = byte_store_room(&x->out, (8 + 2 * n) * 10, e);
 	if (!to)
-		return -ENOMEM;
+		return -e->code;
 	to += put_varint(to, s->fqn);
 	to += put_varint(to, s->rank);
 	to += put_varint(to, s->path);
