@@ -58,21 +58,50 @@ static int probe_file(struct place *place, const char *name, struct ckpt_err *e)
 	return rc ? err_wrap(e, "'%.100s'", name) : kind != TORCHSAVE_NONE;
 }
 
+/*
+ * Does the index count, beside a model in one file? Not if all that it names is missing: a model that
+ * was saved in parts, and is saved again in one file; transformers removes the parts and leaves their
+ * index, which it does not read.
+ */
+static int index_counts(struct place *place, const char *whole, struct ckpt_err *e)
+{
+	CLEANUP(st_index_release) struct st_index x = { 0 };
+	struct place_seen seen;
+	int rc = st_index_read(place, index_name, &x, &seen, NULL, e), there = 0;
+
+	if (!rc && st_index_names_file(&x, whole))
+		return 1;
+	for (size_t i = 0; !rc && !there && i < x.n_files && i < MAX_SHARDS; i++)
+		there = place_look(place, x.files[i], &seen, e);
+	if (rc || there <= 0)
+		return rc ? rc : there;
+	return err_set(
+		e, ENOTUNIQ,
+		"'%s' and '%s', which does not name it, are two models: name '%s' instead of "
+		"the directory, or remove one of them",
+		whole, index_name, whole);
+}
+
 static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	struct place_seen seen;
-	int rc;
+	int rc, indexed = file ? 0 : place_look(place, index_name, &seen, e);
 
-	rc = file ? 0 : place_look(place, index_name, &seen, e);
-	if (rc > 0 && list_shards(place, files, e))
-		return -e->code;
-	if (rc)
-		return rc;
+	if (indexed < 0)
+		return indexed;
 	for (size_t i = 0; !file && i < ARRAY_LEN(whole_names); i++) {
 		rc = place_look(place, whole_names[i], &seen, e);
 		if (rc < 0)
 			return rc;
 		file = rc ? whole_names[i] : NULL;
+	}
+	if (indexed && file)
+		indexed = index_counts(place, file, e);
+	if (indexed < 0)
+		return indexed;
+	if (indexed) {
+		rc = list_shards(place, files, e);
+		return rc ? rc : 1;
 	}
 	if (!file)
 		return 0;

@@ -1527,7 +1527,9 @@ static const struct tar {
 	{ .want = "a/1 float32 [4] 16 raw 00000000\nb/1 a storage that is not a tensor's\n",
 	  .view = { 4, 1, 0 },
 	  .saved = "}(<a>ctorch.nn.parameter\nParameter\n<5>Q\x85R<b><7>Qu" },
-	{ .want = "0/1 {\"__class__\": \"?\"}\n", .view = { 1, 1, 0 }, .saved = "]<9>Qa" },
+	{ .want = "0/1 a part of it has no text, or is longer than 64 MiB\n",
+	  .view = { 1, 1, 0 },
+	  .saved = "]<9>Qa" },
 	{ .error = "'a': its view reaches outside its storage of 16 bytes", .view = { 3, 2, 0 } },
 	{ .error = "'a': its sizes, strides or offset are negative", .view = { 2, -1, 1 } },
 	{ .error = "'a': its view reaches outside its storage of 16 bytes",
@@ -1547,7 +1549,8 @@ static const struct tar {
 	{ .error = "'a': the file has no storage '9'",
 	  .tensor = "(<#5><#9>Nt",
 	  .view = { 1, 1, 0 } },
-	{ .want = "b/1 float32 [3] 12 raw 0000803f\na/1 {\"__class__\": \"?\"}\nn/1 3\n",
+	{ .want = "b/1 float32 [3] 12 raw 0000803f\na/1 a part of it has no text, or is longer "
+		  "than 64 MiB\nn/1 3\n",
 	  .tensor = "(<#5>NNt" },
 	{ .error = "the table of storages is not as torch writes it", .storages = "<x>" },
 	{ .error = "the table of storages is not as torch writes it", .storage = "(<#7><cpu>Nt" },
@@ -1845,7 +1848,42 @@ START_TEST(a_directory_has_one_model_or_an_index_of_its_parts)
 	put_zip("pytorch_model-10.bin", "}(<a><T><more><#1>u", NULL);
 	put_index("{\"metadata\": {}, \"weight_map\": {\"a\": \"pytorch_model-10.bin\","
 		  " \"b.w\": \"pytorch_model-2.bin\"}}");
+	expect_error(
+		NULL, ENOTUNIQ,
+		"'pytorch_model.bin' and 'pytorch_model.bin.index.json', which does not name it, "
+		"are two models: name 'pytorch_model.bin' instead of the directory, or remove one "
+		"of them");
+	expect("pytorch_model.bin", "w/1 float32 [4] 16 raw 00000000\n");
+	ck_assert_int_eq(unlinkat(dir_fd, "pytorch_model.bin", 0), 0);
 	expect(NULL, "a/1 float32 [4] 16 raw 00000000\nb.w/3 uint8 [6] 6 raw 61626364\nmore/4 1\n");
+	/* Saved again in one file, by a library that leaves the index. */
+	put_zip("pytorch_model.bin", "}<w><T>s", NULL);
+	ck_assert_int_eq(unlinkat(dir_fd, "pytorch_model-2.bin", 0), 0);
+	ck_assert_int_eq(unlinkat(dir_fd, "pytorch_model-10.bin", 0), 0);
+	expect(NULL, "w/1 float32 [4] 16 raw 00000000\n");
+	put_index("{\"weight_map\": {\"w\": \"pytorch_model.bin\"}}");
+	expect(NULL, "w/1 float32 [4] 16 raw 00000000\n");
+	put_index("{\"weight_map\": {\"v\": \"pytorch_model.bin\"}}");
+	expect_error(NULL, ERR_CORRUPT,
+		     "'pytorch_model.bin' has no tensor 'v', which 'pytorch_model.bin.index.json' "
+		     "names");
+}
+END_TEST
+
+/* Tensors that are shown as what they are made of, or not at all, are there. */
+START_TEST(what_the_index_names_need_not_be_dense)
+{
+	put_zip("m.bin",
+		"}(<a><T><c>" SPARSE
+		"<torch.sparse_coo>\x85R(<T><Tv3>(<#3><#5>t\x88t\x86R<s><Tsparse>u",
+		NULL);
+	put_index("{\"weight_map\": {\"a\": \"m.bin\", \"c\": \"m.bin\", \"s\": \"m.bin\"}}");
+	expect(NULL, "a/1 float32 [4] 16 raw 00000000\n"
+		     "c.indices/9 float32 [4] 16 raw 00000000\n"
+		     "c.values/8 uint16 [2] 4 raw 63646566\n"
+		     "c/1 {\"__class__\": \"torch.Tensor\", \"layout\": \"torch.sparse_coo\", "
+		     "\"shape\": [3, 5], \"coalesced\": true}\n"
+		     "s/1 a sparse tensor that is not written as torch writes it\n");
 }
 END_TEST
 
@@ -1925,8 +1963,10 @@ START_TEST(a_pointer_of_git_lfs_is_said_to_be_one)
 
 		if (i == 1)
 			ck_assert_int_eq(unlinkat(dir_fd, "pytorch_model.bin.index.json", 0), 0);
-		if (i == 2)
+		if (i == 2) {
+			ck_assert_int_eq(unlinkat(dir_fd, names[1], 0), 0);
 			put_index("{\"weight_map\": {\"a\": \"m.bin\"}}");
+		}
 		put_file(dir_fd, names[i], pointer, sizeof(pointer) - 1);
 		(void)snprintf(want, sizeof(want),
 			       "open '%s': it is a Git LFS pointer; the file itself has not "
