@@ -437,6 +437,11 @@ int64_t catalog_find_object(const struct catalog *c, const char *fqn, size_t len
 										    : -1;
 }
 
+void catalog_hide_object(struct catalog *c, size_t number)
+{
+	c->objects[number].hidden = true;
+}
+
 size_t catalog_all_tensors(const struct catalog *c)
 {
 	return c->n_all;

@@ -54,6 +54,7 @@ struct catalog_object {
 	const uint8_t *path;   /* as of a tensor */
 	uint32_t fqn_len, top; /* as of a tensor */
 	uint32_t text_len;
+	bool hidden; /* see catalog_hide_object */
 };
 
 #define CATALOG_COMPUTED UINT32_MAX
@@ -79,6 +80,8 @@ const struct catalog_object *catalog_objects(const struct catalog *c, size_t *re
 /* The number of the shown tensor, or of the object, with that name; -1: there is none. */
 int64_t catalog_find_tensor(const struct catalog *c, const char *fqn, size_t len);
 int64_t catalog_find_object(const struct catalog *c, const char *fqn, size_t len);
+/* For an object that only describes what a tensor was computed from. It keeps its number. */
+void catalog_hide_object(struct catalog *c, size_t number);
 const struct stored_file *catalog_sources(const struct catalog *c, size_t *ret_n);
 /* In the order of strcmp. */
 const struct catalog_metadata *catalog_metadata(const struct catalog *c, size_t *ret_n);

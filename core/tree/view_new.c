@@ -74,7 +74,7 @@ static void stored_object(const void *arg, uint32_t index, const char **ret, siz
 	const struct view *v = arg;
 	const struct catalog_object *o = &catalog_objects(v->c, NULL)[index];
 
-	*ret = o->fqn;
+	*ret = o->hidden ? NULL : o->fqn;
 	*ret_len = o->fqn_len;
 }
 
@@ -89,7 +89,7 @@ static int list_names(struct view *v, size_t n, namelist_stored_fn *stored, stru
 		size_t len;
 
 		stored(v, i, &fqn, &len);
-		if (exists(v, fqn, len))
+		if (fqn && exists(v, fqn, len))
 			rc = namelist_add(ret, fqn, len, i, e);
 	}
 	if (!rc)

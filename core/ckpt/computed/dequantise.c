@@ -185,6 +185,8 @@ static int derive(struct catalog *c, struct deq_finder *f, struct dequantised *r
 	if (!v || !shapes || !numbers || !ret->v)
 		return err_nomem(f->e);
 	list_all(f, v, shapes);
+	for (size_t i = 0; i < f->n; i++)
+		deq_hide_owners(c, f, &f->v[i]);
 	rc = catalog_compute(c, v, n, f->hide, numbers, f->e);
 	if (rc)
 		return err_wrap(f->e, "option 'dequantize'");

@@ -22,29 +22,36 @@ static void owner_release(struct deq_owner *o)
 	jdoc_release(&o->doc);
 }
 
-/* 1: no object has that name, or it belongs to another library. */
-static int owner_read(const struct deq_finder *f, const char *name, size_t len,
-		      struct deq_owner *ret)
+/* The library whose class the object describes; NULL: another. */
+static const char *library_of(const struct catalog_object *o)
 {
 	/* How torchsave_kinds.c begins it, so that no other text is parsed for each tensor. */
 	static const char begin[] = "{\"__class__\": \"";
 	static const char *const modules[] = { "torchao", "transformer_engine" };
-	int64_t at = catalog_find_object(f->catalog, name, len);
-	const struct catalog_object *o = at < 0 ? NULL : &catalog_objects(f->catalog, NULL)[at];
-	const char *module = NULL, *dot;
-	struct ckpt_err why;
-	int rc;
 
-	*ret = (struct deq_owner){ .module = "", .class = "" };
-	if (!o || !o->text || o->text_len > MAX_TEXT || !bytes_begin(o->text, o->text_len, begin))
-		return 1;
+	if (!o->text || o->text_len > MAX_TEXT || !bytes_begin(o->text, o->text_len, begin))
+		return NULL;
 	for (size_t i = 0; i < ARRAY_LEN(modules); i++) {
 		size_t from = strlen(begin), n = strlen(modules[i]);
 
 		if (bytes_begin(o->text + from, o->text_len - from, modules[i]) &&
 		    o->text_len > from + n && o->text[from + n] == '.')
-			module = modules[i];
+			return modules[i];
 	}
+	return NULL;
+}
+
+/* 1: no object has that name, or it belongs to another library. */
+static int owner_read(const struct deq_finder *f, const char *name, size_t len,
+		      struct deq_owner *ret)
+{
+	int64_t at = catalog_find_object(f->catalog, name, len);
+	const struct catalog_object *o = at < 0 ? NULL : &catalog_objects(f->catalog, NULL)[at];
+	const char *module = o ? library_of(o) : NULL, *dot;
+	struct ckpt_err why;
+	int rc;
+
+	*ret = (struct deq_owner){ .module = "", .class = "" };
 	if (!module)
 		return 1;
 	rc = jdoc_parse_copy(&ret->doc, o->text, o->text_len,
@@ -218,6 +225,26 @@ bool deq_has_parts(const struct deq_finder *f, const struct catalog_tensor *t)
 		if (deq_ends(t, parts[i].end) && deq_sibling(f, t, parts[i].end, parts[i].by) >= 0)
 			return true;
 	return false;
+}
+
+void deq_hide_owners(struct catalog *c, const struct deq_finder *f, const struct deq_found *x)
+{
+	const struct catalog_object *o = catalog_objects(c, NULL);
+
+	for (size_t k = 0; k < x->n_inputs; k++) {
+		const struct catalog_tensor *t = &f->t[x->inputs[k]];
+		unsigned levels = 0;
+
+		if (!bytes_begin(t->fqn, t->fqn_len, x->name))
+			continue;
+		for (size_t len = x->name_len; len < t->fqn_len && levels < MAX_LEVELS; len++) {
+			int64_t at = t->fqn[len] == '.' ? catalog_find_object(c, t->fqn, len) : -1;
+
+			levels += t->fqn[len] == '.';
+			if (at >= 0 && library_of(&o[at]))
+				catalog_hide_object(c, (size_t)at);
+		}
+	}
 }
 
 int deq_refuse_wrapped(const struct deq_finder *f, const struct catalog_tensor *t)
