@@ -437,7 +437,7 @@ soak-faults: all $(BUILD)/tests/soak $(BUILD)/tests/badfs $(BUILD)/tests/proxy
 	@CHECK_FULL=1 scripts/setup.sh test
 	@SOAK_SECONDS=$(or $(SOAK_SECONDS),$$(($(or $(MINUTES),60) * 60))) tests/fs/soak_faults.sh $(BUILD)
 
-# FUZZ_SECS of libFuzzer for every target; new corpus entries go to build/corpus.
+# FUZZ_SECS of libFuzzer for every target; what they find goes to tests/fuzz/grown.
 fuzz:
 	@scripts/fuzz.sh $(or $(FUZZ_SECS),60) $(FUZZ)
 

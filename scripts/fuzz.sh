@@ -1,7 +1,8 @@
 #!/bin/bash
-# fuzz.sh SECONDS TARGET... - run libFuzzer on each target, with ASan and UBSan, starting from its corpus, and write
-# what it did to tests/fuzz/RECORD.tsv. New inputs go to build/corpus, reduced to those that reach something no other
-# does. An input that crashes, leaks, or takes 60 s or 4 GiB is kept there, too, and makes the script fail. Needs clang.
+# fuzz.sh SECONDS TARGET... - run libFuzzer on each target, with ASan and UBSan, starting from its corpus and from what
+# earlier runs have found, and write what it did to tests/fuzz/RECORD.tsv. New inputs go to build/corpus, reduced to those
+# that reach something no other does, and from there to tests/fuzz/grown. An input that crashes, leaks, or takes 60 s or
+# 4 GiB is kept in build/corpus, too, and makes the script fail. Needs clang.
 #
 # fuzz.sh check - names the targets that have not run, those whose code has changed since they did, and those that have
 # run for less than an hour of CPU. None of these is a failure, because running takes hours, and a change of the code
@@ -18,6 +19,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 record=tests/fuzz/RECORD.tsv
+export grown=tests/fuzz/grown
 enough=3600 # CPU seconds on the same code
 columns='target\tdate\tcode\tcpu_seconds\tinputs\tedges\tfeatures\tcorpus\tseeds'
 
@@ -87,10 +89,27 @@ check() {
   return $bad
 }
 
-brief_one() { # BUILDDIR SECONDS NAME SEED
-  TEST_SEED=$4 "$1/fuzz/fuzz_$3" -s "$2" "tests/fuzz/corpus/$3" || { echo "fuzz: see $1/fuzz/fuzz_$3.input" >&2; return 1; }
+# unpack NAME DIR - what earlier runs have found
+unpack() {
+  mkdir -p "$2"
+  [[ ! -e $grown/$1.tar.xz ]] || tar -xJf "$grown/$1.tar.xz" -C "$2"
 }
-export -f brief_one
+
+# pack NAME - for the next runs; the same inputs make the same archive
+pack() {
+  mkdir -p "$grown"
+  (cd "build/corpus/$1" && find . -type f -printf '%f\0' | LC_ALL=C sort -z |
+    tar --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 --null -T - -c) | xz -9e >"$grown/$1.tar.xz"
+}
+
+brief_one() { # BUILDDIR SECONDS NAME SEED
+  local dir=$1/fuzz/fuzz_$3.corpus
+  rm -rf "$dir"
+  unpack "$3" "$dir"
+  cp "tests/fuzz/corpus/$3"/* "$dir"
+  TEST_SEED=$4 "$1/fuzz/fuzz_$3" -s "$2" "$dir" || { echo "fuzz: see $1/fuzz/fuzz_$3.input" >&2; return 1; }
+}
+export -f unpack brief_one
 
 brief() {
   local name
@@ -149,7 +168,7 @@ run() {
   for target in "$@"; do
     name=${target#fuzz_}
     log=build/corpus/$name.log
-    mkdir -p "build/corpus/$name"
+    unpack "$name" "build/corpus/$name"
     echo "== $target, $seconds s"
     rc=0
     used=$({ time "build/fuzz/fuzz/$target" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=4096 -timeout=60 \
@@ -157,6 +176,7 @@ run() {
     grep -vE 'NEW|REDUCE|pulse' "$log" | tail -n $((rc ? 60 : 10))
     ((rc)) && { bad=1; continue; } # only runs that found nothing are recorded
     reduce "$name"
+    pack "$name"
     note "$name" "$(awk '{ printf "%d", $1 + $2 }' <<<"$used")" "$log"
   done
   return $bad
