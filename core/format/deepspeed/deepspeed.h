@@ -146,6 +146,7 @@ struct ds {
 	uint32_t tp, pp; /* tensor-parallel ranks; pipeline stages */
 	bool pipeline;
 	bool universal;
+	bool zenflow;		/* matrices of the optimizer states are transposed */
 	struct digest of_stage; /* names of the parameters of a stage's first slice */
 	uint64_t *experts; /* of each layer of experts of the first stage, as far as it is known */
 	size_t n_experts;

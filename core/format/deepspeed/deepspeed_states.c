@@ -195,6 +195,7 @@ static int read_first_model(struct ds_rank *x, struct ds_open *o, size_t files, 
 	const struct pk_value *module = ds_get(&o->file.root, "module");
 	const struct pk_value *config = ds_get(&o->file.root, "ds_config");
 	const struct pk_value *by_data = ds_get(config, "use_data_before_expert_parallelism");
+	const struct pk_value *zero = ds_get(config, "zero_optimization");
 	struct ds_weights weights = { .dict = module, .prefix = "", .placeholders = x->sharded };
 	int rc = check_model_ranks(x, o, e);
 
@@ -205,6 +206,7 @@ static int read_first_model(struct ds_rank *x, struct ds_open *o, size_t files, 
 	x->stage = x->mp / x->d->tp;
 	x->t = x->mp % x->d->tp;
 	x->by_data = by_data && by_data->type == PK_BOOL && by_data->i;
+	x->d->zenflow |= ds_get(zero, "zenflow") != NULL;
 	if (!rc)
 		rc = read_buffer_names(x, o, e);
 	if (!rc)
@@ -330,6 +332,14 @@ int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e)
 		rc = check_stage(&x, e);
 	if (rc)
 		return rc < 0 ? rc : 0;
+	/*
+	 * ZenFlow flattens matrices transposed (runtime/zenflow/zenflow_utils.py). With ZeRO 3 so are
+	 * the shapes that are recorded, unless the model was made in zero.Init (engine_stage3.py).
+	 */
+	if (d->zenflow)
+		return ds_refuse(d,
+				 "%s: the run used ZenFlow, which stores matrices transposed there",
+				 x.sharded ? "the parameters" : "the optimizer states");
 	rc = ds_add_frozen(&x, e);
 	if (rc)
 		return rc;

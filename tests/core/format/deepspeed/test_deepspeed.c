@@ -204,6 +204,44 @@ START_TEST(names_of_one_module_for_one_parameter_are_found)
 }
 END_TEST
 
+/* ZenFlow flattens matrices transposed; those of the module are views of that. */
+START_TEST(transposed_optimizer_states_are_not_shown)
+{
+	static const char model[] =
+		"{'module': {'a': t0+0(2,2)/(1,2)}, 'param_shapes': [{'a': (2,2)}],"
+		" 'ds_config': {'zero_optimization': {'zenflow': %s}}}";
+	char text[300];
+
+	(void)snprintf(text, sizeof(text), model, "N");
+	put(MODEL, text, 0);
+	put_rank(OPTIM(0), "[t0+0(4)]", "{}", "[1]", 10);
+	expect("", "a[2,2] 0 2 1 3\noptimizer.state.a.fp32[2,2] 10 11 12 13\n"
+		   "object optimizer.loss_scaler\n");
+	(void)snprintf(text, sizeof(text), model, "{}");
+	put(MODEL, text, 0);
+	expect("", "a[2,2] 0 2 1 3\n! not everything is shown: the optimizer states: the run used "
+		   "ZenFlow, which stores matrices transposed there");
+	directory("zero");
+	directory("zero/a");
+	put("zero/a/fp32.pt", "{'param': t0+0(2,2)}", 10);
+	expect("", "a[2,2] 0 2 1 3\n! not everything is shown: the optimizer states: the run used "
+		   "ZenFlow, which stores matrices transposed there");
+}
+END_TEST
+
+START_TEST(transposed_parameters_of_zero_3_are_not_shown)
+{
+	put(SHARD(0),
+	    "{'module': {'n': t0+0(1)}, 'buffer_names': ['n'], 'param_shapes': [{'a': (2,2)}],"
+	    " 'frozen_param_shapes': {'f': (2,2)}, 'frozen_param_fragments': {'f': t1+0(4)},"
+	    " 'ds_config': {'zero_optimization': {'zenflow': {'topk_ratio': 1.5}}}}",
+	    0);
+	put_shard(OPTIM(0), "[t0+0(4)]", "{}", "1", 10);
+	expect("", "n[1] 0\n! not everything is shown: the parameters: the run used ZenFlow, which "
+		   "stores matrices transposed there");
+}
+END_TEST
+
 /* ---- ZeRO 3 ---- */
 
 static void put_model3(const char *path, const char *more, unsigned first)
