@@ -57,15 +57,18 @@ static int divide(struct ds_rank *x, const uint64_t *totals, struct ckpt_err *e)
 	return 1;
 }
 
+/* How many elements of a piece it takes, with the padding behind it. */
+static uint64_t size_of(const struct ds_rank *x, const struct ds_param *p)
+{
+	return x->zero3 ? p->numel / x->world + (p->numel % x->world != 0) : p->numel + p->pad;
+}
+
 static uint64_t total_of(const struct ds_rank *x, const struct ds_group *g)
 {
 	uint64_t sum = 0;
 
-	for (size_t i = 0; i < g->n; i++) {
-		uint64_t numel = g->params[i].numel;
-
-		sum += x->zero3 ? numel / x->world + (numel % x->world != 0) : numel;
-	}
+	for (size_t i = 0; i < g->n; i++)
+		sum += size_of(x, &g->params[i]);
 	return sum;
 }
 
@@ -134,7 +137,7 @@ static int add_params(struct ds_rank *x, const struct ds_group *g, const struct 
 				       .t = x->t };
 
 		rc = ds_add(x->d, &t, e);
-		at += x->zero3 ? p->numel / x->world + (p->numel % x->world != 0) : p->numel;
+		at += size_of(x, p);
 	}
 	return rc;
 }
@@ -190,7 +193,9 @@ static int add_group(struct ds_rank *x, size_t number, const uint32_t *members, 
 			fits = false;
 	}
 	if (!x->zero3)
-		fits &= start[n] >= total && start[n] - total < 2 * (uint64_t)x->world;
+		fits &= start[n] == total ||
+			(start[n] > total && start[n] - total < 2 * (uint64_t)x->world &&
+			 ds_is_tail(x, f, members, n, total));
 	if (!fits || fp32->mixed) {
 		(void)ds_refuse(x->d,
 				"group %zu of the optimizer states does not have the elements that "

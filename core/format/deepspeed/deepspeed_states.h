@@ -8,6 +8,7 @@
  *	deepspeed_ties.c	names that share storage, and so are one parameter
  *	deepspeed_frozen.c	parameters that are in no optimizer states
  *	deepspeed_zero.c	the optimizer states: the pieces of flat tensors in each rank's file
+ *	deepspeed_padding.c	the padding in them
  *	deepspeed_pair.c	which elements of these pieces belong to which name
  *
  * param_shapes in the model states has the names and shapes, a dict for each group, in the order of
@@ -36,7 +37,7 @@ enum { DS_MAX_COLUMNS = 16 }; /* per group: there are three or four */
 struct ds_param {
 	const struct pk_str *name;
 	const uint64_t *shape;
-	uint64_t numel;
+	uint64_t numel, pad; /* pad: elements of padding behind it, in the flat tensor */
 	uint8_t n_dims;
 };
 
@@ -60,6 +61,8 @@ struct ds_flat_group {
 	struct ds_tensor step;
 	struct ds_step stepped; /* its path is NULL: there is no step */
 	bool *have_step;	/* of each rank */
+	uint64_t *tail;		/* group_paddings of each rank */
+	uint32_t n_tails;	/* number of ranks that record it */
 };
 
 struct ds_rank {
@@ -79,6 +82,7 @@ struct ds_rank {
 
 	uint32_t world; /* number of optimizer states files */
 	bool zero3;
+	bool has_pads;	  /* paddings behind parameters are recorded */
 	uint64_t *counts; /* partition_count of each group */
 	struct ds_flat_group *flat;
 	size_t n_flat;
@@ -120,7 +124,17 @@ int ds_read_frozen(struct ds_rank *x, struct ds_open *o, size_t file, size_t fil
 /* After the last: ZeRO 3's, of which every file has a part. */
 int ds_add_frozen(struct ds_rank *x, struct ckpt_err *e);
 
-/* ---- optimizer states (deepspeed_zero.c, deepspeed_pair.c) ---- */
+/* ---- optimizer states (deepspeed_zero.c, deepspeed_padding.c, deepspeed_pair.c) ---- */
+
+/* Reads the paddings in rank r's file. 1: they are inconsistent, which has been recorded. */
+int ds_read_paddings(struct ds_rank *x, struct ds_open *o, const struct pk_value *states,
+		     uint32_t r, struct ckpt_err *e);
+/*
+ * The pieces of these ranks hold more than `total` elements: is the rest padding at the end, as far
+ * as that is recorded?
+ */
+bool ds_is_tail(const struct ds_rank *x, const struct ds_flat_group *f, const uint32_t *members,
+		uint32_t n, uint64_t total);
 
 /* Both: 1, the files are inconsistent, which has been recorded. */
 int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e);

@@ -311,6 +311,8 @@ static int read_flat(struct ds_rank *x, struct ds_open *o, uint32_t r, struct ck
 				"are from two different saves",
 				o->f->path);
 	if (!rc)
+		rc = ds_read_paddings(x, o, states, r, e);
+	if (!rc)
 		rc = torch_file_spend(&o->file, x->n_flat, e);
 	for (size_t g = 0; !rc && g < x->n_flat; g++)
 		rc = add_piece(x, o, &x->flat[g], "fp32", 4, &flat->n->v[g], r, e);

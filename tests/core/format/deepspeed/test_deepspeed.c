@@ -204,6 +204,82 @@ START_TEST(names_of_one_module_for_one_parameter_are_found)
 }
 END_TEST
 
+/* As DeepSpeed 0.19.7 aligns parameters: here to 4 elements. */
+START_TEST(padding_behind_a_parameter_is_not_part_of_it)
+{
+	static const char state[] =
+		"{'state': {0: {'m': t1+0(6)}}}, 'param_alignment_paddings': %s,"
+		" 'group_paddings': [%d]";
+	static const char wrong[] =
+		"a[1] float16\nb[4] float16\nc[2] float16\nobject optimizer.loss_scaler\n"
+		"! not everything is shown: '" OPTIM(0) "': its param_alignment_paddings are not "
+							"those of the parameters that the model "
+							"states list";
+	static const char *const odd[] = { "[[3]]",
+					   "[[3, 0, 0, 0]]",
+					   "[[3, 0, 0], []]",
+					   "5",
+					   "[5]",
+					   "[[3, -1, 0]]",
+					   "[['x', 0, 0]]",
+					   "[]",
+					   "[[3, 4611686018427387904, 0]]" };
+	char text[300];
+
+	put(MODEL,
+	    "{'module': {'a': h0+0(1), 'b': h0+1(4), 'c': h0+5(2)},"
+	    " 'param_shapes': [{'a': (1,), 'b': (4,), 'c': (2,)}]}",
+	    0);
+	/* a . . . b b | b b c c (. .) */
+	for (int rank = 0; rank < 2; rank++) {
+		(void)snprintf(text, sizeof(text), state, "[[3, 0, 0]]", rank ? 2 : 0);
+		if (rank)
+			put_rank(OPTIM(1), "[t0+0(4)]", text, "[2]", 2000);
+		else
+			put_rank(OPTIM(0), "[t0+0(6)]", text, "[2]", 1000);
+	}
+	expect("", "a[1] float16\nb[4] float16\nc[2] float16\n"
+		   "optimizer.state.a.fp32[1] 1000\noptimizer.state.a.m[1] 1100\n"
+		   "optimizer.state.b.fp32[4] 1004 1005 2000 2001\n"
+		   "optimizer.state.b.m[4] 1104 1105 2100 2101\n"
+		   "optimizer.state.c.fp32[2] 2002 2003\noptimizer.state.c.m[2] 2102 2103\n"
+		   "object optimizer.loss_scaler\n");
+	(void)snprintf(text, sizeof(text), state, "[[2, 1, 0]]", 2);
+	put_rank(OPTIM(1), "[t0+0(4)]", text, "[2]", 2000);
+	expect("",
+	       "a[1] float16\nb[4] float16\nc[2] float16\nobject optimizer.loss_scaler\n"
+	       "! not everything is shown: '" OPTIM(1) "': its param_alignment_paddings are not "
+						       "those of the parameters that the model "
+						       "states list, or not those of rank 0's "
+						       "file");
+	for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
+		(void)snprintf(text, sizeof(text), state, odd[i], 0);
+		put_rank(OPTIM(0), "[t0+0(6)]", text, "[2]", 1000);
+		expect("", wrong);
+	}
+	/* Without the list there would be three elements too many, and not all at the end. */
+	for (int rank = 0; rank < 2; rank++) {
+		(void)snprintf(text, sizeof(text), state, "N", rank ? 2 : 0);
+		if (rank)
+			put_rank(OPTIM(1), "[t0+0(4)]", text, "[2]", 2000);
+		else
+			put_rank(OPTIM(0), "[t0+0(6)]", text, "[2]", 1000);
+	}
+	expect("", "a[1] float16\nb[4] float16\nc[2] float16\nobject optimizer.loss_scaler\n"
+		   "! not everything is shown: group 0 of the optimizer states does not have the "
+		   "elements that the model states list, 7: they are from two different saves");
+	/* As BF16_Optimizer leaves them: three elements of padding, all at the end. */
+	for (int rank = 0; rank < 2; rank++) {
+		(void)snprintf(text, sizeof(text), state, "N", rank ? 3 : 0);
+		put_rank(rank ? OPTIM(1) : OPTIM(0), "[t0+0(5)]", text, "[2]", rank ? 2000 : 1000);
+	}
+	saved_expect_begin(dir, "deepspeed",
+			   "a[1] float16\nb[4] float16\nc[2] float16\n"
+			   "optimizer.state.a.fp32[1] 1000\noptimizer.state.a.m[1] 1100\n"
+			   "optimizer.state.b.fp32[4] 1001 1002 1003 1004\n");
+}
+END_TEST
+
 /* ZenFlow flattens matrices transposed; those of the module are views of that. */
 START_TEST(transposed_optimizer_states_are_not_shown)
 {
