@@ -179,6 +179,18 @@ static int read_options(struct ds_rank *x, struct ds_open *o, const struct pk_va
 	return rc;
 }
 
+/* Elastic states have no groups with options: the step of all of them is beside the states. */
+static int read_common_step(struct ds_rank *x, struct ds_open *o, const struct pk_value *states,
+			    struct ckpt_err *e)
+{
+	const struct pk_value *v = ds_get(states, "base_optimizer_state_step");
+	int rc = v ? torch_file_spend(&o->file, x->n_flat, e) : 0;
+
+	for (size_t g = 0; v && !rc && g < x->n_flat; g++)
+		rc = read_step(x, o, v, g, true, e);
+	return rc;
+}
+
 /* {"state": {g: {...}}, "param_groups": [...]}; or, elastic, [{...}, ...]. */
 static int read_base(struct ds_rank *x, struct ds_open *o, const struct pk_value *base, uint32_t r,
 		     struct ckpt_err *e)
@@ -321,7 +333,9 @@ static int read_flat(struct ds_rank *x, struct ds_open *o, uint32_t r, struct ck
 
 		rc = ds_sample(o, &m->piece[r], m->dtype, &x->masters[r], e);
 	}
-	return rc ? rc : read_base(x, o, base, r, e);
+	if (!rc)
+		rc = read_base(x, o, base, r, e);
+	return rc ? rc : read_common_step(x, o, states, e);
 }
 
 /* ---- all files ---- */

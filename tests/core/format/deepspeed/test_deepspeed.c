@@ -1419,6 +1419,30 @@ START_TEST(a_rank_has_values_of_its_own)
 }
 END_TEST
 
+/* Elastic states have their step beside them if the optimizer has it among its groups' options. */
+START_TEST(a_step_beside_elastic_states_is_that_of_all_groups)
+{
+	static const char state[] = "[{'m': t1+0(1)}, {}], 'base_optimizer_state_step': %d";
+	char text[100];
+
+	put(MODEL,
+	    "{'module': {'a': h0+0(2), 'b': h0+0(2)}, 'param_shapes': [{'a': (2,)}, {'b': (2,)}]}",
+	    0);
+	(void)snprintf(text, sizeof(text), state, 4);
+	put_rank(OPTIM(0), "[t0+0(1), t0+1(1)]", text, "[2, 2]", 1000);
+	put_rank(OPTIM(1), "[t0+0(1), t0+1(1)]", text, "[2, 2]", 2000);
+	expect("", "a[2] float16\nb[2] float16\noptimizer.state.a.fp32[2] 1000 2000\n"
+		   "optimizer.state.a.m[2] 1100 2100\noptimizer.state.b.fp32[2] 1001 2001\n"
+		   "object optimizer.loss_scaler\nobject optimizer.state.a.step\n"
+		   "object optimizer.state.b.step\n");
+	(void)snprintf(text, sizeof(text), state, 5);
+	put_rank(OPTIM(1), "[t0+0(1), t0+1(1)]", text, "[2, 2]", 2000);
+	expect("", "a[2] float16\nb[2] float16\nobject optimizer.loss_scaler\n"
+		   "! not everything is shown: '" OPTIM(1) "' is of another step than '" OPTIM(
+			   0) "': they are from two different saves");
+}
+END_TEST
+
 START_TEST(slices_of_different_steps_are_not_of_one_save)
 {
 	static const char model[] = "{'module': {'a': t0+0(1)}, 'param_shapes': [{'a': (1,)}]}";
