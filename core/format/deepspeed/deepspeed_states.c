@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/text.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- values ---- */
@@ -74,6 +75,17 @@ static int read_buffer_names(struct ds_rank *x, struct ds_open *o, struct ckpt_e
 	return rc;
 }
 
+/* Reports the optimizer states of ZeRO 0, which torch.optim numbers on each model-parallel rank. */
+static int read_optimizer(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
+{
+	const struct pk_value *v = ds_get(&o->file.root, "optimizer");
+	char rank[40];
+	const char *const steps[] = { "optimizer", x->d->tp * x->d->pp > 1 ? rank : NULL, NULL };
+
+	(void)snprintf(rank, sizeof(rank), "mp_rank_%02u", x->mp);
+	return v ? torchsave_report_at(&o->file.t, o->f->path, v, steps, x->d->w, e) : 0;
+}
+
 /* Reports everything else that was saved. */
 static int read_rest(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
 {
@@ -83,7 +95,8 @@ static int read_rest(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
 					     "frozen_param_shapes",
 					     "shared_params",
 					     "frozen_param_fragments",
-					     "sparse_tensor_module_names" };
+					     "sparse_tensor_module_names",
+					     "optimizer" };
 	size_t n = pk_len(&o->file.root);
 	int rc = 0;
 
@@ -98,7 +111,7 @@ static int read_rest(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
 		if (skip)
 			continue;
 		steps[1] = key->s->data;
-		if (!strcmp(key->s->data, "optimizer") || !strcmp(key->s->data, "lr_scheduler")) {
+		if (!strcmp(key->s->data, "lr_scheduler")) {
 			steps[0] = key->s->data;
 			steps[1] = NULL;
 		}
@@ -224,6 +237,8 @@ static int read_first_model(struct ds_rank *x, struct ds_open *o, size_t files, 
 		rc = read_shared(x, o, e);
 	if (!rc && module)
 		rc = ds_read_weights(x->d, o, &weights, e);
+	if (!rc)
+		rc = read_optimizer(x, o, e);
 	return rc || x->mp ? rc : read_rest(x, o, e);
 }
 

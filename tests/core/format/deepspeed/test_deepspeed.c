@@ -1121,6 +1121,21 @@ START_TEST(experts_without_zero_have_objects_of_their_own)
 }
 END_TEST
 
+START_TEST(each_slice_has_optimizer_states_without_zero)
+{
+	static const char model[] = "{'module': {'w': t0+0(1)}, 'optimizer': {'state': {0: {'m': "
+				    "t0+1(1)}}, 'param_groups': [{'params': [0]}]}}";
+
+	put(MODEL, model, 0);
+	expect("", "optimizer.state.0.m[1] 1\nw[1] 0\nobject optimizer.param_groups\n");
+	put("mp_rank_01_model_states.pt", model, 10);
+	expect("", "mp_rank_00/w[1] 0\nmp_rank_01/w[1] 10\n"
+		   "optimizer.mp_rank_00.state.0.m[1] 1\noptimizer.mp_rank_01.state.0.m[1] 11\n"
+		   "object optimizer.mp_rank_00.param_groups\n"
+		   "object optimizer.mp_rank_01.param_groups\n");
+}
+END_TEST
+
 START_TEST(other_values_of_layers_are_shown)
 {
 	put(MODEL,
