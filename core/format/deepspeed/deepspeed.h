@@ -150,7 +150,8 @@ struct ds {
 	struct digest of_stage; /* names of the parameters of a stage's first slice */
 	uint64_t *experts; /* of each layer of experts of the first stage, as far as it is known */
 	size_t n_experts;
-	struct ds_join *join; /* how slices are joined into tensors; NULL: not recorded */
+	uint64_t experts_each; /* before 0.6.0: of every layer; 0: unknown */
+	struct ds_join *join;  /* how slices are joined into tensors; NULL: not recorded */
 
 	struct ds_tensor *tensors;
 	struct ds_alias *aliases;

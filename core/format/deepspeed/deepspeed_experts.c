@@ -2,6 +2,7 @@
 /* The files of experts: their weights, and without ZeRO their optimizer states. */
 #include "format/deepspeed/deepspeed.h"
 
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/search.h"
 #include "base/text.h"
@@ -9,34 +10,89 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* A file of an expert, and the model-parallel rank that has all of the expert's layer. */
+struct expert {
+	const struct ds_file *f;
+	uint32_t owner;
+};
+
+static int by_expert(const void *ap, const void *bp)
+{
+	const struct expert *a = ap, *b = bp;
+	const uint32_t x[] = { a->owner, a->f->layer, a->f->rank, a->f->mp };
+	const uint32_t y[] = { b->owner, b->f->layer, b->f->rank, b->f->mp };
+
+	for (size_t i = 0; i < ARRAY_LEN(x); i++)
+		if (x[i] != y[i])
+			return x[i] < y[i] ? -1 : 1;
+	return 0;
+}
+
+static bool same_layer(const struct expert *a, const struct expert *b)
+{
+	return a->owner == b->owner && a->f->layer == b->f->layer;
+}
+
+static int missing(const struct expert *x, uint32_t layer, uint32_t number, struct ckpt_err *e)
+{
+	return err_set(e, ENOENT,
+		       "the file of expert %u of layer %u is missing, though '%.200s' is there",
+		       number, layer, x->f->path);
+}
+
+/* Experts of a layer are numbered 0, 1, ...; count 0: it is not known how many there are. */
+static int check_layer(const struct expert *v, size_t n, uint64_t count, struct ckpt_err *e)
+{
+	uint32_t next = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct ds_file *f = v[i].f;
+
+		if (count && f->rank >= count)
+			return err_set(e, ERR_CORRUPT,
+				       "'%.200s' is of another save: the model states say that its "
+				       "layer has %llu expert%s",
+				       f->path, (unsigned long long)count, text_s(count));
+		if (f->rank != next)
+			return missing(&v[i], f->layer, next, e);
+		next++;
+	}
+	return count && next != count ? missing(&v[n - 1], v->f->layer, next, e) : 0;
+}
+
 /*
  * Does each layer have the experts that the model states record? A tag that is used again keeps the
  * files of experts that no longer exist.
  */
 static int check_experts(const struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
 {
-	uint32_t next = 0;
+	autofree struct expert *v = calloc(n + 1, sizeof(*v));
+	int rc = v ? 0 : err_nomem(e);
 
-	for (size_t i = 0; i < n; i++) {
-		bool last = i + 1 == n || f[i + 1].layer != f[i].layer || f[i + 1].mp != f[i].mp;
-		uint64_t count = f[i].layer < d->n_experts ? d->experts[f[i].layer] : 0;
+	for (size_t i = 0; !rc && i < n; i++)
+		v[i] = (struct expert){ .f = &f[i], .owner = f[i].mp };
+	if (!rc)
+		qsort(v, n, sizeof(*v), by_expert);
+	for (size_t i = 0, k; !rc && i < n; i += k) {
+		bool known = v[i].f->mp < d->tp; /* the model states of the first stage were read */
+		uint32_t layer = v[i].f->layer;
+		uint32_t next = i && v[i - 1].owner == v[i].owner ? v[i - 1].f->layer + 1 : 0;
+		bool last;
 
-		if (f[i].mp >= d->tp || !count)
-			continue;
-		if (f[i].rank >= count)
-			return err_set(e, ERR_CORRUPT,
-				       "'%.200s' is of another save: the model states say that its "
-				       "layer has %llu expert%s",
-				       f[i].path, (unsigned long long)count, text_s(count));
-		if (f[i].rank != next || (last && next + 1 != count))
-			return err_set(
-				e, ENOENT,
-				"the file of expert %u of layer %u is missing, though '%.200s' "
-				"is there",
-				f[i].rank != next ? next : next + 1, f[i].layer, f[i].path);
-		next = last ? 0 : next + 1;
+		for (k = 1; i + k < n && same_layer(&v[i], &v[i + k]);)
+			k++;
+		last = i + k == n || v[i + k].owner != v[i].owner;
+		if (known && next < layer && next < d->n_experts)
+			return missing(&v[i], next, 0, e);
+		rc = check_layer(v + i, k,
+				 !known			? 0
+				 : layer < d->n_experts ? d->experts[layer]
+							: d->experts_each,
+				 e);
+		if (!rc && known && last && layer + 1ul < d->n_experts)
+			rc = missing(&v[i], layer + 1, 0, e);
 	}
-	return 0;
+	return rc;
 }
 
 /*
@@ -78,8 +134,6 @@ static int read_weights(struct ds *d, struct ckpt_err *e)
 	autofree size_t *first = calloc(n + 1, sizeof(*first));
 	int rc = first ? ds_check_twice(f, n, e) : err_nomem(e);
 
-	if (!rc)
-		rc = check_experts(d, f, n, e);
 	for (size_t i = 0; !rc && i < n; i++) {
 		struct ds_weights w = { .prefix = "",
 					.stage = f[i].mp / d->tp,
@@ -96,7 +150,8 @@ static int read_weights(struct ds *d, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	first[n] = d->n_tensors;
-	return check_copies(d, f, first, n, e);
+	rc = check_experts(d, f, n, e);
+	return rc ? rc : check_copies(d, f, first, n, e);
 }
 
 /* Reads experts' optimizer states without ZeRO, which torch.optim numbers. */

@@ -188,8 +188,11 @@ static int read_expert_counts(struct ds *d, struct ds_open *o, struct ckpt_err *
 {
 	const struct pk_value *v = ds_get(&o->file.root, "num_experts");
 	size_t n = pk_list_len(v);
+	int64_t each;
 	int rc = torch_file_spend(&o->file, n, e);
 
+	if (ds_number(v, &each) && each > 0)
+		d->experts_each = (uint64_t)each;
 	d->experts = rc ? NULL : arena_array(&d->arena, n + 1, sizeof(*d->experts));
 	if (!d->experts)
 		return rc ? rc : err_nomem(e);

@@ -426,7 +426,7 @@ START_TEST(experts_of_a_group_have_the_numbers_of_their_rank)
 		(void)snprintf(text, sizeof(text), model,
 			       by_data ? "'use_data_before_expert_parallelism': T" : "");
 		put(MODEL, text, 0);
-		put("layer_0_expert_3_mp_rank_00_model_states.pt",
+		put("layer_0_expert_0_mp_rank_00_model_states.pt",
 		    "{'m.deepspeed_moe.experts.deepspeed_experts.3.w': t0+9(1)}", 0);
 		put_rank(OPTIM(0), "[t0+0(1), t1+0(1)]", "{}", "[4, 2]", 1000);
 		put_rank(OPTIM(1), "[t0+0(1), t1+0(1)]", "{}", "[4, 2]", 2000);
@@ -1114,10 +1114,10 @@ START_TEST(experts_without_zero_have_objects_of_their_own)
 	put_file(dir_fd, expp, "x", 1);
 	expect_error("", expp);
 	REQUIRE(!unlinkat(dir_fd, expp, 0));
-	put("expert_1_mp_rank_00_model_states.pt", "{'e': t0+1(1), 'o': 5}", 0);
+	put("expert_0_mp_rank_00_model_states.pt", "{'e': t0+1(1), 'o': 5}", 0);
 	expect("", "e[1] 1\nw[1] 0\nobject o\n");
-	put_file(dir_fd, "expert_1_mp_rank_00_model_states.pt", "x", 1);
-	expect_error("", "expert_1_mp_rank_00_model_states.pt");
+	put_file(dir_fd, "expert_0_mp_rank_00_model_states.pt", "x", 1);
+	expect_error("", "expert_0_mp_rank_00_model_states.pt");
 }
 END_TEST
 
@@ -1133,6 +1133,41 @@ START_TEST(each_slice_has_optimizer_states_without_zero)
 		   "optimizer.mp_rank_00.state.0.m[1] 1\noptimizer.mp_rank_01.state.0.m[1] 11\n"
 		   "object optimizer.mp_rank_00.param_groups\n"
 		   "object optimizer.mp_rank_01.param_groups\n");
+}
+END_TEST
+
+#define EXPERT_FILE(layer, number) "layer_" #layer "_expert_" #number "_mp_rank_00_model_states.pt"
+
+START_TEST(every_layer_has_all_of_its_experts)
+{
+	/* Versions before 0.6.0 have a number for all layers. */
+	put(MODEL, "{'module': {'w': t0+0(1)}, 'num_experts': 2}", 0);
+	put(EXPERT_FILE(0, 0), "{'a': t0+1(1)}", 0);
+	expect_error("", "the file of expert 1 of layer 0 is missing, though '" EXPERT_FILE(
+				 0, 0) "' is there");
+	put(EXPERT_FILE(0, 1), "{'b': t0+2(1)}", 0);
+	expect("", "a[1] 1\nb[1] 2\nw[1] 0\n");
+	put(EXPERT_FILE(0, 2), "{'c': t0+3(1)}", 0);
+	expect_error("",
+		     "'" EXPERT_FILE(0, 2) "' is of another save: the model states say that its "
+					   "layer has 2 experts");
+	/* Without any number there may be no gap. */
+	put(MODEL, "{'module': {'w': t0+0(1)}}", 0);
+	expect("", "a[1] 1\nb[1] 2\nc[1] 3\nw[1] 0\n");
+	REQUIRE(!unlinkat(dir_fd, EXPERT_FILE(0, 1), 0));
+	expect_error("", "the file of expert 1 of layer 0 is missing, though '" EXPERT_FILE(
+				 0, 2) "' is there");
+	/* Layers may be missing, too. */
+	put(EXPERT_FILE(0, 1), "{'b': t0+2(1)}", 0);
+	put(MODEL, "{'module': {'w': t0+0(1)}, 'num_experts': [3, 1]}", 0);
+	expect_error("", "the file of expert 0 of layer 1 is missing, though '" EXPERT_FILE(
+				 0, 0) "' is there");
+	put(MODEL, "{'module': {'w': t0+0(1)}, 'num_experts': [3, 1, 1]}", 0);
+	put(EXPERT_FILE(2, 0), "{'d': t0+4(1)}", 0);
+	expect_error("", "the file of expert 0 of layer 1 is missing, though '" EXPERT_FILE(
+				 2, 0) "' is there");
+	put(EXPERT_FILE(1, 0), "{'e': t0+5(1)}", 0);
+	expect("", "a[1] 1\nb[1] 2\nc[1] 3\nd[1] 4\ne[1] 5\nw[1] 0\n");
 }
 END_TEST
 
@@ -1188,11 +1223,11 @@ START_TEST(a_layer_and_an_expert_have_one_file)
 		     "'layer_00-model_00-model_states.pt' and 'layer_00-model_states.pt' are of "
 		     "the same rank: one is from another checkpoint");
 	REQUIRE(!unlinkat(dir_fd, "layer_00-model_00-model_states.pt", 0));
-	put("layer_0_expert_1_mp_rank_00_model_states.pt", "{'x': t0+0(2)}", 0);
+	put("layer_0_expert_0_mp_rank_00_model_states.pt", "{'x': t0+0(2)}", 0);
 	expect("", "0.w[2] 0 1\n1.w[2] 0 1\nx[2] 0 1\n");
-	put("layer_0_expert_01_mp_rank_00_model_states.pt", "{'x': t1+0(2)}", 0);
-	expect_error("", "'layer_0_expert_01_mp_rank_00_model_states.pt' and "
-			 "'layer_0_expert_1_mp_rank_00_model_states.pt' are of the same rank: one "
+	put("layer_0_expert_00_mp_rank_00_model_states.pt", "{'x': t1+0(2)}", 0);
+	expect_error("", "'layer_0_expert_00_mp_rank_00_model_states.pt' and "
+			 "'layer_0_expert_0_mp_rank_00_model_states.pt' are of the same rank: one "
 			 "is from another checkpoint");
 }
 END_TEST
@@ -1870,7 +1905,7 @@ START_TEST(without_memory_there_is_a_clean_error_for_experts_and_layers)
 	    0);
 	put("layer_00-model_states.pt", "{'w': t0+0(2)}", 100);
 	put("layer_01-model_states.pt", "{'w': t0+0(2), 'o': 5}", 200);
-	put("layer_0_expert_1_mp_rank_00_model_states.pt",
+	put("layer_0_expert_0_mp_rank_00_model_states.pt",
 	    "{'1.deepspeed_moe.experts.deepspeed_experts.1.w': t0+9(1)}", 0);
 	put_rank(OPTIM(0), "[t0+0(2), t1+0(1)]", "{'state': {0: {'step': 4}}}", "[2, 1]", 1000);
 	put_rank(OPTIM(1), "[t0+0(2), t1+0(1)]", "{'state': {0: {'step': 4}}}", "[2, 1]", 2000);
