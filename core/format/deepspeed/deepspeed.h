@@ -198,7 +198,8 @@ int ds_flat_of(struct ds *d, struct ds_open *o, const struct pk_value *v, const 
 /* Reports a dict's tensors as weights; its other values go to the catalog. */
 struct ds_weights {
 	const struct pk_value *dict;
-	const char *prefix; /* prepended to each name */
+	const char *prefix;  /* prepended to each name */
+	const char *without; /* a key that is left out; may be NULL */
 	uint32_t stage, t;
 	bool placeholders; /* parameters have none of their elements here */
 };

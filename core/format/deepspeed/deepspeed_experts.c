@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The files of experts: their weights, and without ZeRO their optimizer states. */
-#include "format/deepspeed/deepspeed.h"
+#include "format/deepspeed/deepspeed_states.h"
 
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A file of an expert, and the model-parallel rank that has all of the expert's layer. */
+/* A file of an expert, and the model-parallel rank, or the stage, that has all of the expert's layer. */
 struct expert {
 	const struct ds_file *f;
 	uint32_t owner;
@@ -48,6 +48,8 @@ static int check_layer(const struct expert *v, size_t n, uint64_t count, struct 
 	for (size_t i = 0; i < n; i++) {
 		const struct ds_file *f = v[i].f;
 
+		if (i && f->rank == v[i - 1].f->rank) /* several ranks may have saved it */
+			continue;
 		if (count && f->rank >= count)
 			return err_set(e, ERR_CORRUPT,
 				       "'%.200s' is of another save: the model states say that its "
@@ -64,13 +66,14 @@ static int check_layer(const struct expert *v, size_t n, uint64_t count, struct 
  * Does each layer have the experts that the model states record? A tag that is used again keeps the
  * files of experts that no longer exist.
  */
-static int check_experts(const struct ds *d, const struct ds_file *f, size_t n, struct ckpt_err *e)
+static int check_experts(const struct ds *d, const struct ds_file *f, size_t n, bool folded,
+			 struct ckpt_err *e)
 {
 	autofree struct expert *v = calloc(n + 1, sizeof(*v));
 	int rc = v ? 0 : err_nomem(e);
 
 	for (size_t i = 0; !rc && i < n; i++)
-		v[i] = (struct expert){ .f = &f[i], .owner = f[i].mp };
+		v[i] = (struct expert){ .f = &f[i], .owner = folded ? f[i].mp / d->tp : f[i].mp };
 	if (!rc)
 		qsort(v, n, sizeof(*v), by_expert);
 	for (size_t i = 0, k; !rc && i < n; i += k) {
@@ -118,6 +121,9 @@ static int check_copies(const struct ds *d, const struct ds_file *f, const size_
 			continue;
 		one = PARTITION_POINT(k, n, first[k + 1] <= (size_t)(a - d->tensors));
 		other = PARTITION_POINT(k, n, first[k + 1] <= (size_t)(b - d->tensors));
+		if (a->t == DS_WHOLE && f[one].layer == f[other].layer &&
+		    f[one].rank == f[other].rank)
+			continue; /* the same expert, saved by several ranks */
 		return err_set(e, ERR_CORRUPT,
 			       "'%.200s' and '%.200s' both hold '%.150s': one of them has another "
 			       "expert's file in its place; restore it",
@@ -126,12 +132,18 @@ static int check_copies(const struct ds *d, const struct ds_file *f, const size_
 	return 0;
 }
 
-/* Their names are complete, with the expert's number among all experts. */
+/*
+ * Their names are complete, with the expert's number among all experts. With tensor parallelism each
+ * rank has a slice of every expert; if AutoEP and AutoTP are folded (module_inject/auto_ep_folding.py),
+ * it has some of the experts, and they are whole.
+ */
 static int read_weights(struct ds *d, struct ckpt_err *e)
 {
+	static const char folding[] = "folding";
 	size_t n;
 	struct ds_file *f = ds_files_of(d, DS_EXPERT, UINT32_MAX, &n);
 	autofree size_t *first = calloc(n + 1, sizeof(*first));
+	bool folded = false;
 	int rc = first ? ds_check_twice(f, n, e) : err_nomem(e);
 
 	for (size_t i = 0; !rc && i < n; i++) {
@@ -143,6 +155,11 @@ static int read_weights(struct ds *d, struct ckpt_err *e)
 		first[i] = d->n_tensors;
 		rc = ds_open(d, &f[i], &o, e);
 		w.dict = &o.file.root;
+		if (!rc && ds_get(w.dict, folding)) {
+			folded = true;
+			w.t = DS_WHOLE;
+			w.without = folding;
+		}
 		if (!rc)
 			rc = ds_read_weights(d, &o, &w, e);
 		rc = ds_close(d, &o, rc, e);
@@ -150,7 +167,7 @@ static int read_weights(struct ds *d, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	first[n] = d->n_tensors;
-	rc = check_experts(d, f, n, e);
+	rc = check_experts(d, f, n, folded, e);
 	return rc ? rc : check_copies(d, f, first, n, e);
 }
 

@@ -165,7 +165,7 @@ int ds_read_weights(struct ds *d, struct ds_open *o, const struct ds_weights *x,
 	for (size_t i = 0; !rc && i < n; i++) {
 		const struct pk_value *key = &x->dict->n->v[2 * i];
 
-		if (key->type == PK_STR)
+		if (key->type == PK_STR && !(x->without && pk_is_text(key, x->without)))
 			rc = read_weight(d, o, x, key, key + 1, e);
 	}
 	return rc;

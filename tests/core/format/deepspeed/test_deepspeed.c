@@ -1171,6 +1171,31 @@ START_TEST(every_layer_has_all_of_its_experts)
 }
 END_TEST
 
+#define FOLDED_FILE(number, mp) "layer_0_expert_" #number "_mp_rank_0" #mp "_model_states.pt"
+
+/* AutoEP and AutoTP folded: a tensor-parallel rank has some of the experts, and these are whole. */
+START_TEST(folded_experts_are_those_of_all_ranks)
+{
+	static const char model[] = "{'module': {'w': t0+0(1)}, 'num_experts': [3]}";
+
+	put(MODEL, model, 0);
+	put("mp_rank_01_model_states.pt", model, 10);
+	put(FOLDED_FILE(0, 0), "{'e.0': t0+1(1), 'folding': {'ep_rank': 0}}", 0);
+	put(FOLDED_FILE(2, 0), "{'e.2': t0+3(1), 'folding': {'ep_rank': 0}}", 0);
+	put(FOLDED_FILE(1, 1), "{'e.1': t0+2(1), 'folding': {'ep_rank': 1}}", 0);
+	expect("", "e.0[1] 1\ne.1[1] 2\ne.2[1] 3\nmp_rank_00/w[1] 0\nmp_rank_01/w[1] 10\n");
+	/* An expert may be saved by several ranks. */
+	put(FOLDED_FILE(2, 1), "{'e.2': t0+3(1), 'folding': {'ep_rank': 1}}", 0);
+	expect("", "e.0[1] 1\ne.1[1] 2\ne.2[1] 3\nmp_rank_00/w[1] 0\nmp_rank_01/w[1] 10\n");
+	put(FOLDED_FILE(2, 1), "{'e.1': t0+3(1), 'folding': {'ep_rank': 1}}", 0);
+	expect_error("", "'" FOLDED_FILE(1, 1) "' and '" FOLDED_FILE(2, 1) "' both hold 'e.1'");
+	REQUIRE(!unlinkat(dir_fd, FOLDED_FILE(2, 1), 0));
+	REQUIRE(!unlinkat(dir_fd, FOLDED_FILE(1, 1), 0));
+	expect_error("", "the file of expert 1 of layer 0 is missing, though '" FOLDED_FILE(
+				 2, 0) "' is there");
+}
+END_TEST
+
 START_TEST(other_values_of_layers_are_shown)
 {
 	put(MODEL,
