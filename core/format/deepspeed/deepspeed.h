@@ -35,6 +35,7 @@ enum ds_kind {
 	DS_OPTIM,     /* [bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt */
 	DS_EXPP,      /* expp_rank_E_mp_rank_MM_optim_states.pt */
 	DS_UNIVERSAL, /* zero/FQN/KEY.pt */
+	DS_OPTIONS,   /* zero/optimizer_state.pt */
 	DS_LATEST,
 	DS_NONE,
 };

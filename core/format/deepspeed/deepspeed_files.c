@@ -5,6 +5,7 @@
  *	DIR/latest              the name of a tag
  *	DIR/TAG/..._states.pt   a checkpoint; D, the number of a data-parallel rank, is not padded
  *	DIR/TAG/zero/FQN/       fp32.pt, exp_avg.pt, exp_avg_sq.pt, step.pt: a Universal checkpoint
+ *	DIR/TAG/zero/optimizer_state.pt	options of the optimizer of a Universal checkpoint
  *
  * Both DIR and DIR/TAG are accepted. Without `latest`, DIR is accepted if exactly one of its
  * directories is a checkpoint.
@@ -23,6 +24,7 @@
 
 static const char latest_name[] = "latest";
 static const char universal_dir[] = "zero/";
+static const char options_name[] = "optimizer_state.pt";
 
 enum {
 	MAX_DIGITS = 8, /* of a rank */
@@ -95,6 +97,15 @@ static bool parse_universal(const char *path, struct ds_file *f)
 	return true;
 }
 
+/* [TAG/]zero/optimizer_state.pt */
+static bool is_options(const char *path, const char *base)
+{
+	size_t dir = (size_t)(base - path), n = strlen(universal_dir);
+
+	return !strcmp(base, options_name) && dir >= n && !memcmp(base - n, universal_dir, n) &&
+	       (dir == n || base[-1 - (ptrdiff_t)n] == '/');
+}
+
 enum ds_kind ds_file_parse(const char *path, struct ds_file *ret)
 {
 	static bool (*const parsers[])(const char *s, struct ds_file *f) = {
@@ -107,6 +118,8 @@ enum ds_kind ds_file_parse(const char *path, struct ds_file *ret)
 	*ret = (struct ds_file){ .path = path, .base = base };
 	if (parse_universal(path, ret))
 		kind = DS_UNIVERSAL;
+	else if (is_options(path, base))
+		kind = DS_OPTIONS;
 	else if (!strcmp(path, latest_name))
 		kind = DS_LATEST;
 	for (size_t i = 0; kind == DS_NONE && i <= DS_EXPP; i++) {
@@ -157,15 +170,16 @@ static int add_file(void *arg, const char *name, enum place_kind kind, struct ck
 
 /* Collects the files of zero/FQN/, and zero/optimizer_state.pt. */
 struct zero_listing {
-	struct place *place;
 	struct name_list *dirs, *files;
-	const char *dir;
+	const char *dir; /* with a slash at its end */
 };
 
 static int add_zero_dir(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
 {
 	struct zero_listing *z = arg;
 
+	if (kind != PLACE_DIR && !strcmp(name, options_name))
+		return add_path(z->files, z->dir, name, e);
 	return kind == PLACE_DIR || kind == PLACE_UNKNOWN ? add_path(z->dirs, "", name, e) : 0;
 }
 
@@ -183,11 +197,12 @@ static int list_zero(struct place *place, const char *prefix, struct name_list *
 		     struct ckpt_err *e)
 {
 	struct name_list dirs CLEANUP(name_list_release) = { 0 };
-	struct zero_listing z = { .place = place, .dirs = &dirs, .files = files };
-	char dir[PATH_MAX];
+	char dir[PATH_MAX], root[PATH_MAX + 1];
+	struct zero_listing z = { .dirs = &dirs, .files = files, .dir = root };
 	int rc;
 
 	(void)snprintf(dir, sizeof(dir), "%szero", prefix);
+	(void)snprintf(root, sizeof(root), "%s/", dir);
 	rc = place_list(place, dir, add_zero_dir, &z, e);
 	rc = rc == -ENOTDIR ? 0 : rc;
 	for (size_t i = 0; !rc && i < dirs.n; i++) {

@@ -136,8 +136,11 @@ int ds_read_paddings(struct ds_rank *x, struct ds_open *o, const struct pk_value
 bool ds_is_tail(const struct ds_rank *x, const struct ds_flat_group *f, const uint32_t *members,
 		uint32_t n, uint64_t total);
 
-/* Both: 1, the files are inconsistent, which has been recorded. */
+/* These two: 1, the files are inconsistent, which has been recorded. */
 int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e);
 int ds_pair(struct ds_rank *x, struct ckpt_err *e);
+/* Reports the optimizer's options: `groups`, which may be NULL, and those beside the states. */
+int ds_report_options(struct ds *d, struct ds_open *o, const struct pk_value *states,
+		      const struct pk_value *groups, struct ckpt_err *e);
 
 #endif

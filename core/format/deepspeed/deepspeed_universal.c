@@ -2,12 +2,34 @@
 /*
  * The output of ds_to_universal.py: TAG/zero/FQN/{fp32,exp_avg,exp_avg_sq,step}.pt, beside the
  * model states. A file is a tensor, or a dict with it as "param", in its shape; for ZeRO 3 it is
- * flat, and the model states have the shape.
+ * flat, and the model states have the shape. A step may be a number. TAG/zero/optimizer_state.pt has the
+ * options of the optimizer; with ZeRO 3 also a rank's states, which are not shown again.
  */
+#include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/text.h"
-#include "format/deepspeed/deepspeed.h"
+#include "format/deepspeed/deepspeed_states.h"
+#include "parse/pickle_json.h"
 
 #include <string.h>
+
+/* A step that is no tensor; other programs' files are not our concern. */
+static int read_number(struct ds *d, const struct pk_value *v, struct ds_tensor *t,
+		       struct ckpt_err *e)
+{
+	struct buf text CLEANUP(buf_release) = BUF_INIT(64);
+	struct ckpt_err ignored;
+	int rc;
+
+	if ((v->type != PK_INT && v->type != PK_FLOAT) || !pk_str_is(t->key, "step"))
+		return 0;
+	rc = pickle_json(v, &text, &ignored);
+	if (rc)
+		return rc == -ENOMEM ? err_nomem(e) : 0;
+	buf_str(&text, "\n");
+	t->text = text.err ? NULL : arena_dup(&d->arena, text.data, text.len);
+	return t->text ? ds_add(d, t, e) : err_nomem(e);
+}
 
 static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, struct ckpt_err *e)
 {
@@ -18,10 +40,10 @@ static int read_state(struct ds *d, struct ds_open *o, struct ds_tensor *t, stru
 
 	if (!m)
 		return -e->code;
-	if (v->type == PK_DICT)
+	if (v->type == PK_DICT && pk_get(v, "param"))
 		v = pk_get(v, "param");
-	if (!torch_is_tensor(v)) /* a step number, or another program's file */
-		return 0;
+	if (!torch_is_tensor(v))
+		return read_number(d, v, t, e);
 	rc = ds_tensor_of(d, o, v, t, e);
 	if (rc)
 		return err_wrap(e, "'%.200s'", o->f->path);
@@ -148,6 +170,22 @@ static void drop_misfits(struct ds *d, size_t first)
 	d->n_tensors = kept;
 }
 
+static int read_options(struct ds *d, struct ckpt_err *e)
+{
+	size_t n;
+	struct ds_file *f = ds_files_of(d, DS_OPTIONS, UINT32_MAX, &n);
+	struct ds_open o;
+	int rc;
+
+	if (!n)
+		return 0;
+	rc = ds_open(d, f, &o, e);
+	if (!rc)
+		rc = ds_report_options(d, &o, &o.file.root, ds_get(&o.file.root, "param_groups"),
+				       e);
+	return ds_close(d, &o, rc, e);
+}
+
 int ds_read_universal(struct ds *d, struct ckpt_err *e)
 {
 	size_t n;
@@ -175,5 +213,5 @@ int ds_read_universal(struct ds *d, struct ckpt_err *e)
 	check_masters(d);
 	check_states(d, f, n);
 	drop_misfits(d, first);
-	return 0;
+	return read_options(d, e);
 }

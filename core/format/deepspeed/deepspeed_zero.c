@@ -215,22 +215,19 @@ static int read_base(struct ds_rank *x, struct ds_open *o, const struct pk_value
 
 static const char flat3[] = "fp32_flat_groups", flat2[] = "single_partition_of_fp32_groups";
 
-/* Reports the values that are not tensors. */
-static int read_options_of(struct ds_rank *x, struct ds_open *o, const struct pk_value *states,
-			   const struct pk_value *base, struct ckpt_err *e)
+int ds_report_options(struct ds *d, struct ds_open *o, const struct pk_value *states,
+		      const struct pk_value *groups, struct ckpt_err *e)
 {
 	static const char *const shown[] = { "loss_scaler", "dynamic_loss_scale", "overflow",
 					     "clip_grad" };
-	const struct pk_value *groups = ds_get(base, "param_groups");
 	const char *steps[] = { "optimizer", "param_groups", NULL };
-	int rc =
-		groups ? torchsave_report_at(&o->file.t, o->f->path, groups, steps, x->d->w, e) : 0;
+	int rc = groups ? torchsave_report_at(&o->file.t, o->f->path, groups, steps, d->w, e) : 0;
 
 	for (size_t i = 0; !rc && i < ARRAY_LEN(shown); i++) {
 		const struct pk_value *v = ds_get(states, shown[i]);
 
 		steps[1] = shown[i];
-		rc = v ? torchsave_report_at(&o->file.t, o->f->path, v, steps, x->d->w, e) : 0;
+		rc = v ? torchsave_report_at(&o->file.t, o->f->path, v, steps, d->w, e) : 0;
 	}
 	return rc;
 }
@@ -305,7 +302,7 @@ static int read_flat(struct ds_rank *x, struct ds_open *o, uint32_t r, struct ck
 		else
 			rc = 0;
 		if (!rc && !x->mp)
-			rc = read_options_of(x, o, states, base, e);
+			rc = ds_report_options(x->d, o, states, ds_get(base, "param_groups"), e);
 		if (rc)
 			return rc;
 	}

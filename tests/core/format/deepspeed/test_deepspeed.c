@@ -654,7 +654,10 @@ START_TEST(universal_checkpoints_have_a_file_for_each_state)
 	directory("zero");
 	directory("zero/a");
 	directory("zero/b");
-	put("zero/optimizer_state.pt", "{}", 0);
+	put("zero/optimizer_state.pt",
+	    "{'clip_grad': 1.5, 'zero_stage': Z, 'fp32_flat_groups': [t0+0(2)],"
+	    " 'param_groups': [{'lr': 2.5}]}",
+	    0);
 	put("zero/a/fp32.pt", "t0+0(4)", 10);
 	put("zero/a/exp_avg.pt", "t0+4(4)", 10);
 	put("zero/a/step.pt", "5", 0);
@@ -665,7 +668,10 @@ START_TEST(universal_checkpoints_have_a_file_for_each_state)
 		   "optimizer.state.a.exp_avg[2,2] 14 15 16 17\n"
 		   "optimizer.state.a.fp32[2,2] 10 11 12 13\n"
 		   "optimizer.state.b.exp_avg[2] 22 23\noptimizer.state.b.fp32[2] 20 21\n"
-		   "optimizer.state.b.step[] 29\n");
+		   "optimizer.state.b.step[] 29\nobject optimizer.clip_grad\n"
+		   "object optimizer.param_groups\nobject optimizer.state.a.step\n");
+	put("zero/optimizer_state.pt", "5", 0);
+	put("zero/a/step.pt", "'x'", 0);
 	put("zero/b/exp_avg.pt", "{'param': t0+2(1,2)}", 20);
 	expect("", "a[2,2] 10 11 12 13\nb[2] float16\n"
 		   "optimizer.state.a.exp_avg[2,2] 14 15 16 17\n"
@@ -1582,6 +1588,7 @@ START_TEST(missing_files_are_told)
 	put("one/zero/a/step.pt", "5", 0);
 	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.exp_avg[2] 6 7\n"
 		      "optimizer.state.a.fp32[2] 0 1\n" B_STATES
+		      "object optimizer.state.a.step\n"
 		      "! not everything is shown: 'zero/b/step.pt' is missing, and perhaps "
 		      "others: 'zero/a/step.pt' is there");
 	REQUIRE(!unlinkat(dir_fd, "one/zero/a/step.pt", 0));
