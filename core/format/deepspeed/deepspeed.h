@@ -232,10 +232,12 @@ struct ds_file *ds_files_of(const struct ds *d, enum ds_kind kind, uint32_t mp, 
 /* Fails if two of these files have the same numbers: names may have leading zeros, or leave one out. */
 int ds_check_twice(const struct ds_file *f, size_t n, struct ckpt_err *e);
 
-/* ---- joining (deepspeed_join.c) ---- */
+/* ---- joining (deepspeed_rules.c, deepspeed_join.c) ---- */
 
 /* Reads universal_checkpoint_info into d->join. */
-int ds_join_read(struct ds *d, const struct pk_value *info, struct ckpt_err *e);
+int ds_join_read(struct ds *d, struct ds_open *o, const struct pk_value *info, struct ckpt_err *e);
+/* Applies it to all tensors, when they are known. */
+int ds_join_prepare(struct ds *d, struct ckpt_err *e);
 void ds_join_free(struct ds_join *j); /* NULL is fine */
 
 /* Indexes [from, from + len) of a slice are [to, to + len) of the tensor. */

@@ -343,7 +343,7 @@ int ds_report(struct ds *d, struct ckpt_err *e)
 		.d = d, .seen = pk_strings_new(DS_MAX_NAMES), .fqn = BUF_INIT(MAX_FQN), .e = e
 	};
 	const struct ds_tensor **v = calloc(d->n_tensors + 1, sizeof(struct ds_tensor *));
-	int rc = v && r.seen ? 0 : err_nomem(e);
+	int rc = v && r.seen ? ds_join_prepare(d, e) : err_nomem(e);
 	size_t n = 0;
 
 	for (size_t i = 0; !rc && i < d->n_tensors; i++)

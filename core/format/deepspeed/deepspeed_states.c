@@ -154,7 +154,7 @@ static int read_parallel(struct ds_rank *x, struct ds_open *o, struct ckpt_err *
 				       layer->path, d->tp, ranks);
 	}
 	d->pp = ranks / d->tp;
-	return ds_join_read(d, ds_get(&o->file.root, "universal_checkpoint_info"), e);
+	return ds_join_read(d, o, ds_get(&o->file.root, "universal_checkpoint_info"), e);
 }
 
 /*

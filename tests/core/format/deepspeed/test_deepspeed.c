@@ -1587,8 +1587,7 @@ START_TEST(missing_files_are_told)
 	put("one/zero/a/exp_avg.pt", "t0+6(2)", 0);
 	put("one/zero/a/step.pt", "5", 0);
 	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.exp_avg[2] 6 7\n"
-		      "optimizer.state.a.fp32[2] 0 1\n" B_STATES
-		      "object optimizer.state.a.step\n"
+		      "optimizer.state.a.fp32[2] 0 1\n" B_STATES "object optimizer.state.a.step\n"
 		      "! not everything is shown: 'zero/b/step.pt' is missing, and perhaps "
 		      "others: 'zero/a/step.pt' is there");
 	REQUIRE(!unlinkat(dir_fd, "one/zero/a/step.pt", 0));
@@ -1695,9 +1694,69 @@ START_TEST(odd_rules_leave_slices_as_they_are)
 		{ "'parameter_with_sub_params': [{'patterns': [5]}]", SLICES
 		  "! not everything is shown: slices of tensor parallelism are listed as they are: "
 		  "pattern '?' of universal_checkpoint_info is not understood" },
-		{ "'sub_param_shard_widths': 5", SLICES
-		  "! not everything is shown: slices of tensor parallelism are listed as they are: "
-		  "their sub-parameters are of uneven widths" },
+		{ "'sub_param_shard_widths': 5", rows },
+		/* The widths of parts in each slice, from version 0.4 on. */
+		{ INFO_PARTS(
+			  "'shape': ((4,4),1), 'partition_dim': 0") ", 'sub_param_shard_widths': "
+								    "{'w': [[1,3],[3,1]]}",
+		  "w[8,1] 0 100 101 102 1 2 3 103\n" },
+		{ INFO_PARTS(
+			  "'shape': [(4,4),1], 'partition_dim': 0") ", 'sub_param_shard_widths': "
+								    "{'x': 5, 'w': [[0,4],[4,0]]}",
+		  "w[8,1] 100 101 102 103 0 1 2 3\n" },
+		{ INFO_PARTS(
+			  "'shape': ((4,4),1), 'partition_dim': 0") ", 'sub_param_shard_widths': "
+								    "{'w': [[1,3],[2,2]]}",
+		  SLICES },
+		{ INFO_PARTS(
+			  "'shape': ((4,4),1), 'partition_dim': 0") ", 'sub_param_shard_widths': "
+								    "{'w': [[1,3],[4,1]]}",
+		  SLICES },
+		{ INFO_PARTS(
+			  "'shape': ((4,4),1), 'partition_dim': 0") ", 'sub_param_shard_widths': "
+								    "{'w': [[5,-1],[3,1]]}",
+		  SLICES },
+		{ INFO_PARTS(
+			  "'shape': ((4,4),1), 'partition_dim': 0") ", 'sub_param_shard_widths': "
+								    "{'w': [[2,2,0],[2,2]]}",
+		  SLICES },
+		{ INFO_PARTS(
+			  "'shape': ((4,4),1), 'partition_dim': 0") ", 'sub_param_shard_widths': "
+								    "{'w': [[4,4]]}",
+		  SLICES },
+		{ INFO_PARTS(
+			  "'shape': ((4,4),1), 'partition_dim': 0") ", 'sub_param_shard_widths': "
+								    "{'x': [[1,3],[3,1]]}",
+		  SLICES },
+		{ INFO_PARTS("'shape': ((4,4),1), 'partition_dim': 0") ", "
+								       "'universal_checkpoint_"
+								       "version': 0.4",
+		  SLICES },
+		{ INFO_PARTS("'shape': ((4,4),1), 'partition_dim': 0") ", "
+								       "'universal_checkpoint_"
+								       "version': 0.3",
+		  "w[8,1] 0 1 100 101 2 3 102 103\n" },
+		{ INFO_PARTS(
+			  "'shape': (2,1), 'partition_dim': 0") ", 'universal_checkpoint_version': "
+								"1",
+		  SLICES },
+		{ INFO_PARTS("'shape': (1,2,1), 'partition_dim': 1"), SLICES },
+		/* AutoTP cannot say how to join it, and AutoEP has other experts in each slice. */
+		{ "'autotp_unsupported_parameter_patterns': {'^w$': 'it is interleaved'},"
+		  " 'tp_replicated_parameter_patterns': ['w']",
+		  SLICES "! not everything is shown: slices of 'w' are listed as they are: it is "
+			 "interleaved" },
+		{ "'autotp_unsupported_parameter_patterns': {'x': 5, 'w': 5}",
+		  SLICES "! not everything is shown: slices of 'w' are listed as they are: "
+			 "universal_checkpoint_info says so" },
+		{ "'expert_parameter_patterns': ['w'], 'tp_replicated_parameter_patterns': ['^w$']",
+		  SLICES },
+		/* Names with their special characters escaped. */
+		{ "'tp_replicated_parameter_patterns': ['^w$']", "w[4,1] 0 1 2 3\n" },
+		{ "'tp_replicated_parameter_patterns': ['^\\w$']", "w[4,1] 0 1 2 3\n" },
+		{ "'tp_replicated_parameter_patterns': ['^\\.$', '^w\\$', '^$', '$', '^']",
+		  "w[4,1] 0 1 2 3\n" },
+		{ "'tp_replicated_parameter_patterns': ['^\\.$', '^w\\$', '^$', '$']", rows },
 		{ "'original_vocab_size': 'x', 'vocabulary_parameter_patterns': ['w']", rows },
 		{ "'original_vocab_size': -1, 'vocabulary_parameter_patterns': ['w']", rows },
 		{ "'original_vocab_size': 100, 'vocabulary_parameter_patterns': ['w']", rows },
@@ -1708,7 +1767,6 @@ START_TEST(odd_rules_leave_slices_as_they_are)
 		  SLICES },
 	};
 	char text[1000];
-	char *many = malloc(60100), *at = many;
 
 	for (size_t i = 0; i < ARRAY_LEN(v); i++)
 		for (unsigned mp = 0; mp < 2; mp++) {
@@ -1720,21 +1778,60 @@ START_TEST(odd_rules_leave_slices_as_they_are)
 			if (mp)
 				expect("", v[i].want);
 		}
-	REQUIRE(many);
-	for (int parts = 0; parts < 2; parts++) {
-		at = many;
-		at += sprintf(at, "{'universal_checkpoint_info': {'%s': [",
-			      parts ? "parameter_with_sub_params"
-				    : "vocabulary_parameter_patterns");
-		for (unsigned i = 0; i < 10001; i++)
-			at += sprintf(at, "5,");
-		sprintf(at, "]}}");
-		put(MODEL, many, 0);
-		expect_error("",
-			     parts ? "more than 10000 patterns of sub-parameters"
-				   : "more than 10000 patterns in 'vocabulary_parameter_patterns'");
-	}
-	free(many);
+}
+END_TEST
+
+/* AutoTP writes one for each parameter, which costs little. */
+START_TEST(there_may_be_many_names_but_not_many_patterns)
+{
+	enum { MANY = 10001 };
+	autofree char *text = malloc(20 * MANY + 300);
+	static const char *const lists[] = { "'tp_replicated_parameter_patterns': [",
+					     "'parameter_with_sub_params': [" };
+
+	REQUIRE(text);
+	put("mp_rank_01_model_states.pt", "{'module': {'a.7': t0+0(1)}}", 100);
+	for (size_t list = 0; list < ARRAY_LEN(lists); list++)
+		for (int literal = 0; literal < 2; literal++) {
+			char *at = text + sprintf(text,
+						  "{'module': {'a.7': t0+0(1)},"
+						  " 'universal_checkpoint_info': {%s%s",
+						  lists[list], list ? "{'patterns': [" : "");
+
+			for (unsigned i = 0; i < MANY; i++)
+				at += sprintf(at, literal ? "'^a\\.%u$'," : "'b.%u',", i);
+			sprintf(at, "%s]}}",
+				list ? "], 'shape': ((2,),), 'partition_dim': 0}" : "");
+			put(MODEL, text, 0);
+			expect("", !literal ? "mp_rank_00/a.7[1] 0\nmp_rank_01/a.7[1] 100\n! not "
+					      "everything is shown: slices of tensor parallelism "
+					      "are listed as they are: universal_checkpoint_info "
+					      "has more than 10000 patterns"
+				   : list   ? "a.7[2] 0 100\n"
+					    : "a.7[1] 0\n");
+		}
+}
+END_TEST
+
+/* None are joined then, rather than some. */
+START_TEST(patterns_that_take_too_long_are_not_used)
+{
+	enum { NAMES = 3000, PATTERNS = 400 };
+	autofree char *text = malloc(400 * NAMES);
+	char *at = text, want[300];
+
+	REQUIRE(text);
+	at += sprintf(at, "{'module': {");
+	for (unsigned i = 0; i < NAMES; i++)
+		at += sprintf(at, "'%u%0200u': t0+0(1),", i, 0);
+	at += sprintf(at, "}, 'universal_checkpoint_info': {'parameter_to_average_patterns': [");
+	for (unsigned i = 0; i < PATTERNS; i++)
+		at += sprintf(at, "'x[abc]{9}%u',", i);
+	sprintf(at, "]}}");
+	put(MODEL, text, 0);
+	put("mp_rank_01_model_states.pt", text, 100);
+	(void)snprintf(want, sizeof(want), "mp_rank_00/%0201u[1] 0\n", 0);
+	saved_expect_begin(dir, "deepspeed", want);
 }
 END_TEST
 
