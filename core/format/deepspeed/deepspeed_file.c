@@ -152,7 +152,7 @@ static int read_weight(struct ds *d, struct ds_open *o, const struct ds_weights 
 	if (!torch_is_tensor(v))
 		return first ? report_other(d, o, x, t.name, key, v, e) : 0;
 	rc = ds_tensor_of(d, o, v, &t, e);
-	if (rc == -ERR_UNSUPPORTED && first)
+	if (rc == -ERR_UNSUPPORTED) /* once */
 		return report_other(d, o, x, t.name, key, v, e);
 	return rc ? err_wrap(e, "'%.200s': '%.100s'", o->f->path, key->s->data) : ds_add(d, &t, e);
 }

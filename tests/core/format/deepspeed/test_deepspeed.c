@@ -1657,6 +1657,18 @@ END_TEST
 	"'parameter_with_sub_params': [{'patterns': ['w'], " shape_and_dim "}]"
 #define SLICES "mp_rank_00/w[4,1] 0 1 2 3\nmp_rank_01/w[4,1] 100 101 102 103\n"
 
+/* A kind that is shown as the tensors it is made of. */
+START_TEST(what_is_no_tensor_of_ours_is_shown_once)
+{
+	static const char model[] =
+		"{'module': {'w': t0+0(1), 's': " SPARSE "}, 'universal_checkpoint_info': {}}";
+
+	put(MODEL, model, 0);
+	put("mp_rank_01_model_states.pt", model, 100);
+	expect("", "s.indices[1,2] int64\ns.values[2] 0 1\nw[2] 0 100\nobject s\n");
+}
+END_TEST
+
 START_TEST(odd_rules_leave_slices_as_they_are)
 {
 	static const char rows[] = "w[8,1] 0 1 2 3 100 101 102 103\n";
