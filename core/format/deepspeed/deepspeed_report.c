@@ -247,6 +247,14 @@ static int report_one(struct reporter *r, const struct ds_tensor *const *slices,
 	return rc ? err_wrap(r->e, "'%s'", FQN_TEXT(r->fqn.data, r->fqn.len)) : 0;
 }
 
+/* A Universal checkpoint has the slices of a weight, and its master, which is whole. */
+static bool has_whole_master(const struct ds *d, const struct ds_tensor *t)
+{
+	const struct ds_mark *m = ds_mark_of(d, t->name);
+
+	return !t->key && m && m->is_universal;
+}
+
 /* Reports n tensors with one name and key, sorted by stage and t. */
 static int report_group(struct reporter *r, const struct ds_tensor *const *v, size_t n,
 			const struct pk_str *name, const struct pk_str *key)
@@ -266,7 +274,7 @@ static int report_group(struct reporter *r, const struct ds_tensor *const *v, si
 		rc = ds_join_find(d, v, slices, &joined, r->e);
 	if (rc > 0)
 		rc = report_one(r, v, &joined, name, key, -1);
-	else
+	else if (rc || !has_whole_master(d, v[0]))
 		for (size_t i = 0; !rc && i < n && (apart || v[i]->stage == v[0]->stage); i++)
 			rc = report_one(
 				r, v + i, NULL, name, key,

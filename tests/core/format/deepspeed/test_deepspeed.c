@@ -1669,6 +1669,27 @@ START_TEST(what_is_no_tensor_of_ours_is_shown_once)
 }
 END_TEST
 
+/* ds_to_universal.py joins masters, and copies the model states with their slices. */
+START_TEST(slices_with_a_whole_master_are_not_listed)
+{
+	static const char model[] = "{'module': {'a': h0+0(1), 'b': t0+0(1), 'f': t0+1(1)},"
+				    " 'param_shapes': [{'a': (1,), 'b': (1,)}],"
+				    " 'shared_params': {'tied': 'a'}, 'universal_checkpoint_info':"
+				    " {'parameter_to_average_patterns': ['a', 'f']}}";
+
+	put(MODEL, model, 0);
+	put("mp_rank_01_model_states.pt", model, 100);
+	directory("zero");
+	directory("zero/a");
+	directory("zero/b");
+	put("zero/a/fp32.pt", "{'param': t0+0(1)}", 10);
+	put("zero/b/fp32.pt", "{'param': t0+0(2)}", 20);
+	expect("", "a[1] 10\nb[2] 0 100\nmp_rank_00/f[1] 1\nmp_rank_01/f[1] 101\n"
+		   "optimizer.state.a.fp32[1] 10\noptimizer.state.b.fp32[2] 20 21\n"
+		   "optimizer.state.tied.fp32[1] 10\ntied[1] 10\n");
+}
+END_TEST
+
 START_TEST(odd_rules_leave_slices_as_they_are)
 {
 	static const char rows[] = "w[8,1] 0 1 2 3 100 101 102 103\n";
