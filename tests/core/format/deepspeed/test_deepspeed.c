@@ -2023,6 +2023,8 @@ START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
 {
 	static const char info[] =
 		"'universal_checkpoint_info': {'parameter_to_average_patterns': ['m[a-e]{2}n'],"
+		" 'autotp_unsupported_parameter_patterns': {'^col$': 'why'},"
+		" 'sub_param_shard_widths': {'sub': [[1, 1], [2, 2]]},"
 		" 'parameter_with_sub_params': [{'patterns': ['sub'], 'shape': ((2, 4),),"
 		" 'partition_dim': 0}], 'parameter_with_row_parallelism_patterns': ['(?:x|row)']}";
 	char text[1000];
@@ -2038,6 +2040,8 @@ START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
 	directory("zero");
 	directory("zero/row");
 	put("zero/row/fp32.pt", "t0+0(2)", 10);
+	put("zero/row/step.pt", "5", 0);
+	put("zero/optimizer_state.pt", "{'clip_grad': 1.5}", 0);
 	scan_failing(dir_fd);
 }
 END_TEST
@@ -2069,8 +2073,14 @@ START_TEST(without_memory_there_is_a_clean_error_for_experts_and_layers)
 	put("layer_01-model_states.pt", "{'w': t0+0(2), 'o': 5}", 200);
 	put("layer_0_expert_0_mp_rank_00_model_states.pt",
 	    "{'1.deepspeed_moe.experts.deepspeed_experts.1.w': t0+9(1)}", 0);
-	put_rank(OPTIM(0), "[t0+0(2), t1+0(1)]", "{'state': {0: {'step': 4}}}", "[2, 1]", 1000);
-	put_rank(OPTIM(1), "[t0+0(2), t1+0(1)]", "{'state': {0: {'step': 4}}}", "[2, 1]", 2000);
+	put_rank(OPTIM(0), "[t0+0(2), t1+0(1)]",
+		 "{'state': {0: {'step': 4}}}, 'group_paddings': [0, 0],"
+		 " 'param_alignment_paddings': [[0, 0], [0]]",
+		 "[2, 1]", 1000);
+	put_rank(OPTIM(1), "[t0+0(2), t1+0(1)]",
+		 "{'state': {0: {'step': 4}}}, 'group_paddings': [0, 0],"
+		 " 'param_alignment_paddings': [[0, 0], [0]]",
+		 "[2, 1]", 2000);
 	put("expp_rank_0_mp_rank_00_optim_states.pt",
 	    "{'optimizer': {'state': {0: {'m': t0+0(2)}}}}", 0);
 	scan_failing(dir_fd);
