@@ -58,7 +58,7 @@ struct ckpt_err;
 	{ \
 		0x63, 0x6b, 0x70, 0x66 \
 	}
-#define CATALOG_VERSION	    13	  /* user_version; any other is rebuilt */
+#define CATALOG_VERSION	    14	  /* user_version; any other is rebuilt */
 #define CATALOG_PAGE	    16384 /* bytes of a page of the file */
 #define CATALOG_SCHEMA_ROWS 14	  /* catalog_schema, and an index for each UNIQUE */
 
