@@ -16,8 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Marks the tensors and objects that need unreadable files. */
-static int find_victims(struct engine *eng, struct ckpt_err *e)
+int engine_find_victims(struct engine *eng, struct ckpt_err *e)
 {
 	size_t n_tensors = catalog_all_tensors(eng->catalog), n_objects;
 	const struct catalog_tensor *t = catalog_tensors(eng->catalog, NULL);
@@ -25,6 +24,8 @@ static int find_victims(struct engine *eng, struct ckpt_err *e)
 	struct catalog *renewed = NULL;
 	int rc = 0;
 
+	free(eng->tensor_bad);
+	free(eng->object_bad);
 	eng->tensor_bad = calloc(n_tensors + 1, sizeof(*eng->tensor_bad));
 	eng->object_bad = calloc(n_objects + 1, sizeof(*eng->object_bad));
 	if (!eng->tensor_bad || !eng->object_bad)
@@ -81,7 +82,7 @@ int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e)
 			return err_nomem(e);
 	}
 	if (bad && allow)
-		return find_victims(eng, e);
+		return engine_find_victims(eng, e);
 	return refuse_bad_files(eng, e);
 }
 

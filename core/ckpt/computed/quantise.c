@@ -432,6 +432,8 @@ int quantise(struct engine *eng, const struct ckpt_opts *o, const struct fetch_o
 		rc = make_config(&q);
 	if (!rc)
 		rc = derive(&q, &first);
+	if (!rc && eng->tensor_bad)
+		rc = engine_find_victims(eng, e);
 	if (!rc)
 		rc = fetch_again(eng, how, e);
 	return rc ? rc : show(&q, first);

@@ -20,10 +20,13 @@
 #include <ckptfs/ckpt.h>
 #include <ckptfs/ckpt_mount.h>
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define ROWS   "fp8_dynamic"
 #define BLOCKS "fp8_block"
@@ -453,6 +456,61 @@ START_TEST(a_whole_read_computes_each_block_once)
 		ck_assert_uint_eq(n.decoded_bytes, (uint64_t)M * N + scales);
 		ckpt_close(c);
 	}
+}
+END_TEST
+
+/* ---- damage ---- */
+
+/* Two weights with scales; n: their layer. */
+static void put_layer(struct buf *b, int n)
+{
+	for (char w = 'a'; w <= 'b'; w++)
+		buf_printf(b, "%sl.%d.%c.weight F8_E4M3 8x8; l.%d.%c.weight_scale_inv F32 1x1",
+			   b->len ? "; " : "", n, w, n, w);
+}
+
+/* Removes the last n bytes. */
+static void cut_file(const char *name, off_t n)
+{
+	autoclose int fd = openat(dir_fd, name, O_WRONLY | O_CLOEXEC);
+	struct stat st;
+
+	REQUIRE(fd >= 0 && !fstat(fd, &st) && !ftruncate(fd, st.st_size - n));
+}
+
+/* The tensors that are computed twice have other numbers than when the files were examined. */
+START_TEST(a_damaged_file_spoils_what_is_quantised_from_it_alone)
+{
+	struct ckpt_opts o = {
+		.quantize = ROWS, .dequantize = "bf16", .allow_missing = true, .index = ":memory:"
+	};
+	struct buf whole CLEANUP(buf_release) = BUF_INIT(1 << 16);
+	struct buf damaged CLEANUP(buf_release) = BUF_INIT(1 << 16);
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt_tensor t;
+	struct ckpt *c = NULL;
+
+	put_checkpoint("{\"quantization_config\": {\"quant_method\": \"fp8\", "
+		       "\"weight_block_size\": [128, 128]}}",
+		       "norm.weight BF16 4");
+	for (int i = 0; i < 6; i++)
+		put_layer(i == 1 ? &damaged : &whole, i);
+	REQUIRE(!renameat(dir_fd, "model.safetensors", dir_fd, "model-00001-of-00003.safetensors"));
+	st_put(dir_fd, "model-00002-of-00003.safetensors", &r, (char *)whole.data);
+	st_put(dir_fd, "model-00003-of-00003.safetensors", &r, (char *)damaged.data);
+	cut_file("model-00003-of-00003.safetensors", 100);
+	ck_assert_msg(!open_typed(dir, &o, &c, &e), "%s", e.msg);
+	ck_assert_uint_eq(ckpt_model_tensors(c), 25);
+	for (uint64_t i = 0; i < ckpt_model_tensors(c); i++) {
+		struct ckpt_file *f = NULL;
+
+		ckpt_model_tensor(c, i, &t);
+		ck_assert_msg(!ckpt_model_open(c, i, &f, &e) == !!strncmp(t.fqn, "l.1.", 4), "%s",
+			      t.fqn);
+		ckpt_file_close(f);
+	}
+	ckpt_close(c);
 }
 END_TEST
 
