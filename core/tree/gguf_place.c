@@ -46,7 +46,7 @@ static int take(struct placing *p, const char *name, size_t n_dims, const uint64
 
 	if (at < 0)
 		return 1;
-	if (view_left_out(p->v, (size_t)at, &why))
+	if (view_is_left_out(p->v, OF_MODEL, (size_t)at, &why))
 		return err_set(p->e, why.code, "'%.80s': %.140s", name, why.msg);
 	(void)view_info(p->v, OF_MODEL, (size_t)at, &m, have);
 	if (m.n_dims != n_dims || !dims_equal(n_dims, m.shape, shape))

@@ -213,7 +213,7 @@ struct view_about {
 	uint64_t left_out; /* tensors of the model that consolidated files omit */
 };
 void view_about(const struct view *v, struct view_about *ret);
-/* Do safetensors files omit tensor i of the model? If so, *why gives the reason. */
+/* Do safetensors files omit tensor i of view_model_tensor()? If so, *why gives the reason. */
 bool view_left_out(const struct view *v, size_t i, struct ckpt_err *why);
 /* For consolidated files: how many tensors they contain, and how many they omit. */
 enum view_file { VIEW_HF, VIEW_PT, VIEW_SAFETENSORS };

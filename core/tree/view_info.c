@@ -255,12 +255,17 @@ static bool left_out(const struct view *v, const struct tensor_info *t, check_fn
 	return fault ? err_set(why, EIO, "%s", fault) : check(t, why);
 }
 
-bool view_left_out(const struct view *v, size_t i, struct ckpt_err *why)
+bool view_is_left_out(const struct view *v, uint32_t of, size_t i, struct ckpt_err *why)
 {
 	struct tensor_info t;
 
-	view_model_tensor(v, i, &t);
+	find_whole(v, of, i, &t);
 	return left_out(v, &t, st_check, why);
+}
+
+bool view_left_out(const struct view *v, size_t i, struct ckpt_err *why)
+{
+	return view_is_left_out(v, OF_HF, i, why);
 }
 
 void view_about(const struct view *v, struct view_about *ret)

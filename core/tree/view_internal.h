@@ -206,6 +206,8 @@ int view_members(const struct view *v, uint32_t of,
 		 int (*check)(const struct tensor_info *t, struct ckpt_err *e),
 		 const struct positions *only, struct members *ret, struct ckpt_err *e);
 void members_release(struct members *m);
+/* view_left_out for tensor i of a set, not of OF_GGUF or OF_RANKS. */
+bool view_is_left_out(const struct view *v, uint32_t of, size_t i, struct ckpt_err *why);
 
 /* Does safetensors/ show the model, rather than the whole tree? */
 static inline bool view_of_model(const struct view *v)

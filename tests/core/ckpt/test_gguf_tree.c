@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* In all texts, ' stands for ". */
 #define CONFIG(name, more) \
@@ -232,6 +233,15 @@ static void put_tensors(const char *base, const char *changes)
 	st_put(dir_fd, "model.safetensors", &r, (const char *)b.data);
 }
 
+/* Removes the last n bytes. */
+static void cut_file(const char *name, off_t n)
+{
+	autoclose int fd = openat(dir_fd, name, O_WRONLY | O_CLOEXEC);
+	struct stat st;
+
+	REQUIRE(fd >= 0 && !fstat(fd, &st) && !ftruncate(fd, st.st_size - n));
+}
+
 static struct ckpt *open_row(const struct row *x)
 {
 	struct ckpt_opts o = {
@@ -354,6 +364,45 @@ START_LOOP_TEST(a_file_has_one_name, ARRAY_LEN(files))
 
 	(void)snprintf(path, sizeof(path), "gguf/%s", files[_i].name);
 	ck_assert_int_eq(ckpt_walk(c, path, &n, &e), files[_i].there ? 0 : -ENOENT);
+	ckpt_close(c);
+}
+END_TEST
+
+/*
+ * Without a whole tensor there is no file. hf/ has another list of tensors: it shows the experts
+ * split.
+ */
+START_LOOP_TEST(a_damaged_tensor_is_named, 3)
+{
+	static const char *const names[] = { "model.norm.weight", "lm_head.weight",
+					     L "mlp.experts.down_proj" };
+	static const char *const tensors[] = { "model.norm.weight F32 8", "lm_head.weight F32 8x8",
+					       L "mlp.experts.down_proj F32 2x8x12" };
+	static const struct model typed = { CONFIG("Mixtral", MOE ", 'model_type': 'mixtral'"),
+					    TOP NORMS ATTENTION FUSED FUSED_ROUTER HEAD };
+	struct ckpt_opts o = { .allow_missing = true, .index = ":memory:" };
+	struct row x = { .model = &typed, .changes = "" };
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = open_row(&x);
+	char without[200], want[200];
+	autofree char *info = NULL;
+	ckpt_node n = 0;
+	size_t len;
+
+	ck_assert_msg(!ckpt_walk(c, "gguf/model.gguf", &n, &e), "%s", e.msg);
+	ckpt_close(c);
+	(void)snprintf(without, sizeof(without), "%s -", names[_i]);
+	put_tensors(typed.tensors, without);
+	REQUIRE(!renameat(dir_fd, "model.safetensors", dir_fd, "model-00001-of-00002.safetensors"));
+	st_put(dir_fd, "model-00002-of-00002.safetensors", &r, tensors[_i]);
+	cut_file("model-00002-of-00002.safetensors", 4);
+	ck_assert_msg(!open_typed(dir, &o, &c, &e), "%s", e.msg);
+	ck_assert_int_eq(ckpt_walk(c, "gguf/model.gguf", &n, &e), -ENOENT);
+	REQUIRE(!ckpt_info_json(c, &info, &len, &e));
+	(void)snprintf(want, sizeof(want), "'%s': data file 'model-00002-of-00002.safetensors'",
+		       names[_i]);
+	ck_assert_msg(strstr(info, want) != NULL, "%s", strstr(info, "\"gguf\""));
 	ckpt_close(c);
 }
 END_TEST
