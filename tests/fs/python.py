@@ -631,6 +631,52 @@ def test_threads(path):
         assert not bad, bad
         assert closing or not done, done
         ck.close()
+    check_closing(path)
+
+
+class Slow:
+    """The library, whose reads of files wait until they may go on."""
+
+    def __init__(self, lib):
+        self._lib = lib
+        self.reading, self.go_on = threading.Event(), threading.Event()
+        self.closed = 0
+
+    def __getattr__(self, name):
+        return getattr(self._lib, name)
+
+    def ckpt_file_read(self, *args):
+        self.reading.set()
+        self.go_on.wait()
+        return self._lib.ckpt_file_read(*args)
+
+    def ckpt_file_close(self, f):
+        self.closed += 1
+        self._lib.ckpt_file_close(f)
+
+
+def check_closing(path):
+    """A file that several threads close while another reads it is closed once, after that read."""
+    ck, buf, got = ckptfs.open(path), bytearray(100), []
+    want = ck.read("tensors/w")[:100]
+    ck._lib = lib = Slow(ck._lib)
+    f = ck.open_file("tensors/w")
+    reader = threading.Thread(target=lambda: got.append(f.pread_into(buf, 0)), daemon=True)
+    reader.start()
+    lib.reading.wait()
+    closers = [threading.Thread(target=f.close) for _ in range(4)]
+    for x in closers:
+        x.start()
+    for x in closers:
+        x.join()
+    fails(ValueError, "closed", f.pread_into, bytearray(1), 0)
+    ck.close()
+    assert f.closed and not lib.closed and ck._handle
+    lib.go_on.set()
+    reader.join()
+    assert got == [100] and buf == want and lib.closed == 1 and not ck._handle, (got, lib.closed)
+    f.close()
+    assert lib.closed == 1
 
 
 def test_structures():

@@ -282,6 +282,8 @@ class File(io.RawIOBase):
     def __init__(self, checkpoint: Checkpoint, function, which: Union[int, bytes]):
         super().__init__()
         self._f = None
+        self._lock = threading.Lock()
+        self._readers = 0  # in progress, during which _f must exist
         self._at = 0
         self._checkpoint = checkpoint
         handle, f, e = checkpoint._take(), c_void_p(), _Err()
@@ -331,8 +333,18 @@ class File(io.RawIOBase):
         view = view.cast("B")
         e = _Err()
         place = (c_char * len(view)).from_buffer(view)
-        return _check(self._checkpoint._lib.ckpt_file_read(self._f, place, len(view), offset,
-                                                           byref(e)), e, self.name)
+        with self._lock:
+            self._check_open()
+            self._readers += 1
+        try:
+            return _check(self._checkpoint._lib.ckpt_file_read(self._f, place, len(view), offset,
+                                                               byref(e)), e, self.name)
+        finally:
+            with self._lock:
+                self._readers -= 1
+                last = self.closed and not self._readers
+            if last:
+                self._release()
 
     def readinto(self, buffer) -> int:
         n = self.pread_into(buffer, self._at)
@@ -345,10 +357,17 @@ class File(io.RawIOBase):
         return bytes(out if n == len(out) else out[:n])
 
     def close(self) -> None:
-        if not self.closed and self._f:
-            self._checkpoint._lib.ckpt_file_close(self._f)
-            self._checkpoint._give()
-        super().close()
+        """Memory is freed once no read is in progress."""
+        with self._lock:
+            last = not self.closed and self._f and not self._readers
+            super().close()
+        if last:
+            self._release()
+
+    def _release(self) -> None:
+        f, self._f = self._f, None
+        self._checkpoint._lib.ckpt_file_close(f)
+        self._checkpoint._give()
 
 
 # ---- checkpoints ----
