@@ -29,6 +29,9 @@
 
 #define MAX_CONFIG ((uint64_t)16 << 20) /* bytes */
 #define MAX_NAME   1024
+/* Weights that are made: 512 experts in 100 layers are 153,600. Bounds memory, because few bytes can
+ * describe a tensor of very many experts. */
+#define MAX_SPLIT ((uint64_t)1 << 19)
 
 enum { GATE, UP, DOWN, PARTS };
 
@@ -97,6 +100,8 @@ static int add(struct regrouping *g, const char *name, size_t len, struct weight
 
 	if (!copy || !VEC_ROOM(m->weights, g->cap, m->n_weights + 1))
 		rc = err_nomem(g->e);
+	if (!rc && m->n_weights == VIEW_MAX_NAMES)
+		rc = err_set(g->e, EFBIG, "the tree has numbers for %u tensors", VIEW_MAX_NAMES);
 	if (!rc && w.made)
 		rc = view_weight_sources(&w, g->e);
 	if (!rc)
@@ -159,8 +164,15 @@ static int split(struct regrouping *g, size_t i, const char *prefix, int len, bo
 	autofree struct vtensor *v = NULL;
 	int rc = whole(g, i, 3, &v);
 
-	if (!rc && (v->shape[0] > VIEW_MAX_NAMES || (!down && v->shape[1] % 2)))
+	if (!rc && !v->bytes) /* however many experts, there is nothing to separate */
+		return 0;
+	if (!rc && !down && v->shape[1] % 2)
 		rc = err_set(g->e, EINVAL, "'%.80s' is %s", prefix, TUPLE_TEXT(v->shape, 3));
+	if (!rc && (v->shape[0] > MAX_SPLIT ||
+		    g->out.n_weights + (down ? 1 : 2) * v->shape[0] > MAX_SPLIT))
+		rc = err_set(g->e, EFBIG,
+			     "'%.80s' is %s: the experts would be more than %llu tensors in all",
+			     prefix, TUPLE_TEXT(v->shape, 3), (unsigned long long)MAX_SPLIT);
 	for (uint64_t x = 0; !rc && x < v->shape[0]; x++)
 		for (int part = down ? DOWN : GATE; !rc && part <= (down ? DOWN : UP); part++)
 			rc = split_one(g, v, prefix, len, part, x);

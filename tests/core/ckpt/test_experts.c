@@ -75,6 +75,17 @@ static const struct {
 	  "!'l.0.mlp.experts.gate_up_proj' is (6, 2)" },
 	{ QWEN, "split", "l.0.mlp.experts.gate_up_proj F32 1x5x2",
 	  "!'l.0.mlp.experts.gate_up_proj' is (1, 5, 2)" },
+	/* A huge number of experts costs a file no more than a small one. */
+	{ QWEN, NULL,
+	  "l.0.mlp.experts.gate_up_proj F32 16000000x2x0; l.0.mlp.experts.down_proj F32 "
+	  "16000000x0x1",
+	  "l.0.mlp.experts.down_proj [16000000,0,1]; l.0.mlp.experts.gate_up_proj "
+	  "[16000000,2,0]" },
+	{ QWEN, "split", "l.0.mlp.experts.down_proj F32 16000000x2x0",
+	  "?option 'experts': the model stores its experts that way already, or has none" },
+	{ QWEN, "split", "l.0.mlp.experts.down_proj U8 524289x1x1",
+	  "!'l.0.mlp.experts.down_proj' is (524289, 1, 1): the experts would be more than 524288 "
+	  "tensors in all" },
 	{ QWEN, "split", "l.0.mlp.experts.down_proj F32 6",
 	  "!'l.0.mlp.experts.down_proj' is (6,)" },
 	{ QWEN, "split", "l.0.mlp.experts.down_proj F32 1x2x3; " M "0.down_proj.weight F32 2x3",
