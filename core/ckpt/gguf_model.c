@@ -695,6 +695,8 @@ static void put_config(struct reading *r, const char *dtype)
 		put_gpt2(r);
 	else
 		put_decoder(r, models[i].kind);
+	if (!strcmp(models[i].type, "mistral")) /* without one, it would be 4096 */
+		json_raw(&r->j, "sliding_window", "null");
 	json_bool(&r->j, "tie_word_embeddings", !tensor_of(r, "output.weight"));
 	(void)copy(r, "bos_token_id", "tokenizer.ggml.bos_token_id");
 	(void)copy(r, "eos_token_id", "tokenizer.ggml.eos_token_id");

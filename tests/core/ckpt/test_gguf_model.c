@@ -49,7 +49,7 @@ static const struct base {
 } llama = { "llama", HEADS, EMBEDDINGS }, mixtral = { "llama", HEADS EXPERTS, EMBEDDINGS },
   qwen2moe = { "qwen2moe", HEADS EXPERTS ".expert_shared_feed_forward_length 12", EMBEDDINGS },
   qwen3moe = { "qwen3moe", HEADS EXPERTS, EMBEDDINGS },
-  granite = { "granite", HEADS GRANITE, EMBEDDINGS },
+  mistral3 = { "mistral3", HEADS, EMBEDDINGS }, granite = { "granite", HEADS GRANITE, EMBEDDINGS },
   gemma = { "gemma", HEADS ".attention.key_length 4", EMBEDDINGS },
   gemma2 = { "gemma2",
 	     HEADS
@@ -121,6 +121,10 @@ static const struct row {
 	  "tokenizer.ggml.bos_token_id 1; tokenizer.ggml.eos_token_id 2; "
 	  "tokenizer.ggml.padding_token_id 3",
 	  NULL, TWO, "", "\"bos_token_id\": 1|\"eos_token_id\": 2|\"pad_token_id\": 3", "", true },
+	/* transformers would have a window of 4096; llama.cpp has none. */
+	{ &mistral3, "", NULL, TWO, "", "\"MistralForCausalLM\"|\"sliding_window\": null", "",
+	  true },
+	{ &llama, "", NULL, TWO, "", "", "sliding_window", true },
 	{ &llama, "general.architecture -", NULL, TWO, "no key 'general.architecture'", "", "",
 	  false },
 	{ &llama, "general.architecture 7", NULL, TWO, "no key 'general.architecture'", "", "",
