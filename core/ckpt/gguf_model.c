@@ -662,6 +662,33 @@ static bool is_model(const struct reading *r, size_t i, bool experts)
 					    : true;
 }
 
+/* Says why none of the models is this one. */
+static void no_model(struct reading *r, bool experts)
+{
+	bool with_these = false, with_others = false;
+
+	for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+		if (strcmp(models[i].gguf, r->arch) != 0)
+			continue;
+		with_these |= models[i].experts == experts;
+		with_others |= models[i].experts != experts;
+	}
+	if (with_these)
+		no_config(r,
+			  "the key '%s.expert_gating_func' does not have a value that is known for "
+			  "this architecture",
+			  r->arch);
+	else if (with_others)
+		no_config(r,
+			  experts ? "the key '%s.expert_count' is not 0, but this architecture is "
+				    "supported only without experts"
+				  : "the key '%s.expert_count' is 0, no number, or missing, but "
+				    "this architecture is supported only with experts",
+			  r->arch);
+	else
+		no_config(r, "llama.cpp's architecture '%s' is not supported", r->arch);
+}
+
 static void put_config(struct reading *r, const char *dtype)
 {
 	const struct catalog_tensor *embeddings = tensor_of(r, "token_embd.weight");
@@ -676,12 +703,11 @@ static void put_config(struct reading *r, const char *dtype)
 	(void)count_of(r, ".expert_count", &experts);
 	while (i < ARRAY_LEN(models) && !is_model(r, i, experts > 0))
 		i++;
-	if (i == ARRAY_LEN(models) || !embeddings || embeddings->n_dims != 2) {
-		no_config(r,
-			  i == ARRAY_LEN(models)
-				  ? "llama.cpp's architecture '%s' is not supported"
-				  : "the GGUF of architecture '%s' has no token_embd.weight",
-			  r->arch);
+	if (i == ARRAY_LEN(models))
+		no_model(r, experts > 0);
+	else if (!embeddings || embeddings->n_dims != 2)
+		no_config(r, "the GGUF of architecture '%s' has no token_embd.weight", r->arch);
+	if (*r->ret->why) {
 		r->failed = true;
 		return;
 	}

@@ -260,12 +260,21 @@ static const struct row {
 	{ &qwen3moe, "", NULL, TWO, "", "\"num_experts\": 4|\"norm_topk_prob\": true",
 	  "shared_expert", true },
 	{ &qwen3moe, ".expert_count -", NULL, TWO,
-	  "llama.cpp's architecture 'qwen3moe' is not supported", "", "", false },
+	  "the key 'qwen3moe.expert_count' is 0, no number, or missing, but this architecture is "
+	  "supported only with experts",
+	  "", "", false },
+	{ &qwen3moe, ".expert_count 0", NULL, TWO, "the key 'qwen3moe.expert_count' is 0", "", "",
+	  false },
+	{ &granite, ".expert_count 4", NULL, TWO,
+	  "the key 'granite.expert_count' is not 0, but this architecture is supported only "
+	  "without experts",
+	  "", "", false },
 	{ &glm4moe, ".nextn_predict_layers 1; .block_count 2",
 	  EMBEDDINGS "; blk.0.attn_q_norm.weight F32 4", TWO, "",
 	  "\"num_hidden_layers\": 1|\"use_qk_norm\": true|\"partial_rotary_factor\": 0.5", "",
 	  true },
-	{ &glm4moe, ".expert_gating_func 1", NULL, TWO, "'glm4moe' is not supported", "", "",
+	{ &glm4moe, ".expert_gating_func 1", NULL, TWO,
+	  "the key 'glm4moe.expert_gating_func' does not have a value that is known", "", "",
 	  false },
 	{ &glm4moe, ".nextn_predict_layers 1", NULL, TWO, "1 layers predict further tokens, of 1",
 	  "", "", false },
@@ -299,7 +308,8 @@ static const struct row {
 	  "the GGUF has an unknown form of latent attention", "", "", false },
 	{ &deepseek3, ".rope.dimension_count -", NULL, TWO,
 	  "no key 'deepseek2.rope.dimension_count'", "", "", false },
-	{ &deepseek3, ".expert_gating_func 3", NULL, TWO, "'deepseek2' is not supported", "", "",
+	{ &deepseek3, ".expert_gating_func 3", NULL, TWO,
+	  "the key 'deepseek2.expert_gating_func' does not have a value that is known", "", "",
 	  false },
 
 	/* Keys of one family. */
