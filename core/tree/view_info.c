@@ -277,12 +277,10 @@ void view_about(const struct view *v, struct view_about *ret)
 				    .model_tensors = v->hf->names.n,
 				    .shards = v->n_shards,
 				    .ranks = v->o.layout ? layout_ranks(v->o.layout) : 0 };
-	for (size_t i = 0; i < v->model.n_weights && v->prefix; i++)
-		if (!v->model.weights[i].made) { /* the same prefix for each stored one */
-			ret->prefix = v->tensors.v[v->model.weights[i].at].fqn;
-			ret->prefix_len = v->prefix;
-			break;
-		}
+	if (v->prefix && v->prefix_text) {
+		ret->prefix = v->prefix_text;
+		ret->prefix_len = v->prefix;
+	}
 	for (size_t i = 0; i < v->hf->names.n; i++) {
 		struct tensor_info t;
 

@@ -101,7 +101,8 @@ struct view {
 	const char *config;	/* what hf/ shows as config.json; NULL: the asset */
 	const struct model *hf; /* which of the three hf/ shows */
 	bool has_model;
-	size_t prefix; /* number of bytes removed from the model's names */
+	const char *prefix_text; /* removed from the model's names: the first bytes, */
+	size_t prefix;		 /* and their number */
 	/*
 	 * hf/: the file of each of its tensors, or HF_LEFT_OUT; the tensors of file s are
 	 * by_shard[shard_at[s] .. shard_at[s+1])

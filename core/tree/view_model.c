@@ -191,6 +191,8 @@ int view_model_init(struct view *v, struct ckpt_err *e)
 	struct ckpt_err why = { 0 };
 	int rc = list_weights(v, &names, &v->prefix, &why);
 
+	if (!rc && names.n) /* before masters, whose names begin otherwise, take their place */
+		v->prefix_text = v->tensors.v[names.v[0].index].fqn;
 	if (!rc && v->o.masters && take_masters(v, &names, e)) {
 		namelist_release(&names);
 		return -e->code;

@@ -17,6 +17,7 @@
 #include "parse/zip.h"
 #include "rng.h"
 #include "scene_util.h"
+#include "st_util.h"
 #include "suites.h"
 #include "tree_util.h"
 #include <ckptfs/ckpt_mount.h>
@@ -1278,6 +1279,27 @@ START_TEST(a_damaged_item_fails_the_opens_that_need_it)
 		if (rows[i].fails)
 			ck_assert_msg(strstr(e.msg, "tensor 'model.ids', item at "), "%s", e.msg);
 	}
+	ckpt_close(c);
+}
+END_TEST
+
+/* Masters have other names than the weights whose place they take. */
+START_TEST(the_prefix_is_that_of_the_weights_with_masters_too)
+{
+	struct ckpt_opts o = { .index = ":memory:", .weights = "model", .master = "yes" };
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	struct ckpt_totals t;
+
+	st_put(dir_fd, "model.safetensors", &r,
+	       "model.a BF16 4; optimizer.state.model.a.fp32 F32 4");
+	ck_assert_msg(!open_typed(dir, &o, &c, &e), "%s", e.msg);
+	ckpt_totals(c, &t);
+	ck_assert_uint_eq(t.model_tensors, 1);
+	ck_assert_uint_eq(t.model_bytes, 16);
+	ck_assert_uint_eq(t.model_prefix_len, 6);
+	ck_assert(!memcmp(t.model_prefix, "model.", 6));
 	ckpt_close(c);
 }
 END_TEST
