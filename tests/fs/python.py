@@ -174,6 +174,11 @@ def test_series(path, *globs):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert not ckptfs.series(path, "nothing")
+    with ckptfs.open(path, runs=True, exclude="no such*", index=":memory:") as ck:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            ck.listdir("step-9")  # opened only now
+        assert len(said) == 1 and "'no such*'" in str(said[0].message) and said[0].filename == __file__, said
     fails(ckptfs.Error, "it is a checkpoint, not a run", ckptfs.series, os.path.join(path, "step-9"))
     fails(FileNotFoundError, "open '/no/where'", ckptfs.series, "/no/where")
 

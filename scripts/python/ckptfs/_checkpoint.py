@@ -393,9 +393,18 @@ class Checkpoint(Tensors):
         self._handle: Optional[c_void_p] = None
         self._open = False
         handle, e, odd = c_void_p(), _Err(), []
+        path, opened = self.path, False
+
+        def say(_, what) -> None:
+            text = f"{path}: {what.decode('utf-8', 'replace')}"
+            if opened:  # a run opens its checkpoints when they are read
+                warnings.warn(text, stacklevel=3)
+            else:
+                odd.append(text)
+
         try:
-            with _Callbacks() as callback:
-                warn = callback(_WARN, lambda _, what: odd.append(what.decode("utf-8", "replace")))
+            with _Callbacks():
+                warn = _WARN(say)
                 rc = self._lib.ckpt_open_sized(_path(self.path), _words(options), *_lent(_Hooks(warn=warn)),
                                                byref(handle), byref(e))
         except BaseException:
@@ -409,8 +418,9 @@ class Checkpoint(Tensors):
         #: the model's tensors, under their names in hf/
         self.model = Tensors(self, True)
         self.objects = Objects(self)
-        for what in odd:
-            warnings.warn(f"{self.path}: {what}", stacklevel=3)
+        opened = True
+        for text in odd:
+            warnings.warn(text, stacklevel=3)
 
     def __reduce__(self) -> tuple:
         """For pickle: another process, such as a worker of a DataLoader, opens the checkpoint again."""
