@@ -111,6 +111,9 @@ test_it_lists_a_checkpoint() {
   grep -qx 'float16  *\[55, 7\]  *model.layers.2.half' out
   status_of 0 py -m ckptfs "$ck" model dtype=fp32
   grep -qx 'float32  *\[55, 7\]  *layers.2.half' out
+  status_of 0 py -m ckptfs "$ck" allow_missing
+  status_of 2 py -m ckptfs "$ck" dtype
+  grep -q "option 'dtype'" err
   status_of 2 py -m ckptfs "$T/no"
   grep -q "open '$T/no'" err
   status_of 2 py -m ckptfs

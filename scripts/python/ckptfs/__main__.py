@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python3 -m ckptfs CHECKPOINT [model] [OPTION=VALUE...]"""
+"""python3 -m ckptfs CHECKPOINT [model] [OPTION[=VALUE]...]"""
 
 import sys
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from . import Error, open
 
 def main(argv: Sequence[str]) -> int:
     """List the tensors of a checkpoint."""
-    options = dict(word.partition("=")[::2] for word in argv[2:])
+    options = {name: value if equals else True for name, equals, value in (word.partition("=") for word in argv[2:])}
     model = options.pop("model", None) is not None
     if len(argv) < 2 or argv[1].startswith("-"):
-        print("usage: python3 -m ckptfs CHECKPOINT [model] [OPTION=VALUE...]", file=sys.stderr)
+        print("usage: python3 -m ckptfs CHECKPOINT [model] [OPTION[=VALUE]...]", file=sys.stderr)
         return 2
     try:
         with open(argv[1], **options) as ck:
