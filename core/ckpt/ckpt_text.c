@@ -29,6 +29,29 @@ struct part {
 	uint64_t all; /* number of elements shown */
 };
 
+/*
+ * Without elements there is nothing to show, however long the other dimensions, except that JSON has
+ * a list for each index before the first empty dimension.
+ */
+static int check_size(const struct part *p, enum ckpt_text_form form, struct ckpt_err *e)
+{
+	const struct tensor_info *t = p->t;
+	bool empty = false;
+	uint64_t all = 1;
+
+	for (size_t k = 0; k < t->n_dims; k++)
+		empty |= !p->shown[k];
+	if (empty && form != CKPT_TEXT_JSON)
+		return 0;
+	for (size_t k = 0; k < t->n_dims && p->shown[k]; all *= p->shown[k++])
+		if (all > CKPT_TEXT_MAX / p->shown[k])
+			return err_set(e, E2BIG,
+				       "tensor '%s': more than %d %s to show: name a slice",
+				       FQN_TEXT(t->fqn, t->fqn_len), CKPT_TEXT_MAX,
+				       empty ? "empty lists" : "elements");
+	return 0;
+}
+
 static int resolve(const struct tensor_info *t, const struct ckpt_text *s, struct part *p,
 		   struct ckpt_err *e)
 {
@@ -50,14 +73,10 @@ static int resolve(const struct tensor_info *t, const struct ckpt_text *s, struc
 	(void)numpy_text_shown(p->of.count, t->n_dims, p->shown);
 	if (s->form == CKPT_TEXT_JSON)
 		memcpy(p->shown, p->of.count, sizeof(p->shown));
-	for (size_t k = t->n_dims; k-- > 0; p->all *= p->shown[k]) {
-		if (p->shown[k] && p->all > CKPT_TEXT_MAX / p->shown[k])
-			return err_set(e, E2BIG,
-				       "tensor '%s': more than %d elements to show: name a slice",
-				       FQN_TEXT(t->fqn, t->fqn_len), CKPT_TEXT_MAX);
+	rc = check_size(p, s->form, e);
+	for (size_t k = t->n_dims; k-- > 0; p->all *= p->shown[k])
 		p->stride[k] = (int64_t)(p->all * size);
-	}
-	return 0;
+	return rc;
 }
 
 /*

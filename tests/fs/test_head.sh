@@ -25,6 +25,18 @@ test_a_large_tensor() {
   refused 'more than 1000000 elements' ckptfs head --json "$(big)/ckpt" w
 }
 
+# Empty dimensions before or after long ones.
+test_no_elements() {
+  python3 -c 'import json, struct
+head = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in (
+    ("a", [1 << 62, 0]), ("b", [0, 1 << 62]), ("c", [2, 0, 1 << 40]))}).encode()
+open("model.safetensors", "wb").write(struct.pack("<Q", len(head)) + head)'
+  for name in a b c; do is '[]' "$(ckptfs head . $name)"; done
+  is '[]' "$(ckptfs head --json . b | tr -d '\n')"
+  is '[[],[]]' "$(ckptfs head --json . c | tr -d '\n')"
+  refused "more than 1000000 empty lists to show" ckptfs head --json . a
+}
+
 test_names() {
   is "$(ckptfs head "$(zoo)" model.layers.0.norm)" "$(ckptfs head "$(zoo)" layers.0.norm)"
   refused "no tensor 'layers.0.nrm'.*did you mean" ckptfs head "$(zoo)" layers.0.nrm
