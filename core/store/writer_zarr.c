@@ -101,7 +101,7 @@ static int measure(const struct zarr_writer *w, const struct ckpt_write_item *it
 		return -e->code;
 	ret->row = item->index.n_dims && ret->len ? ret->len / item->size[0] : ret->len;
 	ret->rows = !item->index.n_dims ? 1
-		    : !ret->len		? max_u64(item->size[0], 1)
+		    : !ret->len		? 1
 				: min_u64(max_u64(w->chunk_size / ret->row, 1), item->size[0]);
 	return 0;
 }
@@ -128,8 +128,8 @@ static void put_metadata(const struct array *a, struct buf *to)
 	uint64_t chunk[CKPT_MAX_DIMS];
 	struct json_out j = { .to = to };
 
-	for (size_t d = 0; d < n; d++)
-		chunk[d] = d ? max_u64(item->size[d], 1) : a->rows;
+	for (size_t d = 0; d < n; d++) /* an empty array has no chunks, whatever their shape */
+		chunk[d] = !a->len ? 1 : d ? item->size[d] : a->rows;
 	json_open(&j, NULL, '{');
 	json_u64(&j, "zarr_format", 3);
 	json_str(&j, "node_type", "array");
