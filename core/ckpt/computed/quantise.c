@@ -321,8 +321,7 @@ static void put_blocks(struct json_out *j, const struct quantiser *q)
 }
 
 /* Appends the text, which is an object, with one more member at its end. */
-static void put_config(struct buf *b, const struct quantiser *q, const char *text, size_t len,
-		       bool empty)
+static void put_config(struct buf *b, const struct quantiser *q, const char *text, size_t len)
 {
 	struct buf made CLEANUP(buf_release) = BUF_INIT(2 * ASSETS_MAX_CONFIG);
 	struct json_out j = { .to = &made };
@@ -338,7 +337,7 @@ static void put_config(struct buf *b, const struct quantiser *q, const char *tex
 	for (len -= len > 0; len && strchr(" \t\r\n", text[len - 1]);)
 		len--;
 	buf_add(b, text, len);
-	buf_str(b, empty ? "\n" : ",\n");
+	buf_str(b, len && text[len - 1] == '{' ? "\n" : ",\n"); /* it may have no members */
 	buf_add(&made, "", 1);
 	s = made.err ? NULL : strchr(made.data, '\n');
 	if (s)
@@ -382,7 +381,7 @@ static int make_config(struct quantiser *q)
 			       "nothing loads as float8",
 			       jval_str(jval_get(root, "model_type")));
 	len = json_without(text, len, config_key);
-	put_config(&b, q, text, len, jval_size(root) == 0);
+	put_config(&b, q, text, len);
 	buf_add(&b, "", 1);
 	q->config = b.err ? NULL : arena_dup(&q->eng->computed.mem, b.data, b.len);
 	return q->config ? 0 : err_nomem(q->e);

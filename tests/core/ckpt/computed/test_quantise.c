@@ -166,6 +166,8 @@ START_TEST(the_rest_of_the_configuration_stays)
 		  "{\n  \"a\": [1, 2],\n  \"quantization_config\": {\n" },
 		{ "{\"a\": \"}\", \"b\": Infinity}",
 		  "{\"a\": \"}\", \"b\": Infinity,\n  \"quantization_config\": {\n" },
+		{ "{\"quantization_config\": null}", "{\n  \"quantization_config\": {\n" },
+		{ "{\"a\": {}}", "{\"a\": {},\n  \"quantization_config\": {\n" },
 		{ "{\"quantization_config\": null, \"a\": 1}  \n",
 		  "{ \"a\": 1,\n  \"quantization_config\": {\n" },
 	};
