@@ -186,6 +186,22 @@ static int list_objects(struct resharding *s, size_t n, struct ckpt_err *e)
 	return rc;
 }
 
+/* {"a.b": tensor, "a": {"b": 7}} has both, but formats with objects have one entry for a name. */
+static int refuse_same_names(const struct resharding *s, struct ckpt_err *e)
+{
+	for (size_t i = s->n_tensors; i < s->n; i++) {
+		const struct reshard_entry *t = &s->entries[i];
+
+		if (reshard_find(s, t->fqn, t->fqn_len, true))
+			return err_set(e, EINVAL,
+				       "'%s' is the name of a tensor and of an object, of which "
+				       "only one can be written: the option exclude leaves out "
+				       "both, the formats safetensors and zarr leave out objects",
+				       FQN_TEXT(t->fqn, t->fqn_len));
+	}
+	return 0;
+}
+
 static int list_entries(struct resharding *s, struct ckpt_err *e)
 {
 	size_t tensors = s->r->model ? s->c->totals.model_tensors : s->c->totals.tensors;
@@ -208,7 +224,7 @@ static int list_entries(struct resharding *s, struct ckpt_err *e)
 			return err_set(e, ENOMEM, "%zu names: out of memory", s->n);
 	}
 	qsort(s->by_name, s->n, sizeof(*s->by_name), compare_entries);
-	return 0;
+	return refuse_same_names(s, e);
 }
 
 /* A checkpoint must not be replaced by nothing. */

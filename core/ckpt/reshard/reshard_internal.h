@@ -56,6 +56,9 @@ static inline bool reshard_takes_whole(const struct ckpt_reshard *r)
 }
 
 int reshard_compare(const char *fqn, size_t len, bool is_tensor, const struct reshard_entry *t);
+/* What is written under this name, or NULL. */
+const struct reshard_entry *reshard_find(const struct resharding *s, const char *fqn, size_t len,
+					 bool is_tensor);
 
 /* The rank's state dict in *a, without entries that the rank holds no part of. */
 int reshard_dict(const struct resharding *s, size_t rank, struct arena *a,

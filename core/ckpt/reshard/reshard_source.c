@@ -262,7 +262,8 @@ static int local_plan(void *self, struct ckpt_save_plan *ret, struct ckpt_err *e
 }
 
 struct wanted {
-	const struct ckpt_meta_index *index;
+	const char *fqn;
+	size_t len;
 	bool is_tensor;
 };
 
@@ -271,14 +272,13 @@ static int compare(const void *key, const void *element)
 	const struct wanted *w = key;
 	const struct reshard_entry *const *t = element;
 
-	return reshard_compare(w->index->fqn, w->index->fqn_len, w->is_tensor, *t);
+	return reshard_compare(w->fqn, w->len, w->is_tensor, *t);
 }
 
-/* What is written under this name, or NULL. */
-static const struct reshard_entry *find(const struct resharding *s,
-					const struct ckpt_meta_index *index, bool is_tensor)
+const struct reshard_entry *reshard_find(const struct resharding *s, const char *fqn, size_t len,
+					 bool is_tensor)
 {
-	const struct wanted w = { index, is_tensor };
+	const struct wanted w = { fqn, len, is_tensor };
 	const struct reshard_entry *const *found =
 		bsearch(&w, s->by_name, s->n, sizeof(*s->by_name), compare);
 
@@ -295,8 +295,8 @@ static int global_plan(void *self, const struct ckpt_save_plan *all, size_t n,
 
 	for (size_t i = 0; !rc && i < ret_md->n_entries; i++) {
 		struct ckpt_meta_entry *x = &ret_md->entries[i];
-		const struct ckpt_meta_index index = { .fqn = x->fqn, .fqn_len = x->fqn_len };
-		const struct reshard_entry *t = x->is_tensor ? find(p->s, &index, true) : NULL;
+		const struct reshard_entry *t =
+			x->is_tensor ? reshard_find(p->s, x->fqn, x->fqn_len, true) : NULL;
 
 		if (t) {
 			x->tensor.logical = t->logical;
@@ -317,7 +317,8 @@ static int get_data(void *self, const struct ckpt_write_item *item, struct ckpt_
 {
 	const struct planner *p = self;
 	bool is_tensor = item->type != CKPT_WRITE_BYTE_IO;
-	const struct reshard_entry *found = find(p->s, &item->index, is_tensor);
+	const struct reshard_entry *found =
+		reshard_find(p->s, item->index.fqn, item->index.fqn_len, is_tensor);
 	int rc = check_stop(p->s, e);
 
 	if (rc)

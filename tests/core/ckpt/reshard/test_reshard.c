@@ -198,6 +198,32 @@ START_TEST(a_run_is_not_written)
 }
 END_TEST
 
+START_TEST(a_tensor_and_an_object_of_one_name_are_refused)
+{
+	static const struct row formats[] = {
+		{ .format = CKPT_DCP, .dest = "dest" },
+		{ .format = CKPT_HYPERPARALLEL, .dest = "dest" },
+		{ .format = CKPT_SAFETENSORS, .dest = "dest" },
+	};
+
+	REQUIRE(!mkdirat(dir_fd, "source", 0700));
+	gguf_put(dir_fd, "source/m.gguf", "x", "w 1", "", "w F32 4x3");
+	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
+		struct ckpt_reshard r = { .warn = NULL };
+		struct ckpt_err e = { 0 };
+		int rc = run(&formats[i], &r, &e);
+
+		if (formats[i].format == CKPT_SAFETENSORS) {
+			ck_assert_msg(!rc, "%s", e.msg);
+			continue;
+		}
+		ck_assert_int_eq(rc, -EINVAL);
+		ck_assert_msg(strstr(e.msg, "'w' is the name of a tensor and of an object") != NULL,
+			      "%s", e.msg);
+	}
+}
+END_TEST
+
 static bool holds_open(const char *name)
 {
 	DIR *fds = opendir("/proc/self/fd");
