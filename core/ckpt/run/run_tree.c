@@ -203,6 +203,7 @@ int ckpt_run_open_sized(struct ckpt *c, const char *path, const char *const opts
 	const char *rest;
 	unsigned slot = 0;
 	ckpt_node node;
+	struct ckpt_err why = { 0 };
 	int rc;
 
 	if (!c->run)
@@ -218,11 +219,13 @@ int ckpt_run_open_sized(struct ckpt *c, const char *path, const char *const opts
 			e, ENOENT,
 			"'%s': it is a run; the path has to begin with one of its checkpoints",
 			path);
-	rc = ckpt_opts_parse(opts, hooks, size, &words, &o, e);
+	rc = ckpt_opts_parse(opts, hooks, size, &words, &o, &why);
 	if (!rc)
-		rc = run_open(c->run, slot, &o, ret, e);
-	if (rc)
+		rc = run_open(c->run, slot, &o, ret, &why);
+	if (rc) {
+		*e = why;
 		return rc;
+	}
 	ckpt_keep_words(*ret, &words);
 	*ret_rest = rest + strspn(rest, "/");
 	return 0;

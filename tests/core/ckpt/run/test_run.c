@@ -12,6 +12,7 @@
 #include "fault.h"
 #include "opts_util.h"
 #include "rng.h"
+#include "st_util.h"
 #include "suites.h"
 #include "tree_util.h"
 #include <ckptfs/ckpt_mount.h>
@@ -626,6 +627,7 @@ static void expect_opened(struct ckpt *run, const char *path, const char *want,
 	const char *rest;
 
 	ck_assert_msg(!ckpt_run_open(run, path, words_of(&o), NULL, &one, &rest, &e), "%s", e.msg);
+	ck_assert_int_eq(e.code, 0);
 	ck_assert_str_eq(rest, want_rest);
 	ckpt_totals(one, &t);
 	ck_assert_str_eq(t.format, "dcp");
@@ -653,6 +655,28 @@ START_TEST(a_path_into_a_run_opens_a_checkpoint)
 		   ENOENT,
 		   "checkpoint 'step-3' is not complete: .metadata is missing although data files "
 		   "are there: the save was interrupted");
+	ckpt_close(c);
+}
+END_TEST
+
+/* What cannot be regrouped for hf/ is shown as it is stored. */
+START_TEST(what_was_tried_in_vain_is_no_error)
+{
+	static const char config[] = "{\"model_type\": \"qwen3_moe\"}";
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt *c, *one = NULL;
+	const char *rest;
+
+	save("step-2", 2);
+	(void)close(sub_dir("step-1"));
+	st_put(dir_fd, "step-1/model.safetensors", &r, "l.0.mlp.experts.gate_up_proj F32 1x5x2");
+	put_file(dir_fd, "step-1/config.json", config, strlen(config));
+	c = open_run(&plain);
+	ck_assert_msg(!ckpt_run_open(c, "step-1", words_of(&plain), NULL, &one, &rest, &e), "%s",
+		      e.msg);
+	ck_assert_msg(!e.code && !*e.msg, "%d: %s", e.code, e.msg);
+	ckpt_close(one);
 	ckpt_close(c);
 }
 END_TEST
