@@ -48,6 +48,8 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	struct mr d = { .place = place,
 			.opts = opts,
 			.w = w,
+			.config_tp = UINT64_MAX,
+			.config_pp = UINT64_MAX,
 			.names = pk_strings_new(MR_MAX_NAMES),
 			.arena = ARENA_INIT(MAX_MEMORY) };
 	int rc = d.names ? list_files(&d, files, e) : err_nomem(e);

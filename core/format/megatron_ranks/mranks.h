@@ -105,10 +105,14 @@ struct mr {
 	uint32_t tp, pp, ep, vp; /* numbers of ranks; virtual stages in each */
 	/* What the files say; UINT64_MAX: nothing. */
 	uint64_t version_times_10, iteration, heads, layers, expert_tp;
+	uint64_t config_tp, config_pp; /* NeMo's model_config.yaml, likewise */
 	bool optimizer;
 	char not_shown[FORMAT_NOTE];
 };
 
+/* Reads the numbers of ranks in NeMo's configuration, if there is one (mranks_nemo.c). */
+#define MR_CONFIG "model_config.yaml"
+int mr_read_config(struct mr *d, struct ckpt_err *e);
 /* Reads all files into d->parts, and other values into the catalog (mranks_read.c). */
 int mr_read(struct mr *d, struct ckpt_err *e);
 /* Gives layers and experts their numbers in the whole model, and sorts (mranks_number.c). */

@@ -246,14 +246,19 @@ static int by_rank(const void *ap, const void *bp)
 	return strcmp(a->path, b->path);
 }
 
-/* The size of one kind of parallelism: what args say must be what the files' names do. */
-static int count(const struct mr *d, const struct pk_value *root, const char *arg, size_t number,
-		 uint32_t *ret, struct ckpt_err *e)
+/*
+ * The size of one kind of parallelism, at least *ret: what args or the configuration say must be what
+ * the files' names do.
+ */
+static int count(const struct mr *d, uint64_t says, const char *arg, size_t number, uint32_t *ret,
+		 struct ckpt_err *e)
 {
-	uint64_t says = number_arg(root, arg);
 	const struct mr_file *last = NULL;
 	uint32_t highest = 0;
+	char by[160] = "'" MR_CONFIG "' has";
 
+	if (!d->files->nemo)
+		(void)snprintf(by, sizeof(by), "the args in '%.100s' have", d->files->path);
 	for (size_t i = 0; i < d->n_files; i++) {
 		const struct mr_file *f = &d->files[i];
 		uint32_t n = number == 0 ? f->t : number == 1 ? f->p : f->e;
@@ -264,12 +269,11 @@ static int count(const struct mr *d, const struct pk_value *root, const char *ar
 	}
 	if (says != UINT64_MAX && says != highest + (uint64_t)1)
 		return err_set(e, says < highest + (uint64_t)1 ? ERR_CORRUPT : ENOENT,
-			       "the args in '%.100s' have %s=%llu, but the last rank's file is "
-			       "'%.100s': %s",
-			       d->files->path, arg, (unsigned long long)says, last->path,
+			       "%s %s=%llu, but the last rank's file is '%.100s': %s", by, arg,
+			       (unsigned long long)says, last->path,
 			       says > highest ? "others are missing"
 					      : "it is from another checkpoint");
-	*ret = highest + 1;
+	*ret = highest + 1 > *ret ? highest + 1 : *ret;
 	return 0;
 }
 
@@ -332,8 +336,10 @@ static int check_ranks(const struct mr *d, struct ckpt_err *e)
 
 static int read_sizes(struct mr *d, const struct pk_value *root, struct ckpt_err *e)
 {
-	bool old = arg_of(root, "model_parallel_size") != NULL;
-	int rc;
+	bool old = arg_of(root, "model_parallel_size") != NULL, nemo = d->files->nemo;
+	const char *tp = old ? "model_parallel_size" : "tensor_model_parallel_size";
+	const char *pp = "pipeline_model_parallel_size", *ep = "expert_model_parallel_size";
+	int rc = nemo ? mr_read_config(d, e) : 0;
 
 	d->heads = number_arg(root, "num_attention_heads");
 	d->layers = number_arg(root, "num_layers");
@@ -345,12 +351,16 @@ static int read_sizes(struct mr *d, const struct pk_value *root, struct ckpt_err
 			       d->files->path);
 	place_ranks(d, root);
 	qsort(d->files, d->n_files, sizeof(*d->files), by_rank);
-	rc = count(d, root, old ? "model_parallel_size" : "tensor_model_parallel_size", 0, &d->tp,
-		   e);
+	/* NeMo names the directory of an only rank neither way. */
+	d->tp = nemo && !d->files->n_numbers ? 2 : 1;
+	d->pp = nemo && d->files->n_numbers ? 2 : 1;
+	d->ep = 1;
 	if (!rc)
-		rc = count(d, root, "pipeline_model_parallel_size", 1, &d->pp, e);
+		rc = count(d, nemo ? d->config_tp : number_arg(root, tp), tp, 0, &d->tp, e);
 	if (!rc)
-		rc = count(d, root, "expert_model_parallel_size", 2, &d->ep, e);
+		rc = count(d, nemo ? d->config_pp : number_arg(root, pp), pp, 1, &d->pp, e);
+	if (!rc)
+		rc = count(d, number_arg(root, ep), ep, 2, &d->ep, e);
 	return rc ? rc : check_ranks(d, e);
 }
 

@@ -319,6 +319,75 @@ START_TEST(weights_of_nemo)
 }
 END_TEST
 
+static void put_nemo(const char *name)
+{
+	char path[100];
+
+	(void)mkdirat(dir_fd, name, 0755);
+	(void)snprintf(path, sizeof(path), "%s/model_weights.ckpt", name);
+	saved_put(dir_fd, path, "{'a.norm.weight': t0+0(1)}", 0);
+}
+
+/* Its files do not say how many there are. */
+START_TEST(ranks_of_nemo_are_as_many_as_its_configuration_says)
+{
+	static const char *const configs[] = {
+		"a: 1\ntensor_model_parallel_size: 3\npipeline_model_parallel_size: 2\n",
+		"tensor_model_parallel_size:  3 # ranks\r\n",
+		"tensor_model_parallel_size: 3",
+	};
+	static const char *const silent[] = {
+		"",
+		"tensor_model_parallel_size: null\n",
+		"  tensor_model_parallel_size: 3\n",
+		"tensor_model_parallel_size: 3x\n",
+		"tensor_model_parallel_size: 3 4\n",
+		"tensor_model_parallel_size: 0\n",
+		"tensor_model_parallel_size: ''\n",
+		"tensor_model_parallel_size:\n",
+		"old_tensor_model_parallel_size: 3\n",
+		"tensor_model_parallel_size: 99999999999\n",
+	};
+
+	put_nemo("tp_rank_00_pp_rank_000");
+	put_nemo("tp_rank_01_pp_rank_000");
+	put_nemo("tp_rank_00_pp_rank_001");
+	put_nemo("tp_rank_01_pp_rank_001");
+	for (size_t i = 0; i < ARRAY_LEN(configs); i++) {
+		put_file(dir_fd, "model_config.yaml", configs[i], strlen(configs[i]));
+		expect_error("'model_config.yaml' has tensor_model_parallel_size=3, but the last "
+			     "rank's file is 'tp_rank_01_pp_rank_001/model_weights.ckpt': others "
+			     "are missing");
+	}
+	for (size_t i = 0; i < ARRAY_LEN(silent); i++) {
+		put_file(dir_fd, "model_config.yaml", silent[i], strlen(silent[i]));
+		expect("a.norm.weight[1] 0\n");
+	}
+	put_file(dir_fd, "model_config.yaml", "pipeline_model_parallel_size: 4\n", 32);
+	expect_error("'model_config.yaml' has pipeline_model_parallel_size=4, but the last rank's "
+		     "file is 'tp_rank_01_pp_rank_001/model_weights.ckpt': others are missing");
+}
+END_TEST
+
+/* NeMo names the directory of an only rank neither way; Megatron-LM always has mp_rank_00. */
+START_TEST(a_lone_rank_of_nemo_is_not_complete)
+{
+	put_nemo("mp_rank_00");
+	expect_error("'mp_rank_01' is missing beside 'mp_rank_00'");
+	put_nemo("mp_rank_01");
+	expect("a.norm.weight[1] 0\n");
+	for (unsigned t = 0; t < 2; t++) {
+		char path[64];
+
+		(void)snprintf(path, sizeof(path), "mp_rank_%02u/model_weights.ckpt", t);
+		REQUIRE(!unlinkat(dir_fd, path, 0));
+	}
+	put_nemo("tp_rank_00_pp_rank_000");
+	put_nemo("tp_rank_01_pp_rank_000");
+	expect_error("'tp_rank_00_pp_rank_001' is missing beside 'tp_rank_00_pp_rank_000'");
+}
+END_TEST
+
 START_TEST(files_that_are_not_of_one_save_are_refused)
 {
 	static const char two[] =
