@@ -229,6 +229,8 @@ static int scan(struct place *place, const struct name_list *files, const struct
 		rc = note_files(&s, files, e);
 	if (!rc)
 		rc = f.n ? scan_items(&s, &f, e) : scan_flax(&s, &f.msgpack, e);
+	if (!rc && f.has_index)
+		rc = orbax_tell_absent(place, &f.msgpack, w, e);
 	return rc;
 }
 

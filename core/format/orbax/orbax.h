@@ -33,6 +33,7 @@ struct orbax_found {
 	size_t n, cap;
 	struct name_list files;	  /* that the index depends on; not those of items' trees */
 	struct name_list msgpack; /* without items: files of a Flax model */
+	bool has_index;		  /* which names more of them, perhaps */
 };
 
 /* 1, 0, or an error: it looks like one and is not complete, or cannot be read. */
@@ -40,6 +41,20 @@ int orbax_find(struct place *place, struct orbax_found *ret, struct ckpt_err *e)
 void orbax_found_release(struct orbax_found *f);
 /* Does the file begin like one of msgpack? 1, 0, or an error: it cannot be read. */
 int orbax_is_msgpack(struct place *place, const char *file, struct ckpt_err *e);
+
+/* ---- a Flax model in several files ---- */
+
+#define ORBAX_FLAX_INDEX "flax_model.msgpack.index.json"
+
+bool orbax_is_shard(const char *name);
+/* Lists in f->msgpack those that there are, or those that the index names, by strcmp. */
+int orbax_find_shards(struct place *place, const struct name_list *names, bool has_index,
+		      struct orbax_found *f, struct ckpt_err *e);
+/* Without an index: are all files there, of one save? */
+int orbax_check_shards(const struct orbax_found *f, struct ckpt_err *e);
+/* Reports what the index says is in other files. */
+int orbax_tell_absent(struct place *place, const struct name_list *files, struct catalog_writer *w,
+		      struct ckpt_err *e);
 
 /* ---- names ---- */
 

@@ -37,7 +37,7 @@ enum {
 struct look {
 	struct place *place;
 	const char *top; /* "DIR/" or "" */
-	bool manifest, tree, checkpoint, zarr, step, process, strings;
+	bool manifest, tree, checkpoint, zarr, step, process, strings, flax_index;
 	uint64_t numbered;     /* the highest manifest.NUMBER */
 	char unfinished[64];   /* an item that is being written */
 	struct name_list dirs; /* subdirectories */
@@ -69,7 +69,7 @@ static int note(void *arg, const char *name, enum place_kind kind, struct ckpt_e
 		{ "zarr.json", &l->zarr },	    { ".zgroup", &l->zarr },
 		{ ".zmetadata", &l->zarr },	    { "_CHECKPOINT_METADATA", &l->step },
 		{ "orbax.checkpoint", &l->step },   { "commit_success.txt", &l->step },
-		{ "_strings.json", &l->strings },
+		{ "_strings.json", &l->strings },   { ORBAX_FLAX_INDEX, &l->flax_index },
 	};
 	uint64_t n;
 
@@ -315,11 +315,6 @@ static int find_items(struct place *place, const struct look *step, struct orbax
 
 /* ---- Flax ---- */
 
-static bool is_shard(const char *name)
-{
-	return text_glob("flax_model-[0-9]*-of-[0-9]*.msgpack", name, strlen(name));
-}
-
 /* The model with Hugging Face's name, in one file or several; or the only file there is. */
 static int find_flax(struct place *place, const struct look *l, struct orbax_found *f,
 		     struct ckpt_err *e)
@@ -332,11 +327,8 @@ static int find_flax(struct place *place, const struct look *l, struct orbax_fou
 	for (size_t i = 0; !rc && i < l->flax.n; i++)
 		if (!strcmp(l->flax.v[i], whole))
 			rc = name_list_add(to, whole, e);
-	for (size_t i = 0; !rc && !to->n && i < l->flax.n; i++)
-		if (is_shard(l->flax.v[i]))
-			for (; !rc && i < l->flax.n; i++)
-				if (is_shard(l->flax.v[i]))
-					rc = name_list_add(to, l->flax.v[i], e);
+	if (!rc && !to->n)
+		rc = orbax_find_shards(place, &l->flax, l->flax_index, f, e);
 	if (!rc && !to->n && l->flax.n > 1) {
 		rc = orbax_is_msgpack(place, l->flax.v[0], &why);
 		if (rc <= 0)
@@ -361,6 +353,8 @@ static int find_flax(struct place *place, const struct look *l, struct orbax_fou
 				to->v[i], to->v[0]);
 		rc = rc < 0 ? rc : 0;
 	}
+	if (!rc)
+		rc = orbax_check_shards(f, e);
 	for (size_t i = 0; !rc && i < to->n; i++)
 		rc = name_list_add(&f->files, to->v[i], e);
 	return rc ? rc : to->n > 0;

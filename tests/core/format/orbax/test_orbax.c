@@ -986,6 +986,48 @@ START_TEST(shards_of_a_flax_model_are_one)
 }
 END_TEST
 
+START_TEST(missing_shards_of_a_flax_model_are_told)
+{
+	put_msgpack("flax_model-00001-of-00003.msgpack", "{'a': @uint8(2)}");
+	put_msgpack("flax_model-00002-of-00003.msgpack", "{'b': {'c': @uint8(2)}}");
+	EXPECT_SAYS("", "'flax_model-00003-of-00003.msgpack' is missing: the model is in 3 files; "
+			"add the file, or name one of the others");
+	EXPECT_NAMES("/flax_model-00001-of-00003.msgpack", "a ");
+	put_msgpack("flax_model-00003-of-00003.msgpack", "{'d': @uint8(2)}");
+	EXPECT_NAMES("", "a b.c d ");
+	REQUIRE(!unlinkat(dir_fd, "flax_model-00001-of-00003.msgpack", 0));
+	EXPECT_SAYS("", "'flax_model-00001-of-00003.msgpack' is missing: the model is in 3 files");
+	put_msgpack("flax_model-00001-of-00002.msgpack", "{'a': @uint8(2)}");
+	EXPECT_SAYS("", "'flax_model-00001-of-00002.msgpack' and "
+			"'flax_model-00002-of-00003.msgpack' are of two saves");
+}
+END_TEST
+
+/* Others, of an earlier save, are not read. */
+START_TEST(an_index_names_the_shards_of_a_flax_model)
+{
+	static const char first[] = "flax_model-00001-of-00002.msgpack";
+
+	put_msgpack(first, "{'a': @uint8(2)}");
+	put_msgpack("flax_model-00001-of-00003.msgpack", "{'old': @uint8(2)}");
+	put_text("flax_model.msgpack.index.json",
+		 "{\"weight_map\": {\"a\": \"flax_model-00001-of-00002.msgpack\", \"b/c\": "
+		 "\"flax_model-00002-of-00002.msgpack\"}}");
+	EXPECT_SHOWN("",
+		     "a[2] b.c!it is in 'flax_model-00002-of-00002.msgpack', which is missing ");
+	put_msgpack("flax_model-00002-of-00002.msgpack", "{'b': {'c': @uint8(2)}}");
+	EXPECT_SHOWN("", "a[2] b.c[2] ");
+	REQUIRE(!unlinkat(dir_fd, first, 0));
+	REQUIRE(!unlinkat(dir_fd, "flax_model-00002-of-00002.msgpack", 0));
+	EXPECT_SAYS("", "'flax_model-00001-of-00002.msgpack', which "
+			"'flax_model.msgpack.index.json' names, is missing, and so are all others");
+	put_text("flax_model.msgpack.index.json", "{\"weight_map\": {\"a\": \"../x\"}}");
+	EXPECT_SAYS("", "weight_map: 'a'");
+	put_msgpack("flax_model.msgpack", "{'d': @uint8(2)}"); /* the model in one file */
+	EXPECT_NAMES("", "d ");
+}
+END_TEST
+
 /* ---- leaves ---- */
 
 START_TEST(odd_leaves_are_refused)

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A Flax model that Hugging Face's transformers saved in several files:
+ *
+ *	flax_model-00001-of-00003.msgpack     each has some of the leaves
+ *	flax_model.msgpack.index.json         {"weight_map": {"KEY/KEY": "FILE", ...}}
+ *
+ * The index names the files; others are not read. What is in a file that is missing is listed with
+ * that. Without an index, names tell how many files there are.
+ */
+#include "base/cleanup.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "format/orbax/orbax.h"
+#include "format/st_index.h"
+#include "index/catalog_build.h"
+#include "source/place.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool part_of(const char *name, uint32_t *ret_number, uint32_t *ret_count)
+{
+	return text_take(&name, "flax_model-") && text_take_number(&name, 9, ret_number) &&
+	       text_take(&name, "-of-") && text_take_number(&name, 9, ret_count) &&
+	       !strcmp(name, ".msgpack");
+}
+
+bool orbax_is_shard(const char *name)
+{
+	uint32_t number, count;
+
+	return part_of(name, &number, &count);
+}
+
+/* Is the list, in natural order, of all files of one save? */
+static int check_parts(const struct name_list *l, struct ckpt_err *e)
+{
+	uint32_t count = 0;
+
+	for (size_t i = 0; i <= l->n; i++) {
+		uint32_t number = 0, of = count;
+
+		if (i < l->n)
+			(void)part_of(l->v[i], &number, &of);
+		if (i && of != count)
+			return err_set(e, ENOTUNIQ,
+				       "'%.100s' and '%.100s' are of two saves: move the files of "
+				       "one of them out of the directory",
+				       l->v[0], l->v[i]);
+		count = of;
+		if (i == l->n ? i >= count : number == i + 1)
+			continue;
+		return err_set(e, ENOENT,
+			       "'flax_model-%05zu-of-%05u.msgpack' is missing: the model is in %u "
+			       "files; add the file, or name one of the others instead of the "
+			       "directory to read that alone",
+			       i + 1, count, count);
+	}
+	return 0;
+}
+
+static int find_indexed(struct place *place, struct orbax_found *f, struct ckpt_err *e)
+{
+	CLEANUP(st_index_release) struct st_index x = { 0 };
+	struct place_seen seen;
+	int rc = st_index_read(place, ORBAX_FLAX_INDEX, &x, &seen, NULL, e);
+
+	for (size_t i = 0; !rc && i < x.n_files; i++) {
+		rc = place_look(place, x.files[i], &seen, e);
+		if (rc > 0)
+			rc = name_list_add(&f->msgpack, x.files[i], e);
+	}
+	if (!rc && !f->msgpack.n)
+		return err_set(e, ENOENT,
+			       "'%.100s', which '" ORBAX_FLAX_INDEX "' names, is missing, and so "
+			       "are all others: add the files, or name one of those that are there "
+			       "instead of the directory",
+			       x.files[0]);
+	f->has_index = !rc;
+	return rc ? rc : name_list_add(&f->files, ORBAX_FLAX_INDEX, e);
+}
+
+int orbax_find_shards(struct place *place, const struct name_list *names, bool has_index,
+		      struct orbax_found *f, struct ckpt_err *e)
+{
+	struct name_list parts CLEANUP(name_list_release) = { 0 };
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < names->n; i++)
+		if (orbax_is_shard(names->v[i]))
+			rc = name_list_add(&parts, names->v[i], e);
+	if (rc || !parts.n)
+		return rc;
+	if (has_index)
+		return find_indexed(place, f, e);
+	f->msgpack = parts;
+	parts = (struct name_list){ 0 };
+	return 0;
+}
+
+int orbax_check_shards(const struct orbax_found *f, struct ckpt_err *e)
+{
+	bool sharded = f->msgpack.n && !f->has_index && orbax_is_shard(f->msgpack.v[0]);
+
+	return sharded ? check_parts(&f->msgpack, e) : 0;
+}
+
+/* ---- what is missing ---- */
+
+static int by_string(const void *ap, const void *bp)
+{
+	return strcmp(*(const char *const *)ap, *(const char *const *)bp);
+}
+
+/* The index joins keys with '/'. */
+static int name_of(const char *key, struct orbax_name *n, struct ckpt_err *e)
+{
+	int rc = 0;
+
+	orbax_name_cut(n, 0);
+	for (const char *at = key; !rc && at;) {
+		const char *slash = strchr(at, '/');
+
+		rc = orbax_name_add(n, at, slash ? (size_t)(slash - at) : strlen(at), false, e);
+		at = slash ? slash + 1 : NULL;
+	}
+	return rc;
+}
+
+static int add_absent(const struct st_index_entry *x, struct orbax_name *n,
+		      struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct arena a CLEANUP(arena_release) = ARENA_INIT((size_t)1 << 20);
+	struct object_item o = { .loc.file = CATALOG_NO_FILE };
+	char fault[300];
+	int rc = name_of(x->tensor, n, e);
+
+	if (rc)
+		return err_wrap(e, "'" ORBAX_FLAX_INDEX "': '%s'",
+				FQN_TEXT(x->tensor, strlen(x->tensor)));
+	o.fqn = n->fqn.data;
+	o.fqn_len = n->fqn.len;
+	o.path = orbax_name_path(n, &a, e);
+	if (!o.path)
+		return -e->code;
+	(void)snprintf(fault, sizeof(fault), "it is in '%.200s', which is missing", x->file);
+	o.fault = fault;
+	return catalog_add_object(w, &o, e);
+}
+
+int orbax_tell_absent(struct place *place, const struct name_list *files, struct catalog_writer *w,
+		      struct ckpt_err *e)
+{
+	struct orbax_name n CLEANUP(orbax_name_release) = ORBAX_NAME_INIT;
+	CLEANUP(st_index_release) struct st_index x = { 0 };
+	struct place_seen seen;
+	int rc = st_index_read(place, ORBAX_FLAX_INDEX, &x, &seen, NULL, e);
+
+	for (size_t i = 0; !rc && i < x.n_entries; i++)
+		if (!bsearch(&x.entries[i].file, files->v, files->n, sizeof(*files->v), by_string))
+			rc = add_absent(&x.entries[i], &n, w, e);
+	return rc;
+}
