@@ -12,6 +12,7 @@
  */
 #include "base/bytes.h"
 #include "base/checked.h"
+#include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "base/vec.h"
@@ -201,11 +202,55 @@ static int has_arrays(struct place *place, const char *top, const struct name_li
 	return rc;
 }
 
+static int is_data_file(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
+{
+	(void)arg;
+	(void)kind;
+	(void)e;
+	return strlen(name) == 32 && strspn(name, "0123456789abcdef") == 32;
+}
+
+/* Are there data files of a store? Then it has lost its manifest, or is not finished. */
+static int has_data(const struct look *l, struct ckpt_err *e)
+{
+	bool there = false;
+	char path[PATH_MAX];
+	struct ckpt_err why = { 0 };
+	int rc;
+
+	for (size_t i = 0; i < l->dirs.n; i++)
+		there |= !strcmp(l->dirs.v[i], "d");
+	if (l->manifest || !there || join(path, l->top, "d", &why))
+		return 0;
+	rc = place_list(l->place, path, is_data_file, NULL, &why);
+	return rc < 0 ? err_if_external(rc, &why, e) : rc;
+}
+
+/* Does _METADATA list arrays, wherever they are? What cannot be parsed is of something else. */
+static int lists_arrays(const struct look *l, struct ckpt_err *e)
+{
+	char top[PATH_MAX];
+	const struct orbax_item item = { .top = top, .has_tree = true };
+	struct orbax_name none CLEANUP(orbax_name_release) = ORBAX_NAME_INIT;
+	struct orbax_tree tree = { 0 };
+	struct ckpt_err why = { 0 };
+	bool found = false;
+	int rc;
+
+	(void)snprintf(top, sizeof(top), "%s", l->top);
+	rc = orbax_tree_read(l->place, &item, &none, &tree, &why);
+	for (size_t i = 0; !rc && i < tree.n; i++)
+		found |= tree.v[i].kind == ORBAX_ARRAY;
+	orbax_tree_release(&tree);
+	return rc ? err_if_external(rc, &why, e) : found;
+}
+
 /* Are there arrays in directories of an item that has no store? */
 static int find_dirs(const struct look *l, const struct orbax_item *item, bool dirs_count,
 		     struct ckpt_err *e)
 {
 	unsigned left = MAX_ARRAY_DIRS;
+	int rc;
 
 	if (item->has_store)
 		return 0;
@@ -213,12 +258,13 @@ static int find_dirs(const struct look *l, const struct orbax_item *item, bool d
 		return 1;
 	/* _METADATA alone is not enough in a subdirectory: there must be arrays. */
 	if (!l->tree) {
-		int rc = dirs_count ? has_steps(l, e) : 1;
-
+		rc = dirs_count ? has_steps(l, e) : 1;
 		if (rc)
 			return rc < 0 ? rc : 0;
 	}
-	return has_arrays(l->place, l->top, &l->dirs, l->tree ? MAX_DEPTH : 0, &left, e);
+	rc = has_arrays(l->place, l->top, &l->dirs, l->tree ? MAX_DEPTH : 0, &left, e);
+	/* In a step, one whose arrays are lost must not vanish. */
+	return rc || !l->tree || !dirs_count ? rc : lists_arrays(l, e);
 }
 
 /* Is the directory an item? If so, lists its files and, if arrays are directories, those. */
@@ -255,6 +301,19 @@ static int try_item(const struct look *l, bool dirs_count, struct orbax_found *f
 			       "'%smanifest.ocdbt' is missing, but what each process wrote is "
 			       "there (ocdbt.process_*): the save has not finished",
 			       l->top);
+	/* Without _METADATA it is one only in a step. */
+	if (l->tree || l->step || (dirs_count && *l->top)) {
+		rc = has_data(l, e);
+		if (rc)
+			return rc < 0 ? rc
+				      : err_set(e, ENOENT,
+						"'%smanifest.ocdbt' is missing, but data files "
+						"that it "
+						"describes are there (d/): the save has not "
+						"finished, "
+						"or the file was lost",
+						l->top);
+	}
 	if (!item.has_store && !item.has_dirs)
 		return 0;
 	if (msgpack < 0) {

@@ -960,6 +960,38 @@ START_TEST(items_with_msgpack_have_their_names_in_front)
 }
 END_TEST
 
+/* It must not vanish, nor the others lose its name in front of theirs. */
+START_TEST(an_item_that_lost_its_manifest_is_told)
+{
+	static const char file[] = "s/opt/d/0123456789abcdef0123456789abcdef";
+
+	make("s");
+	make("s/params");
+	put_store("s/params/", "w", "ab");
+	make("s/opt");
+	put_text("s/_CHECKPOINT_METADATA", "{}");
+	put_text("s/opt/_METADATA",
+		 "{\"tree_metadata\": {\"m\": {\"key_metadata\": [{\"key\": \"m\", \"key_type\": "
+		 "2}], \"value_metadata\": {\"value_type\": \"jax.Array\"}}}}");
+	EXPECT_SHOWN("/s", "params.w[2] opt.m!_METADATA lists it, but there is no such array ");
+	make("s/opt/d");
+	EXPECT_NAMES("/s", "params.w opt.m ");
+	put_text(file, "x");
+	EXPECT_SAYS("/s", "'opt/manifest.ocdbt' is missing, but data files that it describes are "
+			  "there (d/): the save has not finished, or the file was lost");
+	EXPECT_SAYS("/s/opt", "'manifest.ocdbt' is missing, but data files");
+	REQUIRE(!unlinkat(dir_fd, "s/opt/_METADATA", 0));
+	EXPECT_SAYS("/s", "'opt/manifest.ocdbt' is missing, but data files");
+	REQUIRE(!unlinkat(dir_fd, "s/_CHECKPOINT_METADATA", 0));
+	EXPECT_NAMES("/s", "w "); /* of something else */
+	/* An array may be called d. */
+	REQUIRE(!unlinkat(dir_fd, file, 0) && !unlinkat(dir_fd, "s/opt/d", AT_REMOVEDIR));
+	put_text("s/_CHECKPOINT_METADATA", "{}");
+	put_array("s/opt/d", ".zarray", byte_of_two, "0");
+	EXPECT_NAMES("/s", "opt.d params.w ");
+}
+END_TEST
+
 START_TEST(shards_of_a_flax_model_are_one)
 {
 	put_msgpack("flax_model-00001-of-00002.msgpack", "{'a': @uint8(2)}");
