@@ -87,6 +87,26 @@ struct item {
 	struct pk_strings *arrays; /* names of those reported, if there is msgpack, too */
 };
 
+/* An array that has chunks, and no metadata. A tree or msgpack lists all arrays itself. */
+static int add_lost(struct item *x, const char *name, size_t len, struct ckpt_err *e)
+{
+	struct buf fqn CLEANUP(buf_release) = BUF_INIT(2 * ORBAX_MAX_FQN);
+	struct object_item o = { .loc.file = CATALOG_NO_FILE,
+				 .fault =
+					 "its .zarray or zarr.json is missing, but it has chunks" };
+
+	if (x->tree.n || x->about->has_msgpack)
+		return 0;
+	buf_add(&fqn, x->prefix.fqn.data, x->prefix.fqn.len);
+	buf_str(&fqn, x->prefix.n ? "." : "");
+	buf_add(&fqn, name, len);
+	if (fqn.err)
+		return err_nomem(e);
+	o.fqn = fqn.data;
+	o.fqn_len = fqn.len;
+	return catalog_add_object(x->s->w, &o, e);
+}
+
 /* The array NAME of NAME/.zarray or NAME/zarr.json. */
 static int add_array(void *arg, const char *key, size_t key_len, const struct zarr_value *v,
 		     struct ckpt_err *e)
@@ -97,8 +117,10 @@ static int add_array(void *arg, const char *key, size_t key_len, const struct za
 	struct buf fqn CLEANUP(buf_release) = BUF_INIT(2 * ORBAX_MAX_FQN);
 	struct orbax_leaf *leaf = orbax_tree_find(&x->tree, key, len);
 	struct zarr_array a;
-	int rc = zarr_read(x->store, key, key_len, v, &a, e);
+	int rc = v ? zarr_read(x->store, key, key_len, v, &a, e) : add_lost(x, key, len, e);
 
+	if (!v)
+		return rc;
 	x->s->done++;
 	if (x->s->opts->progress && x->s->n)
 		x->s->opts->progress(x->s->opts->progress_arg, min_u64(x->s->done, x->s->n),

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "format/format.h"
 #include "format/small_file.h"
+#include "format/zarr/zarr_lost.h"
 #include "index/catalog_build.h"
 #include "parse/zarr_metadata.h"
 #include "source/place.h"
@@ -25,6 +26,7 @@ struct walk {
 	struct zarr_dir *d;
 	zarr_value_fn *fn;
 	void *arg;
+	char *lost; /* the array that was last told to have no metadata: PATH_MAX bytes */
 };
 
 /* ---- directories ---- */
@@ -135,6 +137,30 @@ static bool is_chunk(const char *name)
 	return name[strspn(name, "c/.0123456789")] == 0 && *name != '.';
 }
 
+static bool is_group(const struct name_list *l)
+{
+	return has_name(l, metadata[0]) || has_name(l, ".zgroup");
+}
+
+/* A file in a directory without metadata: is it a chunk? The locks of zarr's ProcessSynchronizer in
+ * NAME.sync/ are not, nor what is hidden. */
+static int tell_lost(const struct walk *k, const char *path, struct ckpt_err *e)
+{
+	const char *key = path + strlen(k->d->top);
+	size_t n = zarr_lost_name(key, strlen(key));
+	char name[PATH_MAX], lost[PATH_MAX];
+	int rc;
+
+	if (!n || *key == '.' || strstr(key, "/.") || strstr(key, ".sync/"))
+		return 0;
+	(void)snprintf(name, sizeof(name), "%.*s", (int)n, key);
+	if (!strcmp(name, k->lost))
+		return 0;
+	(void)snprintf(k->lost, PATH_MAX, "%s", name);
+	rc = join(lost, k->d->top, name, "/.zarray", e);
+	return rc ? rc : call(k, lost, NULL, e);
+}
+
 /* dir: "DIR/" or ""; linked: a link led there. */
 static int walk_arrays(const struct walk *k, const char *dir, bool linked, int depth,
 		       struct ckpt_err *e)
@@ -164,6 +190,8 @@ static int walk_arrays(const struct walk *k, const char *dir, bool linked, int d
 		rc = join(path, dir, l.v[i], "", e);
 		if (!rc)
 			rc = is_dir(k->d, path, &link, e);
+		if (!rc && !is_array && !is_group(&l))
+			rc = tell_lost(k, path, e);
 		if (rc <= 0)
 			continue;
 		rc = join(path, dir, l.v[i], "/", e);
@@ -183,7 +211,8 @@ static int walk_arrays(const struct walk *k, const char *dir, bool linked, int d
 
 static int each_array(struct zarr_store *s, zarr_value_fn *fn, void *arg, struct ckpt_err *e)
 {
-	struct walk k = { (struct zarr_dir *)s, fn, arg };
+	char lost[PATH_MAX] = "";
+	struct walk k = { (struct zarr_dir *)s, fn, arg, lost };
 
 	return walk_arrays(&k, k.d->top, false, 0, e);
 }
@@ -221,7 +250,7 @@ static int walk_chunks(const struct walk *k, const char *dir, int depth, struct 
 static int each_chunk(struct zarr_store *s, const char *prefix, size_t len, zarr_value_fn *fn,
 		      void *arg, struct ckpt_err *e)
 {
-	struct walk k = { (struct zarr_dir *)s, fn, arg };
+	struct walk k = { (struct zarr_dir *)s, fn, arg, NULL };
 	char path[PATH_MAX];
 
 	if (snprintf(path, sizeof(path), "%s%.*s", k.d->top, (int)len, prefix) >= PATH_MAX)

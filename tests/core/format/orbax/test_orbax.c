@@ -960,6 +960,41 @@ START_TEST(items_with_msgpack_have_their_names_in_front)
 }
 END_TEST
 
+/* Nothing else tells of it. */
+START_TEST(an_array_that_lost_its_metadata_is_told)
+{
+	static const char fault[] = "!its .zarray or zarr.json is missing, but it has chunks ";
+	char want[400];
+
+	put_array("a", ".zarray", byte_of_two, "0");
+	make("b");
+	put_text("b/0", "ab");
+	put_text("b/1", "ab");
+	make("l");
+	make("l/0");
+	put_text("l/0/0.0", "ab");
+	make("v");
+	make("v/c");
+	make("v/c/0");
+	make("v/c/1");
+	put_text("v/c/0/0", "ab");
+	put_text("v/c/1/0", "ab");
+	make("b.sync");
+	put_text("b.sync/0", "");
+	make(".x");
+	put_text(".x/0", "");
+	make("g");
+	put_text("g/.zgroup", "{}");
+	put_text("g/0", "");
+	make("n");
+	put_text("n/0.x", "");
+	put_text("n/0..0", "");
+	put_text("7", "");
+	(void)snprintf(want, sizeof(want), "a[2] b%sl/0%sv%s", fault, fault, fault);
+	EXPECT_SHOWN("", want);
+}
+END_TEST
+
 /* It must not vanish, nor the others lose its name in front of theirs. */
 START_TEST(an_item_that_lost_its_manifest_is_told)
 {
