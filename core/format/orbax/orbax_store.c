@@ -2,6 +2,7 @@
 #include "format/orbax/orbax_store.h"
 
 #include "base/arena.h"
+#include "base/buf.h"
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
@@ -10,7 +11,9 @@
 #include "base/text.h"
 #include "base/vec.h"
 #include "format/small_file.h"
+#include "format/zarr/zarr_lost.h"
 #include "index/catalog_build.h"
+#include "model/box.h"
 #include "parse/ocdbt.h"
 #include "parse/pickle_strings.h"
 #include "source/source.h"
@@ -387,6 +390,72 @@ static struct zarr_value shown(const struct value *v)
 	return (struct zarr_value){ v->bytes, v->file, v->offset, v->length, NULL };
 }
 
+/* In the order of strcmp: a key, and the first n bytes of another followed by `last`. */
+static int compare_to(const struct value *v, const char *top, size_t n, const char *last)
+{
+	int c = bytes_compare(v->key, min_u64(v->key_len, n), top, n);
+
+	return c ? c : bytes_compare(v->key + n, v->key_len - n, last, strlen(last));
+}
+
+/* Is there metadata of the array "NAME/", n bytes, or ""? */
+static bool is_array(const struct store *s, const char *top, size_t n)
+{
+	static const char *const names[] = { ".zarray", "zarr.json" };
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		size_t at = PARTITION_POINT(k, s->n, compare_to(&s->v[k], top, n, names[i]) < 0);
+
+		if (at < s->n && !compare_to(&s->v[at], top, n, names[i]))
+			return true;
+	}
+	return false;
+}
+
+/* The array of a chunk: "NAME/", of which *ret_n is the length. What follows it are numbers and "c". */
+static bool find_array(const struct store *s, const struct value *v, size_t *ret_n)
+{
+	size_t n = v->key_len;
+
+	for (int depth = 0; n && depth <= CKPT_MAX_DIMS; depth++) {
+		while (n && v->key[n - 1] != '/')
+			n--;
+		if (is_array(s, v->key, n)) {
+			*ret_n = n;
+			return true;
+		}
+		for (n -= n > 0; n && v->key[n - 1] != '/'; n--)
+			if (v->key[n - 1] != 'c' && (v->key[n - 1] < '0' || v->key[n - 1] > '9'))
+				return false;
+	}
+	return false;
+}
+
+/* Chunks of arrays that have no metadata; each array once. */
+static int each_lost(const struct store *s, zarr_value_fn *fn, void *arg, struct ckpt_err *e)
+{
+	const struct value *last = NULL; /* a chunk, and how much of its key is "NAME/" */
+	size_t last_n = 0;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < s->n; i++) {
+		const struct value *v = &s->v[i];
+		struct buf key CLEANUP(buf_release) = BUF_INIT(OCDBT_MAX_KEY + 16);
+		size_t n = zarr_lost_name(v->key, v->key_len);
+
+		if (!n || (last && v->key_len > last_n && !memcmp(v->key, last->key, last_n)))
+			continue;
+		last = v;
+		if (find_array(s, v, &last_n))
+			continue;
+		last_n = n + 1;
+		buf_add(&key, v->key, n);
+		buf_str(&key, "/.zarray");
+		rc = key.err ? err_nomem(e) : fn(arg, key.data, key.len, NULL, e);
+	}
+	return rc;
+}
+
 static int each_array(struct zarr_store *z, zarr_value_fn *fn, void *arg, struct ckpt_err *e)
 {
 	const struct store *s = (const struct store *)(const void *)z;
@@ -398,7 +467,7 @@ static int each_array(struct zarr_store *z, zarr_value_fn *fn, void *arg, struct
 		if (last_part_is(&s->v[i], ".zarray") || last_part_is(&s->v[i], "zarr.json"))
 			rc = fn(arg, s->v[i].key, s->v[i].key_len, &v, e);
 	}
-	return rc;
+	return rc ? rc : each_lost(s, fn, arg, e);
 }
 
 static int each_chunk(struct zarr_store *z, const char *prefix, size_t len, zarr_value_fn *fn,

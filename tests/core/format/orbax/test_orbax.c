@@ -995,6 +995,37 @@ START_TEST(an_array_that_lost_its_metadata_is_told)
 }
 END_TEST
 
+START_TEST(an_array_of_a_store_that_lost_its_metadata_is_told)
+{
+	static const char fault[] = "!its .zarray or zarr.json is missing, but it has chunks ";
+	static const char v3[] =
+		"{\"zarr_format\":3,\"node_type\":\"array\",\"shape\":[2],\"data_type\":\"uint8\","
+		"\"chunk_grid\":{\"name\":\"regular\",\"configuration\":{\"chunk_shape\":[2]}},"
+		"\"chunk_key_encoding\":{\"name\":\"default\"},\"codecs\":[\"bytes\"],"
+		"\"fill_value\":0}";
+	struct buf b = BUF_INIT(1 << 20);
+	const struct ocdbt_path here = { 0, "root", 0 };
+	const struct ocdbt_row rows[] = {
+		{ .rest = "0", .text = "x" },	       { .rest = "a/.zarray", .text = byte_of_two },
+		{ .rest = "a/0", .text = "ab" },       { .rest = "b/0.0", .text = "ab" },
+		{ .rest = "b/0.1", .text = "ab" },     { .rest = "d/c/0", .text = "ab" },
+		{ .rest = "d/zarr.json", .text = v3 }, { .rest = "info", .text = "x" },
+		{ .rest = "n/0-1", .text = "x" },      { .rest = "v/c/0/0", .text = "ab" },
+		{ .rest = "v/c/1/0", .text = "ab" },
+	};
+	char want[400];
+	size_t n;
+
+	ocdbt_node(&b, 0, NULL, 0, rows, ARRAY_LEN(rows));
+	n = b.len;
+	put_buf("root", &b);
+	ocdbt_manifest(&b, 0, 1, 0, &here, 0, n);
+	put_buf("manifest.ocdbt", &b);
+	(void)snprintf(want, sizeof(want), "a[2] d[2] b%sv%s", fault, fault);
+	EXPECT_SHOWN("", want);
+}
+END_TEST
+
 /* It must not vanish, nor the others lose its name in front of theirs. */
 START_TEST(an_item_that_lost_its_manifest_is_told)
 {
