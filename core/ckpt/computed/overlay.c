@@ -3,16 +3,21 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "ckpt/ckpt_internal.h"
+#include "ckpt/computed/dequantise_gguf.h"
 #include "ckpt/computed/overlay_sparse.h"
 #include "codec/cast.h"
+#include "format/format.h"
+#include "format/gguf/gguf_types.h"
 #include "index/catalog_query.h"
 #include "model/box.h"
 #include "read/derived/replace.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int describe(struct engine *eng, const struct engine *other, const char *option,
 		    const struct overlay_pair *p, bool cast, struct computed_new *ret,
@@ -124,6 +129,47 @@ static int put_sparse(struct put *p, const struct overlay_sparse *s)
 	return 0;
 }
 
+/* What the name of a type, in GGUF_TYPES, says of a tensor that the other GGUF has as `type`. */
+static int check_type(const struct engine *other, const char *fqn, const char *name,
+		      const struct ggml_info *type, struct ckpt_err *e)
+{
+	const struct ggml_info *had = name ? ggml_info_named(name) : NULL;
+
+	if (had == type || (had && had->dtype && type->dtype))
+		return 0;
+	return err_set(e, EINVAL,
+		       "option 'overlay': '%.120s' is of ggml's type %s in '%.300s', and of %.20s "
+		       "in the checkpoint, whose '" GGUF_TYPES "' is shown; with 'dequantize' the "
+		       "values are replaced",
+		       FQN_TEXT(fqn, strlen(fqn)), type->name, other->c->root,
+		       had ? had->name : "?");
+}
+
+/* Blocks are shown as bytes, which are other values if they are taken for another type's. */
+static int check_gguf(const struct engine *eng, const struct engine *other, struct ckpt_err *e)
+{
+	const struct catalog_object *o = catalog_objects(eng->catalog, NULL);
+	int64_t at = catalog_find_object(eng->catalog, GGUF_TYPES, strlen(GGUF_TYPES));
+	struct jdoc types CLEANUP(jdoc_release) = { 0 };
+	autofree const struct ggml_info **from = NULL;
+	size_t blocks;
+	int rc;
+
+	if (at < 0 || !o[at].text)
+		return err_set(e, EFBIG,
+			       "option 'overlay': the types of the tensors take too much memory");
+	rc = jdoc_parse_copy(&types, o[at].text, o[at].text_len, 0, e);
+	if (!rc)
+		rc = gguf_types(other->catalog, &from, &blocks, e);
+	for (struct jiter i = jiter(jdoc_root(&types)); !rc && jiter_next(&i);) {
+		int64_t k = catalog_find_tensor(other->catalog, i.key, i.key_len);
+
+		if (k >= 0)
+			rc = check_type(other, i.key, jval_str(i.v), from[k], e);
+	}
+	return rc;
+}
+
 static int put_over(struct engine *eng, const struct engine *other, struct digest *d,
 		    struct ckpt_err *e)
 {
@@ -159,7 +205,12 @@ int overlay_derive(struct engine *eng, const struct ckpt_opts *o, struct digest 
 		struct engine *other;
 
 		rc = others_open(eng, o->overlay[i], o, n + 1, &other, e);
-		rc = rc ? err_wrap(e, "option 'overlay'") : put_over(eng, other, d, e);
+		if (rc)
+			return err_wrap(e, "option 'overlay'");
+		if (eng->format == &format_gguf && other->format == &format_gguf && !o->dequantize)
+			rc = check_gguf(eng, other, e);
+		if (!rc)
+			rc = put_over(eng, other, d, e);
 	}
 	return rc;
 }

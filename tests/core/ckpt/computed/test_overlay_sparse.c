@@ -6,6 +6,7 @@
 #include "codec/cast.h"
 #include "dir_util.h"
 #include "fault.h"
+#include "gguf_made.h"
 #include "opts_util.h"
 #include "rng.h"
 #include "suites.h"
@@ -268,6 +269,48 @@ START_TEST(one_overlay_follows_another)
 	ck_assert(got[0] == 7 && got[1] == 8);
 	ck_assert(!weights_read(c, "x.val", got, 8, 0, &e));
 	ck_assert(got[0] == 7 && got[1] == 8);
+	ckpt_close(c);
+}
+END_TEST
+
+static void put_gguf(const char *name, enum ggml_type type)
+{
+	const uint64_t ne[] = { 64, 2 };
+	struct buf b = BUF_INIT(4096);
+
+	made_head(&b, 3, 1, 0);
+	made_tensor(&b, "w", 2, ne, type, 0);
+	made_padding(&b, 32);
+	for (int i = 0; i < 4 * 18; i++)
+		made_number(&b, (uint64_t)(type + i) % 50, 1);
+	REQUIRE(!b.err);
+	put_file(dir_fd, name, b.data, b.len);
+	buf_release(&b);
+}
+
+/* Blocks of these two types have the same size. */
+START_TEST(blocks_of_another_type_do_not_take_the_place_of_blocks)
+{
+	char base[4200], over[4300];
+	const char *const overlays[] = { over, NULL };
+	struct ckpt_opts o = { .index = ":memory:", .overlay = overlays };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	(void)snprintf(base, sizeof(base), "%s/base.gguf", dir);
+	(void)snprintf(over, sizeof(over), "%s/over.gguf", dir);
+	put_gguf("base.gguf", GGML_Q4_0);
+	put_gguf("over.gguf", GGML_IQ4_NL);
+	ck_assert_int_eq(open_typed(base, &o, &c, &e), -EINVAL);
+	ck_assert_msg(strstr(e.msg, "option 'overlay': 'w' is of ggml's type IQ4_NL in '") &&
+			      strstr(e.msg, "and of Q4_0 in the checkpoint"),
+		      "%s", e.msg);
+	o.dequantize = "float32";
+	ck_assert_msg(!open_typed(base, &o, &c, &e), "%s", e.msg);
+	ckpt_close(c);
+	o.dequantize = NULL;
+	put_gguf("over.gguf", GGML_Q4_0);
+	ck_assert_msg(!open_typed(base, &o, &c, &e), "%s", e.msg);
 	ckpt_close(c);
 }
 END_TEST
