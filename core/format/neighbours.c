@@ -124,7 +124,7 @@ static const struct {
 	{ "checkpoint_[0-9]*", PLACE_FILE, IN_FLAX },
 	{ "{*.h5,*.hdf5,*.keras}", PLACE_UNKNOWN, KERAS },
 	{ "*.onnx", PLACE_UNKNOWN, ONNX },
-	{ "*.pdparams", PLACE_UNKNOWN, PADDLE },
+	{ "{*.pdparams,[0-9]*_[0-9]*.distcp}", PLACE_UNKNOWN, PADDLE },
 	{ "rank[0-9]*.engine", PLACE_UNKNOWN, ENGINE },
 	{ "*_rank{,_}[0-9]*.{pt,pth,bin}", PLACE_UNKNOWN, FSDP_RANKS },
 	{ "*.orbax-checkpoint-tmp*", PLACE_UNKNOWN, ORBAX_UNFINISHED },

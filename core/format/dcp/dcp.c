@@ -62,14 +62,19 @@ static long data_rank_of(const char *name)
 		       : -1;
 }
 
+/* PaddlePaddle's R_N.distcp, beside N.metadata, are no data files of ours. */
+static bool is_data(const char *name)
+{
+	return text_glob("*?.distcp", name, strlen(name)) &&
+	       !text_glob("[0-9]*_[0-9]*.distcp", name, strlen(name));
+}
+
 static int add_rank(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
 {
 	struct listing *l = arg;
-	size_t n = strlen(name);
 
 	(void)kind;
-	l->interrupted |=
-		!strcmp(name, ".metadata.tmp") || (n > 7 && !strcmp(name + n - 7, ".distcp"));
+	l->interrupted |= !strcmp(name, ".metadata.tmp") || is_data(name);
 	if (data_rank_of(name) >= 0)
 		return name_list_add(&l->data, name, e);
 	return rank_of(name) >= 0 ? name_list_add(l->files, name, e) : 0;

@@ -83,8 +83,11 @@ static bool is_our_module(const char *module, size_t len)
 	return false;
 }
 
-/* PyTorch's DCP has a file with that name too: the class of the object in it decides. */
-static int is_our_metadata(struct place *place, struct ckpt_err *e)
+/*
+ * Other libraries' metadata have such names, too: that of PyTorch's DCP, and N.metadata of
+ * PaddlePaddle's. The class of the object in the file decides; if it does not tell, `unknown` does.
+ */
+static int is_our_metadata(struct place *place, const char *name, bool unknown, struct ckpt_err *e)
 {
 	uint8_t head[1024];
 	struct source *file CLEANUP(source_freep) = NULL;
@@ -92,15 +95,26 @@ static int is_our_metadata(struct place *place, struct ckpt_err *e)
 	const char *module;
 	int64_t n;
 	size_t len;
-	int rc = place_file(place, global_name, &file, &why);
+	int rc = place_file(place, name, &file, &why);
 
-	if (rc)
-		return err_if_external(rc, &why, e);
+	if (rc) {
+		rc = err_if_external(rc, &why, e);
+		return rc ? rc : unknown;
+	}
 	n = source_read(file, head, sizeof(head), 0, e);
 	if (n < 0)
-		return err_wrap(e, "read '%s'", global_name);
+		return err_wrap(e, "read '%s'", name);
 	module = pickle_first_module(head, (size_t)n, &len);
-	return module && is_our_module(module, len);
+	return module ? is_our_module(module, len) : unknown;
+}
+
+/* Is the first of the ranks' metadata files HyperParallel's? */
+static int is_our_rank(struct place *place, const struct name_list *files, struct ckpt_err *e)
+{
+	for (size_t i = 0; i < files->n; i++)
+		if (rank_of(files->v[i]) >= 0)
+			return is_our_metadata(place, files->v[i], true, e);
+	return 0;
 }
 
 struct listing {
@@ -141,7 +155,7 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 	rc = place_look(place, global_name, &seen, e);
 	s.global = rc > 0;
 	if (s.global)
-		rc = is_our_metadata(place, e);
+		rc = is_our_metadata(place, global_name, false, e);
 	if (rc < 0 || (s.global && !rc))
 		return rc;
 	rc = place_list(place, ".", add_file, &s, e);
@@ -152,7 +166,7 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 		return err_set(e, ENOENT,
 			       ".metadata is missing although _rankN_.safetensors files are there: "
 			       "the save was interrupted");
-	return s.metadata;
+	return s.metadata && !s.global && !s.container ? is_our_rank(place, files, e) : s.metadata;
 }
 
 /* ---- scan ---- */

@@ -75,6 +75,7 @@ static const struct {
 	{ "model.keras", ENOTSUP, "a Keras model" },
 	{ "model.onnx", ENOTSUP, "an ONNX model" },
 	{ "model_state.pdparams", ENOTSUP, "a PaddlePaddle checkpoint" },
+	{ "0_0.distcp 1_0.distcp", ENOTSUP, "a PaddlePaddle checkpoint ('0_0.distcp' is in it)" },
 	{ "config.json rank0.engine", ENOTSUP, "a compiled TensorRT engine" },
 	{ "model.safetensors.incomplete", ENOENT, "a download or save that has not finished" },
 	{ "last.ckpt epoch=1-step=9.ckpt", ENOENT,

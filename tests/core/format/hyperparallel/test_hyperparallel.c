@@ -260,6 +260,9 @@ static const struct {
 	{ ".metadata x.bytes 1.metadata a.layout b.safetensors " FILE0, "hyper_parallel.x",
 	  "hyperparallel", ".metadata _rank0_.safetensors b.safetensors " },
 	{ "0.metadata", NULL, "hyperparallel", "0.metadata " },
+	{ "0.metadata 1.metadata", "hyper_parallel.x", "hyperparallel", "0.metadata 1.metadata " },
+	{ "0.metadata", "torch.x", NULL, "not a checkpoint: found '0.metadata'; " },
+	{ "0.metadata 1.metadata a.safetensors", "torch.x", "safetensors", "a.safetensors " },
 	{ ".rank10_metadata .rank9_metadata a.bytes " FILE1, NULL, "hyperparallel",
 	  ".rank9_metadata .rank10_metadata _rank1_.safetensors a.bytes " },
 	{ ".metadata_rank7", NULL, "hyperparallel", ".metadata_rank7 " },
@@ -298,6 +301,26 @@ START_LOOP_TEST(a_checkpoint_is_known_by_its_metadata_files, ARRAY_LEN(directori
 		ck_assert_mem_eq(e.msg, directories[_i].found, strlen(directories[_i].found));
 	if (name)
 		ck_assert_str_eq(f->name, name);
+	name_list_release(&l);
+	buf_release(&m.b);
+}
+END_TEST
+
+/* Its metadata files have the same names. */
+START_TEST(a_checkpoint_of_paddle_is_named)
+{
+	struct place *place CLEANUP(place_freep) = place_of(dir_fd);
+	struct emit m = EMIT_INIT(4, true);
+	struct name_list l = { 0 };
+	const struct format *f = NULL;
+	struct ckpt_err e = { 0 };
+
+	emit_proto(&m);
+	emit_object(&m, "paddle.distributed.checkpoint.metadata", "Metadata");
+	put_file(dir_fd, "0.metadata", m.b.data, m.b.len);
+	put_file(dir_fd, "0_0.distcp", "", 0);
+	ck_assert_int_eq(format_detect(place, NULL, &f, &l, &e), -ERR_UNSUPPORTED);
+	ck_assert_mem_eq(e.msg, "it is a PaddlePaddle checkpoint ('0_0.distcp' is in it)", 55);
 	name_list_release(&l);
 	buf_release(&m.b);
 }
