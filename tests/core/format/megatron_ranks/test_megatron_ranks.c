@@ -1027,4 +1027,13 @@ START_TEST(without_memory_or_a_disk_there_is_a_clean_error)
 }
 END_TEST
 
+START_TEST(without_memory_or_a_disk_nemo_is_a_clean_error)
+{
+	put_nemo("mp_rank_00");
+	put_nemo("mp_rank_01");
+	put_file(dir_fd, "model_config.yaml", "tensor_model_parallel_size: 2\n", 30);
+	scan_failing(dir_fd);
+}
+END_TEST
+
 SUITE(megatron_ranks, .setup = dir_setup, .teardown = dir_teardown, .seconds = 60)

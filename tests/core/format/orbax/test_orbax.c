@@ -1364,4 +1364,32 @@ START_TEST(without_memory_or_a_disk_a_file_of_flax_is_a_clean_error)
 }
 END_TEST
 
+START_TEST(without_memory_or_a_disk_shards_of_flax_are_a_clean_error)
+{
+	put_msgpack("flax_model-00001-of-00003.msgpack", "{'a': @uint8(2)}");
+	put_msgpack("flax_model-00002-of-00003.msgpack", "{'b': @uint8(2)}");
+	put_text("flax_model.msgpack.index.json",
+		 "{\"weight_map\": {\"a\": \"flax_model-00001-of-00003.msgpack\", \"b\": "
+		 "\"flax_model-00002-of-00003.msgpack\", \"c/d\": "
+		 "\"flax_model-00003-of-00003.msgpack\"}}");
+	scan_failing(dir_fd);
+}
+END_TEST
+
+START_TEST(without_memory_or_a_disk_what_is_lost_is_a_clean_error)
+{
+	make("a");
+	put_store("a/", "w", "ab");
+	make("b");
+	put_text("b/_METADATA", tree);
+	make("b/d");
+	make("c");
+	put_array("c/x", ".zarray", byte_of_two, "0");
+	make("c/y");
+	put_text("c/y/0", "ab");
+	put_text("_CHECKPOINT_METADATA", "{}");
+	scan_failing(dir_fd);
+}
+END_TEST
+
 SUITE(orbax, .setup = dir_setup, .teardown = dir_teardown, .seconds = 120)
