@@ -492,6 +492,19 @@ static int each_chunk(struct zarr_store *z, const char *prefix, size_t len, zarr
 
 static const struct zarr_store_ops ops = { .arrays = each_array, .chunks = each_chunk };
 
+static int count(void *arg, const char *key, size_t key_len, const struct zarr_value *v,
+		 struct ckpt_err *e)
+{
+	size_t *n = arg;
+
+	(void)key;
+	(void)key_len;
+	(void)v;
+	(void)e;
+	++*n;
+	return 0;
+}
+
 static int read_tree(struct store *s, struct ckpt_err *e)
 {
 	struct ocdbt_manifest m;
@@ -519,6 +532,8 @@ int orbax_store_open(struct place *place, const char *top, struct catalog_writer
 	s->arena = (struct arena)ARENA_INIT(MAX_MEMORY);
 	s->paths = pk_strings_new(MAX_PATHS);
 	rc = s->paths ? read_tree(s, e) : err_nomem(e);
+	if (!rc && !s->o.n_arrays)
+		rc = each_lost(s, count, &s->o.n_arrays, e);
 	source_free(s->file);
 	s->file = NULL;
 	if (rc)

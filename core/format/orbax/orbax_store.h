@@ -24,7 +24,7 @@ struct catalog_writer;
 struct orbax_store {
 	struct zarr_store s; /* first */
 	const char *top;     /* "DIR/" or "" */
-	size_t n_arrays;     /* keys of arrays' metadata */
+	size_t n_arrays;     /* keys of arrays' metadata; without any, arrays that lost theirs */
 };
 
 /* top is borrowed. */

@@ -1013,6 +1013,7 @@ START_TEST(an_array_of_a_store_that_lost_its_metadata_is_told)
 		{ .rest = "n/0-1", .text = "x" },      { .rest = "v/c/0/0", .text = "ab" },
 		{ .rest = "v/c/1/0", .text = "ab" },
 	};
+	const struct ocdbt_row only[] = { { .rest = "w/0", .text = "ab" } };
 	char want[400];
 	size_t n;
 
@@ -1023,6 +1024,19 @@ START_TEST(an_array_of_a_store_that_lost_its_metadata_is_told)
 	put_buf("manifest.ocdbt", &b);
 	(void)snprintf(want, sizeof(want), "a[2] d[2] b%sv%s", fault, fault);
 	EXPECT_SHOWN("", want);
+	/* An item that has nothing else. */
+	make("s");
+	make("s/a");
+	make("s/b");
+	put_text("s/_CHECKPOINT_METADATA", "{}");
+	put_store("s/a/", "w", "ab");
+	ocdbt_node(&b, 0, NULL, 0, only, 1);
+	n = b.len;
+	put_buf("s/b/root", &b);
+	ocdbt_manifest(&b, 0, 1, 0, &here, 0, n);
+	put_buf("s/b/manifest.ocdbt", &b);
+	(void)snprintf(want, sizeof(want), "a.w[2] b.w%s", fault);
+	EXPECT_SHOWN("/s", want);
 }
 END_TEST
 
