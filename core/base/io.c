@@ -214,11 +214,22 @@ static int open_beneath(int dirfd, const char *path, int flags, struct ckpt_err 
 	return fd < 0 ? err_sys(e, errno, "open '%s'", path) : fd;
 }
 
+/* follow: links may lead anywhere. */
+static int open_any(int dirfd, const char *path, int flags, bool follow, struct ckpt_err *e)
+{
+	int fd;
+
+	if (!follow)
+		return open_beneath(dirfd, path, flags, e);
+	fd = openat(dirfd, path, flags);
+	return fd < 0 ? err_sys(e, errno, "open '%s'", path) : fd;
+}
+
 /* Opening a FIFO wakes a process that waits to write to it, and opening a device may rewind a tape or
  * start a watchdog. So the type is determined with a descriptor that does not open the file. */
-static int refuse_special(int dirfd, const char *path, struct ckpt_err *e)
+static int refuse_special(int dirfd, const char *path, bool follow, struct ckpt_err *e)
 {
-	autoclose int fd = open_beneath(dirfd, path, O_PATH | O_CLOEXEC, e);
+	autoclose int fd = open_any(dirfd, path, O_PATH | O_CLOEXEC, follow, e);
 	struct stat st;
 
 	if (fd < 0)
@@ -231,16 +242,16 @@ static int refuse_special(int dirfd, const char *path, struct ckpt_err *e)
 		       : err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
 }
 
-int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e)
+static int open_file(int dirfd, const char *path, bool follow, struct stat *st, struct ckpt_err *e)
 {
 	/* O_NONBLOCK: a FIFO may have come meanwhile, and opening it must not block. */
 	const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 	autoclose int fd = -1;
 	struct stat got;
-	int rc = refuse_special(dirfd, path, e);
+	int rc = refuse_special(dirfd, path, follow, e);
 
 	if (!rc)
-		fd = rc = open_beneath(dirfd, path, flags, e);
+		fd = rc = open_any(dirfd, path, flags, follow, e);
 	if (rc < 0)
 		return rc;
 	if (fstat(fd, &got))
@@ -254,6 +265,16 @@ int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_er
 		return err_set(e, EREMOTE, "open '%s': it is " IO_IS_POINTER, path);
 	*st = got;
 	return steal_fd(&fd);
+}
+
+int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e)
+{
+	return open_file(dirfd, path, false, st, e);
+}
+
+int io_open_named(int dirfd, const char *name, struct stat *st, struct ckpt_err *e)
+{
+	return open_file(dirfd, name, true, st, e);
 }
 
 int io_open_dir_beneath(int dirfd, const char *path, struct ckpt_err *e)

@@ -48,6 +48,8 @@ int io_read_file(const char *path, struct buf *b, struct ckpt_err *e);
  * pointer that Git LFS left in place of a file it has not fetched.
  */
 int io_open_beneath(int dirfd, const char *path, struct stat *st, struct ckpt_err *e);
+/* The same, but follows links wherever they lead: for a file that the user has named. */
+int io_open_named(int dirfd, const char *name, struct stat *st, struct ckpt_err *e);
 /* The same for a directory. */
 int io_open_dir_beneath(int dirfd, const char *path, struct ckpt_err *e);
 /* Is an open file such a pointer? 1, 0, or -errno: it cannot be read. */

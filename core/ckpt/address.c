@@ -220,7 +220,7 @@ int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
 	}
 	if (is_latest(path) && !address_in_run(path, &none, ret, e))
 		return 0;
-	*ret = realpath(path, NULL);
+	*ret = local_real_name(path);
 	if (*ret)
 		return 0;
 	code = errno;

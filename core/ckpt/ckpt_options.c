@@ -160,11 +160,11 @@ char *ckpt_opts_absolute(const struct ckpt_option *x, const char *value)
 		is_path = strcmp(x->name, "recipe") != 0 || model_recipe_is_file(value);
 	if (!is_path || place_is_remote(value))
 		return NULL;
-	path = realpath(value, NULL);
+	path = local_real_name(value);
 	if (!path && scaled) {
 		rest = behind_dir(value);
 		name = strndup(value, (size_t)(rest - value));
-		path = name ? realpath(name, NULL) : NULL;
+		path = name ? local_real_name(name) : NULL;
 	}
 	if (!path)
 		return NULL;

@@ -16,7 +16,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -33,6 +35,7 @@ struct local {
 	struct place place;
 	int fd;
 	bool keeps_inodes, is_remote;
+	char *named; /* a link that the user has named, which may lead anywhere; NULL: none */
 	struct hub hub;
 };
 
@@ -307,15 +310,23 @@ int local_source(int fd, struct source **ret, struct ckpt_err *e)
 			      : new_file(fd, io_keeps_inodes(fd), io_is_remote(fd), &st, ret, e);
 }
 
+static int open_in(const struct local *l, const char *path, struct stat *st, struct ckpt_err *e)
+{
+	int fd;
+
+	if (l->named && !strcmp(path, l->named))
+		return io_open_named(l->fd, path, st, e);
+	fd = hub_open(&l->hub, l->fd, path, st, e);
+	return fd == -ENOTSUP ? io_open_beneath(l->fd, path, st, e) : fd;
+}
+
 static int file(struct place *p, const char *path, struct source **ret, struct ckpt_err *e)
 {
 	struct local *l = local_of(p);
 	struct stat st;
-	autoclose int fd = hub_open(&l->hub, l->fd, path, &st, e);
+	autoclose int fd = open_in(l, path, &st, e);
 	int rc;
 
-	if (fd == -ENOTSUP)
-		fd = io_open_beneath(l->fd, path, &st, e);
 	rc = fd < 0 ? fd : new_file(fd, l->keeps_inodes, l->is_remote, &st, ret, e);
 	if (!rc)
 		(void)steal_fd(&fd);
@@ -388,6 +399,7 @@ static bool made(struct place *p, const char *path, struct place_made *ret)
 static void free_place(struct place *p)
 {
 	hub_release(&local_of(p)->hub);
+	free(local_of(p)->named);
 	(void)close(local_of(p)->fd);
 	free(p);
 }
@@ -420,13 +432,74 @@ int local_place(int dirfd, struct place **ret, struct ckpt_err *e)
 	return 0;
 }
 
+/* Is something beside the file on which its values depend? */
+static bool has_companion(const char *dir)
+{
+	static const char *const names[] = { "config.json", "adapter_config.json",
+					     "sparse_update_manifest.json" };
+	autoclose int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	struct stat st;
+
+	for (size_t i = 0; fd >= 0 && i < ARRAY_LEN(names); i++)
+		if (!fstatat(fd, names[i], &st, 0))
+			return true;
+	return false;
+}
+
+static char *join(const char *dir, const char *name)
+{
+	char *r;
+
+	return asprintf(&r, "%s/%s", strcmp(dir, "/") ? dir : "", name) < 0 ? NULL : r;
+}
+
+/* path: of a link to a file, which has other links on the way. */
+static char *choose_name(const char *path)
+{
+	enum { MAX_LINKS = 40 }; /* as in the kernel */
+	autofree char *at = strdup(path), *first = NULL;
+
+	for (unsigned i = 0; at && i <= MAX_LINKS; i++) {
+		const char *slash = strrchr(at, '/'), *name = slash ? slash + 1 : at;
+		autofree char *above = slash ? strndup(at, (size_t)(slash - at) + 1) : strdup(".");
+		autofree char *dir = above ? realpath(above, NULL) : NULL, *here = NULL;
+		char target[PATH_MAX];
+		ssize_t n;
+
+		/* In /proc it is a descriptor, whose file has a name elsewhere. */
+		if (!dir || !strncmp(dir, "/proc/", 6))
+			return realpath(path, NULL);
+		here = join(dir, name);
+		if (!here || has_companion(dir))
+			return steal_ptr(&here);
+		n = readlink(here, target, sizeof(target) - 1);
+		if (!first)
+			first = steal_ptr(&here);
+		if (n <= 0)
+			break;
+		target[n] = 0;
+		free(at);
+		at = *target == '/' ? strdup(target) : join(dir, target);
+	}
+	return steal_ptr(&first);
+}
+
+char *local_real_name(const char *path)
+{
+	struct stat st;
+
+	if (lstat(path, &st) || !S_ISLNK(st.st_mode) || stat(path, &st) || !S_ISREG(st.st_mode))
+		return realpath(path, NULL);
+	return choose_name(path);
+}
+
 int local_open(const char *address, const struct place_options *o, struct place **ret,
 	       char **ret_root, const char **ret_file, struct ckpt_err *e)
 {
-	autofree char *root = realpath(address, NULL), *dir = root ? strdup(root) : NULL;
+	autofree char *root = local_real_name(address), *dir = root ? strdup(root) : NULL;
 	const char *file = NULL;
 	autoclose int fd = -1;
-	struct stat st;
+	struct stat st, link;
 	int rc;
 
 	(void)o;
@@ -449,6 +522,10 @@ int local_open(const char *address, const struct place_options *o, struct place 
 		return rc;
 	rc = hub_find(fd, dir, &local_of(*ret)->hub, e);
 	(void)steal_fd(&fd);
+	if (!rc && file && !lstat(root, &link) && S_ISLNK(link.st_mode)) {
+		local_of(*ret)->named = strdup(file);
+		rc = local_of(*ret)->named ? 0 : err_nomem(e);
+	}
 	if (rc) {
 		place_free(*ret);
 		return rc;

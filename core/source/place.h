@@ -209,6 +209,12 @@ int place_fd(const struct place *p);
 int local_open(const char *address, const struct place_options *o, struct place **ret,
 	       char **ret_root, const char **ret_file, struct ckpt_err *e);
 int local_place(int dirfd, struct place **ret, struct ckpt_err *e);
+/*
+ * The path under which local_open opens something: like realpath, but if it is a file, links are followed
+ * only as far as a directory with the files that belong to it, such as config.json. If none has any, the
+ * name that was given counts, and only its directory is resolved. NULL: see errno.
+ */
+char *local_real_name(const char *path);
 enum place_change local_compare(const struct place_id *before, const struct place_id *now);
 void local_leave_ctime(struct place_id *id);
 /* A regular file that the caller has opened; takes ownership of fd on success. */

@@ -19,6 +19,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,10 +61,10 @@ static void may_read_linked(struct mount *m, const char *dir)
 	}
 }
 
-/* A file is opened by way of its directory. */
+/* A file is opened by way of its directory, in which a file about its contents may be. */
 static void may_list_parent(struct mount *m, const char *path)
 {
-	autofree char *dir = strdup(path);
+	autofree char *dir = strdup(path), *about = NULL;
 	char *slash = dir ? strrchr(dir, '/') : NULL;
 	struct stat st;
 
@@ -72,6 +73,34 @@ static void may_list_parent(struct mount *m, const char *path)
 	if (slash)
 		slash[slash == dir] = 0;
 	sandbox_allow_list(&m->rules, slash ? dir : ".");
+	if (asprintf(&about, "%s/sparse_update_manifest.json", slash ? dir : ".") < 0)
+		about = NULL;
+	else if (!access(about, F_OK))
+		sandbox_allow_read(&m->rules, about);
+}
+
+/* If the file is a link, it is opened by way of the directory of one of the links on the way, see
+ * local_real_name in source/place.h. */
+static void may_list_parents(struct mount *m, const char *path)
+{
+	enum { MAX_LINKS = 40 }; /* as in the kernel */
+	autofree char *at = strdup(path);
+
+	for (unsigned i = 0; at && i <= MAX_LINKS; i++) {
+		const char *slash = strrchr(at, '/');
+		char target[PATH_MAX], *next;
+		ssize_t n = readlink(at, target, sizeof(target) - 1);
+
+		may_list_parent(m, at);
+		if (n <= 0)
+			break;
+		target[n] = 0;
+		if (asprintf(&next, "%.*s%s", *target == '/' || !slash ? 0 : (int)(slash + 1 - at),
+			     at, target) < 0)
+			next = NULL;
+		free(at);
+		at = next;
+	}
 }
 
 /* "lora=DIR[:SCALE]", "overlay=PATH": what each checkpoint of a run will open. */
@@ -92,7 +121,7 @@ static void may_read_merged(struct mount *m, const char *word)
 			*colon = 0;
 		if (path) {
 			may_read_linked(m, path);
-			may_list_parent(m, path);
+			may_list_parents(m, path);
 		}
 	}
 }
@@ -118,9 +147,12 @@ static void may_open_children(struct mount *m)
 int mount_draw_limits(struct mount *m, struct ckpt_err *e)
 {
 	char bdi[MOUNTS_BDI_MAX];
+	struct stat st;
 
 	sandbox_prepare(&m->rules);
 	sandbox_allow_checkpoint(&m->rules, m->source);
+	if (!lstat(m->source, &st) && S_ISLNK(st.st_mode)) /* a file, see local_real_name */
+		sandbox_allow_read(&m->rules, m->source);
 	if (ckpt_beyond(m->ckpt))
 		sandbox_allow_checkpoint(&m->rules, ckpt_beyond(m->ckpt));
 	(void)ckpt_others(m->ckpt, may_read_other, m);

@@ -348,6 +348,23 @@ test_a_snapshot_of_the_hugging_face_cache_is_a_checkpoint() {
   ckptfs umount m
 }
 
+cases_a_file_of_a_snapshot_has_the_files_beside_it() { printf '%s\n' auto off; }
+test_a_file_of_a_snapshot_has_the_files_beside_it() {
+  local snapshot=models--a--b/snapshots/r1
+  hub r1
+  mount_at m $snapshot/model.safetensors -o "sandbox=$1"
+  is "config.json model.safetensors" "$(entries m/hf)"
+  cmp m/hf/config.json models--a--b/blobs/bb22
+  is "$(readers digest models--a--b/blobs/aa11 | sorted)" "$(readers digest m/hf/model.safetensors | sorted)"
+  ckptfs umount m
+  # A link to a file has what is beside the link, or beside the file, but never some of each.
+  mkdir d
+  ln -s ../$snapshot/model.safetensors d/link.safetensors
+  ckptfs cat d/link.safetensors hf/config.json | cmp - models--a--b/blobs/bb22
+  echo '{"of": "d"}' >d/config.json
+  ckptfs cat d/link.safetensors hf/config.json | cmp - d/config.json
+}
+
 latest_is() { [[ $(readlink m/latest) == "$1" ]]; }
 cases_a_repository_of_the_hugging_face_cache_is_a_run() { printf '%s\n' auto off; }
 test_a_repository_of_the_hugging_face_cache_is_a_run() {

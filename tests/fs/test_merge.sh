@@ -156,6 +156,24 @@ test_each_checkpoint_of_a_run_gets_the_adapter() {
   [[ -s m/over/tensors/model.norm.weight ]]
 }
 
+# The configuration is that beside the link, in which the adapter may be scaled differently.
+test_an_adapter_may_be_a_link() {
+  cp -r "$(tuned)/." .
+  mkdir linked
+  ln -s ../adapter/adapter_model.safetensors linked/
+  sed 's/"lora_alpha": \([0-9]*\)/"lora_alpha": \1e300/' adapter/adapter_config.json >linked/adapter_config.json
+  ckptfs cat base tensors/model.norm.weight --lora=adapter >/dev/null
+  ! ckptfs sum base -o lora=linked | diff - <(ckptfs sum base -o lora=adapter) >/dev/null || fail "the other configuration"
+  cp adapter/adapter_config.json linked/
+  diff <(ckptfs sum base -o lora=linked) <(ckptfs sum base -o lora=adapter)
+  mkdir run
+  mv base run/step-1
+  aged run
+  mount_at m run -o lora=linked
+  mount_at want-m want
+  same_tree m/step-1 want-m || fail "$(cat m/.ckptfs/log)"
+}
+
 test_an_overlay_takes_the_place_of_names() {
   cp -r "$(tuned)/." .
   mount_at m base -o overlay=over
@@ -198,6 +216,19 @@ test_a_patch_changes_each_checkpoint_of_a_run() {
   mount_at m run -o "overlay=$patch,cache_dir=$PWD/cache"
   mount_at want-m want
   same_tree m/step-1 want-m || fail "$(cat m/.ckptfs/log)"
+}
+
+cases_an_overlay_of_a_run_may_be_a_link() { printf '%s\n' over/model.safetensors links/to links/to-link; }
+test_an_overlay_of_a_run_may_be_a_link() {
+  cp -r "$(tuned)/." .
+  mkdir run links
+  mv base run/step-1
+  ln -s ../over/model.safetensors links/to
+  ln -s "$PWD/links/to" links/to-link
+  aged run
+  mount_at m run -o "overlay=$1"
+  mount_at over-m over
+  same_tree m/step-1 over-m || fail "$(cat m/.ckptfs/log)"
 }
 
 # A file of a few bytes can claim any number of pairs of index and value.

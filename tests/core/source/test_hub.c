@@ -117,6 +117,76 @@ START_TEST(links_into_the_blobs_are_followed)
 }
 END_TEST
 
+/* The file and its root, as opened under a name. */
+static struct place *open_file(const char *name, char ret[static 64])
+{
+	autofree char *path = NULL, *root = NULL;
+	struct place *p = NULL;
+	struct ckpt_err e = { 0 };
+	const char *file;
+
+	ck_assert_int_gt(asprintf(&path, "%s/%s", dir, name), 0);
+	ck_assert_msg(!place_open(path, NULL, &p, &root, &file, &e), "%s", e.msg);
+	ck_assert_ptr_nonnull(file);
+	ck_assert(!strncmp(root, dir, strlen(dir)));
+	(void)snprintf(ret, 64, "%s", root + strlen(dir) + 1);
+	return p;
+}
+
+START_TEST(a_file_that_is_named_has_the_files_beside_its_name)
+{
+	char root[64];
+
+	link_in(SNAPSHOT, "a", "../../blobs/0123");
+	put("models--a--b/blobs/4567", "bytes");
+	link_in(SNAPSHOT, "config.json", "../../blobs/4567");
+	{
+		struct place *p CLEANUP(place_freep) = open_file(SNAPSHOT "/a", root);
+
+		ck_assert_str_eq(root, SNAPSHOT "/a");
+		expect_bytes(p, "a");
+		expect_bytes(p, "config.json");
+	}
+	/* A link to it has nothing beside it. */
+	link_in(".", "far", SNAPSHOT "/a");
+	{
+		struct place *p CLEANUP(place_freep) = open_file("far", root);
+
+		ck_assert_str_eq(root, SNAPSHOT "/a");
+		expect_bytes(p, "config.json");
+	}
+	put("config.json", "other");
+	{
+		struct place *p CLEANUP(place_freep) = open_file("far", root);
+
+		ck_assert_str_eq(root, "far");
+		expect_bytes(p, "far");
+	}
+}
+END_TEST
+
+START_TEST(only_the_file_that_is_named_may_be_anywhere)
+{
+	struct place *p CLEANUP(place_freep) = NULL;
+	char root[64];
+
+	ck_assert(!mkdirat(dir_fd, "d", 0755));
+	put("bytes", "bytes");
+	link_in("d", "a", "../bytes");
+	link_in("d", "b", "../bytes");
+	p = open_file("d/a", root);
+	ck_assert_str_eq(root, "d/a");
+	expect_bytes(p, "a");
+	expect_refused(p, "b", REFUSED);
+	/* It is followed when it is opened. */
+	put("bytes2", "bytes");
+	link_in("d", "a", "../bytes2");
+	expect_bytes(p, "a");
+	link_in("d", "a", "../d");
+	expect_refused(p, "a", "not a regular file");
+}
+END_TEST
+
 /* What a link in the snapshot says; "@" is the directory with the secret. */
 static const char *const attacks[] = {
 	"/etc/passwd",
