@@ -86,6 +86,69 @@ static const char **all_words(const struct options *o, const struct cmd_how *how
 	return all;
 }
 
+/* The words that say where a checkpoint is, of those that the user gave. */
+static const char **words_of_place(const struct options *o)
+{
+	static const char *const names[] = { "endpoint=",  "region=",	  "profile=", "anonymous",
+					     "cache_dir=", "cache_size=", "retry=" };
+	size_t n = 0;
+	const char **words;
+
+	while (o->open && o->open[n])
+		n++;
+	words = calloc(n + 2, sizeof(*words));
+	n = 0;
+	if (words)
+		words[n++] = "runs";
+	for (size_t i = 0; words && o->open && o->open[i]; i++)
+		for (size_t k = 0; k < ARRAY_LEN(names); k++)
+			if (!strncmp(o->open[i], names[k], strlen(names[k])))
+				words[n++] = o->open[i];
+	return words;
+}
+
+/* In a run a name is that of one of its checkpoints, and otherwise a path. */
+static bool names_one(struct ckpt *run, const char *name, size_t len)
+{
+	autofree char *copy = strndup(name, len);
+	ckpt_node node;
+
+	if (!copy)
+		return false;
+	return run ? !ckpt_lookup(run, CKPT_ROOT, copy, &node) : !access(copy, F_OK);
+}
+
+/* A checkpoint whose name is that of a flag would be missing in the list, and the result be wrong. */
+static int refuse_unclear(struct ckpt *run, const char *path, const struct options *o,
+			  struct ckpt_err *e)
+{
+	autofree const char **words = o->unclear ? words_of_place(o) : NULL;
+	const struct ckpt_hooks quiet = { 0 };
+	struct ckpt *opened = NULL;
+	struct ckpt_err ignored;
+	int rc = 0;
+
+	if (!o->unclear)
+		return 0;
+	if (!words)
+		return err_sys(e, ENOMEM, "options");
+	if (!run && !ckpt_open(path, words, &quiet, &opened, &ignored) && ckpt_is_run(opened))
+		run = opened;
+	for (size_t i = 0; !rc && o->unclear[i]; i++) {
+		const char *name = o->unclear[i], *colon = strrchr(name, ':');
+
+		if (names_one(run, name, strlen(name)) ||
+		    (colon && names_one(run, name, (size_t)(colon - name))))
+			rc = err_set(e, EINVAL,
+				     "option '%s': '%.100s' is also an option and would not be in "
+				     "the list; if it is meant as a name, write the comma before "
+				     "it as '\\,', and otherwise put it before '%s='",
+				     o->unclear_in, name, o->unclear_in);
+	}
+	ckpt_close(opened);
+	return rc;
+}
+
 /* run: NULL, or the run that path leads into. */
 static int open_it(struct ckpt *run, const char *path, const struct options *o,
 		   const struct cmd_how *how, struct ckpt **ret, const char **ret_rest,
@@ -100,6 +163,8 @@ static int open_it(struct ckpt *run, const char *path, const struct options *o,
 
 	if (!words)
 		return err_sys(e, ENOMEM, "options");
+	if (refuse_unclear(run, path, o, e))
+		return -e->code;
 	progress_start(&p, "index", 0, !o->quiet);
 	rc = run ? ckpt_run_open(run, path, words, &hooks, ret, ret_rest, e)
 		 : ckpt_open(path, words, &hooks, ret, e);

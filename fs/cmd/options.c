@@ -511,6 +511,24 @@ static int add_to_value(struct options *o, const struct word *last, const char *
 	return own(o, both, e) ? options_put(o, last->name, both, e) : -ENOMEM;
 }
 
+/* Such a word is no option: "x-tuned:10", "../dev". A value may have these characters. */
+static bool is_listed(const char *s)
+{
+	size_t n = strcspn(s, ":/=");
+
+	return s[n] && s[n] != '=';
+}
+
+/* The word is taken for a flag, but may be meant as an element of the list before it. */
+static int note_unclear(struct options *o, const struct word *last, const char *s,
+			struct ckpt_err *e)
+{
+	if (!last->name)
+		return 0;
+	o->unclear_in = last->name;
+	return add_to_list(&o->unclear, s, e);
+}
+
 /* last: the option before it whose value is a list, or one without a name. */
 static int parse_list_word(struct options *o, unsigned groups, unsigned flags, char *s,
 			   struct word *last, struct ckpt_err *e)
@@ -518,11 +536,17 @@ static int parse_list_word(struct options *o, unsigned groups, unsigned flags, c
 	size_t len = strcspn(s, "=");
 	struct word w;
 
-	if (!*s || is_junk(groups, s, len))
+	if (!*s)
 		return 0;
+	if (last->name && is_listed(s))
+		return add_to_value(o, last, s, e);
+	if (is_junk(groups, s, len))
+		return note_unclear(o, last, s, e);
 	if (find_word(groups, s, len, &w) && in_list(&w)) {
 		bool is_list = s[len] && w.kind == OPEN && w.value && strstr(w.value, ",...");
 
+		if (!s[len] && note_unclear(o, last, s, e))
+			return -e->code;
 		*last = is_list ? w : (struct word){ 0 };
 		return set_word(o, &w, s[len] ? s + len + 1 : NULL, e);
 	}
@@ -681,6 +705,7 @@ void options_release(struct options *o)
 	free(o->owned);
 	free(o->args);
 	free(o->open);
+	free(o->unclear);
 	free(o->allow_nan);
 	free(o->allow_inf);
 	free(o->allow_zero);

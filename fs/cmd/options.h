@@ -64,6 +64,8 @@ struct options {
 	bool help, quiet;
 
 	const char **open; /* words for ckpt_open, NULL-terminated; NULL: there are none */
+	/* Words in the list of this option that were taken for flags but may be names; cmd_open knows. */
+	const char **unclear, *unclear_in;
 
 	uint64_t threads; /* 0: not given */
 	const char *io, *sandbox, *log;

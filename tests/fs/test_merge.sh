@@ -70,6 +70,27 @@ test_an_average_is_compared_exported_and_resharded() {
   status_of 0 ckptfs diff run mean -o average=last:2,dtype=fp16
 }
 
+# Names may look like options that mount(8) passes to all file systems, or like flags.
+test_no_name_of_a_list_is_taken_for_an_option() {
+  cp -a "$(run)/run" run
+  mv run/step-2000 run/x-tuned
+  mv run/step-1000 run/dev
+  aged run
+  mount_at m run -o average=x-tuned:0.5,dev:2
+  ckptfs cat run tensors/model.norm.weight -o average=x-tuned:0.5,dev:2 | cmp - m/tensors/model.norm.weight
+  ckptfs umount m
+  refused "option 'average': 'dev' is also an option" ckptfs mount run m -o average=x-tuned,dev
+  refused "option 'average': 'x-tuned' is also an option" ckptfs mount run m -o average=dev,x-tuned
+  mount_at m run -o 'average=x-tuned\,dev'
+  ckptfs cat run tensors/model.norm.weight --average=x-tuned,dev | cmp - m/tensors/model.norm.weight
+  ckptfs umount m
+  mv run/dev run/anonymous
+  refused "option 'average': 'anonymous' is also an option" ckptfs ls run -o average=x-tuned:1,anonymous
+  # What is no name here is an option, also among them.
+  mount_at m run -o average=x-tuned:0.5,dev,x-systemd.automount,step-3000:0.5,noatime,nosuid,io=direct
+  ckptfs cat run tensors/model.norm.weight --average=x-tuned:0.5,step-3000:0.5 | cmp - m/tensors/model.norm.weight
+}
+
 test_a_list_ends_at_the_next_option() {
   ln -s "$(run)/run" run
   ckptfs cat run tensors/model.norm.weight -o average=step-2000,step-3000,dtype=bf16,exclude=steps >got
