@@ -275,16 +275,20 @@ static int serve(struct mount *m, struct ckpt_err *e)
 			e, EINVAL,
 			"mount point '%s': it is in the run, which is searched for checkpoints",
 			m->target);
+	if (mount_refuse_hiding(m, e))
+		return -e->code;
 	config.ckpt = m->ckpt;
 	m->stats = new_stats(m);
 	config.stats = m->stats;
 	m->fs = m->stats ? fs_new(&config) : NULL;
 	if (!m->fs)
 		return err_sys(e, ENOMEM, "mount '%s'", m->target);
-	if (mount_new_session(m, e) || mount_start_session(m, e))
-		return -e->code;
 	if (m->sandbox != SANDBOX_OFF && mount_draw_limits(m, e))
 		return -e->code;
+	if (mount_new_session(m, e) || mount_start_session(m, e))
+		return -e->code;
+	if (m->sandbox != SANDBOX_OFF)
+		mount_allow_read_ahead(m);
 	show_verdicts(m);
 	if (m->report >= 0 ? detach(m, e) : m->log >= 0 && logger_start(false, m->log, e))
 		return -e->code;

@@ -7,7 +7,7 @@
  *	mount_session.c		mounts
  *	mount_limits.c		what the daemon may do from then on
  *
- * The last three are called by the first, in this order, and do not call each other.
+ * The last three are called by the first, and do not call each other.
  *
  * Private to fs/mount.
  *
@@ -65,6 +65,9 @@ bool mount_explain_swapped(const struct mount *m, struct ckpt_err *e);
 /* Is `path` the directory `dir`, or something in it? */
 bool mount_lies_in(const char *path, const char *dir);
 
+/* Refuses a mount that would hide something that the checkpoint, once opened, needs. */
+int mount_refuse_hiding(const struct mount *m, struct ckpt_err *e);
+
 /* ---- mounting ---- */
 
 int mount_new_session(struct mount *m, struct ckpt_err *e);
@@ -74,8 +77,10 @@ int mount_start_session(struct mount *m, struct ckpt_err *e);
 /* ---- limits ---- */
 
 /* Determines what may be opened from now on, while relative paths still have their meaning for the
- * caller. */
+ * caller. Before mounting: a path that leads into the mount would wait for this process. */
 int mount_draw_limits(struct mount *m, struct ckpt_err *e);
+/* Adds what is known only after mounting. */
+void mount_allow_read_ahead(struct mount *m);
 /* Forgets what only ckptfs-fetch needs, and enters the sandbox except for its filter. */
 int mount_confine(struct mount *m, struct ckpt_err *e);
 /* Enters the filter, once libfuse has answered INIT. */

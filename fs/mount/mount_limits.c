@@ -146,7 +146,6 @@ static void may_open_children(struct mount *m)
 
 int mount_draw_limits(struct mount *m, struct ckpt_err *e)
 {
-	char bdi[MOUNTS_BDI_MAX];
 	struct stat st;
 
 	sandbox_prepare(&m->rules);
@@ -156,14 +155,20 @@ int mount_draw_limits(struct mount *m, struct ckpt_err *e)
 	if (ckpt_beyond(m->ckpt))
 		sandbox_allow_checkpoint(&m->rules, ckpt_beyond(m->ckpt));
 	(void)ckpt_others(m->ckpt, may_read_other, m);
-	if (m->bound) {
-		mounts_bdi(&m->found, bdi);
-		sandbox_allow_write_file(&m->rules, bdi);
-	}
 	if (ckpt_is_run(m->ckpt))
 		may_open_children(m);
 	/* Assets found without the option are already open. */
 	return options_get(m->opts, "assets") ? ckpt_assets(m->ckpt, may_read_source, m, e) : 0;
+}
+
+void mount_allow_read_ahead(struct mount *m)
+{
+	char bdi[MOUNTS_BDI_MAX];
+
+	if (!m->bound)
+		return;
+	mounts_bdi(&m->found, bdi);
+	sandbox_allow_write_file(&m->rules, bdi);
 }
 
 static int miss(struct mount *m, const struct ckpt_err *missing, struct ckpt_err *e)

@@ -6,9 +6,11 @@
 #include "cmd/options.h"
 #include "mount/live.h"
 
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/text.h"
 #include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
@@ -94,6 +96,95 @@ static int refuse_live(const struct mount *m, struct ckpt_err *e)
 		       m->target, what ? what : "a checkpoint", m->target);
 }
 
+struct hiding {
+	const struct mount *m;
+	const char *option; /* which names the path; NULL: the checkpoint */
+	struct ckpt_err *e;
+};
+
+/* Does it lie in the mount point, or is it a link to something there? A file may still have to be
+ * created in its directory. */
+static int try_hiding(void *arg, const char *path)
+{
+	const struct hiding *h = arg;
+	const char *dir = h->m->target, *given = h->m->opts->args[1];
+	autofree char *real = NULL, *parent = NULL;
+	char *slash;
+
+	if (text_is_address(path) && strncmp(path, "file://", 7) != 0)
+		return 0;
+	path += strncmp(path, "file://", 7) ? 0 : 7;
+	real = realpath(path, NULL);
+	parent = strdup(path);
+	slash = parent ? strrchr(parent, '/') : NULL;
+	if (!real && slash) { /* without one it may be a word, such as "none" */
+		slash[slash == parent] = 0;
+		real = realpath(parent, NULL);
+	}
+	/* The path itself, too, leads there if it goes through a link in the mount point. */
+	if (!(real && mount_lies_in(real, dir)) && !(*path == '/' && mount_lies_in(path, dir)))
+		return 0;
+	return h->option ? err_set(h->e, EINVAL,
+				   "mount point '%s': a mount there would hide '%.200s', which "
+				   "option '%s' names",
+				   given, path, h->option)
+			 : err_set(h->e, EINVAL,
+				   "mount point '%s': a mount there would hide '%.200s', which the "
+				   "checkpoint needs",
+				   given, path);
+}
+
+/* "PATH", "DIR:SCALE" */
+static int try_value(struct hiding *h, const char *value)
+{
+	autofree char *path = strdup(value);
+	char *colon = path ? strrchr(path, ':') : NULL;
+
+	if (colon && !strchr(colon, '/') && access(path, F_OK))
+		*colon = 0;
+	return path ? try_hiding(h, path) : err_sys(h->e, ENOMEM, "options");
+}
+
+/* The names of average= may be relative to a run; what they stand for is known later. */
+static bool names_files(const struct ckpt_option *x)
+{
+	static const char *const others[] = { "overlay", "lora", "index", "cache_dir" };
+
+	for (size_t i = 0; i < ARRAY_LEN(others); i++)
+		if (!strcmp(x->name, others[i]))
+			return true;
+	return x->form == CKPT_OPTION_FILE;
+}
+
+/* What the options name, of which a run opens some only when one of its checkpoints is read. */
+static int refuse_hiding_options(const struct mount *m, struct ckpt_err *e)
+{
+	struct hiding h = { m, NULL, e };
+	const struct ckpt_option *x;
+	int rc = 0;
+
+	for (size_t i = 0; !rc && (x = ckpt_option(i)); i++) {
+		const char *const *word = names_files(x) ? m->opts->open : NULL;
+		size_t n = strlen(x->name);
+
+		h.option = x->name;
+		for (; !rc && word && *word; word++)
+			if (!strncmp(*word, x->name, n) && (*word)[n] == '=')
+				rc = try_value(&h, *word + n + 1);
+	}
+	return rc;
+}
+
+int mount_refuse_hiding(const struct mount *m, struct ckpt_err *e)
+{
+	struct hiding h = { m, NULL, e };
+	int rc = try_hiding(&h, m->source);
+
+	if (!rc && ckpt_beyond(m->ckpt))
+		rc = try_hiding(&h, ckpt_beyond(m->ckpt));
+	return rc ? rc : ckpt_others(m->ckpt, try_hiding, &h);
+}
+
 int mount_resolve(struct mount *m, struct ckpt_err *e)
 {
 	const char *target = m->opts->args[1];
@@ -124,5 +215,5 @@ int mount_resolve(struct mount *m, struct ckpt_err *e)
 	if (mount_lies_in(m->source, m->target))
 		return err_set(e, EINVAL,
 			       "mount point '%s': a mount there would hide the checkpoint", target);
-	return refuse_live(m, e);
+	return refuse_live(m, e) || refuse_hiding_options(m, e) ? -e->code : 0;
 }

@@ -137,6 +137,27 @@ test_mount_point_that_hides_the_checkpoint() {
   cmp -n 100 a/b/c/inside/tensors/v "$(big)/v.bin"
 }
 
+cases_mount_point_that_hides_what_an_option_names() {
+  printf '%s\n' assets=m/a assets=link rename=m/rules lora=m/a:0.5 overlay=m/ck average=m/ck:0.5,.:0.5 \
+    index=m/new.sqlite cache_dir=m/new
+}
+test_mount_point_that_hides_what_an_option_names() {
+  mkdir -p m/a run
+  cp -r "$(zoo)" m/ck
+  cp -r "$(zoo)" run/step-1
+  ckptfs cat "$(zoo)" hf/model.safetensors >m/a/adapter_model.safetensors
+  : >m/a/adapter_config.json
+  : >m/rules
+  ln -s m/a link
+  aged run m
+  local why="which option '${1%%=*}' names"
+  [[ $1 != average=* ]] || why="which the checkpoint needs"
+  refused "a mount there would hide '.*', $why" timeout 20 "$CKPTFS" mount run/step-1 m -o "$1"
+  ! is_mounted m || fail "mounted"
+  [[ $1 != assets=* && $1 != overlay=* ]] ||
+    refused "a mount there would hide '.*', $why" timeout 20 "$CKPTFS" mount run m -o "$1"
+}
+
 test_usage_errors() {
   refused "needs CKPT MNT" ckptfs mount
   refused "needs CKPT MNT" ckptfs mount "$(big)/ckpt"
