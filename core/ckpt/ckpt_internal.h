@@ -69,7 +69,7 @@ struct engine {
 	const struct format *format;
 	struct name_list metadata;
 	struct catalog *catalog;
-	char *index;
+	char *index, *index_why; /* why it is not kept; NULL: it is, or was not to be */
 	bool index_built;
 	bool index_asked;   /* opts.index was given */
 	bool refused_parts; /* opening has failed because data are missing */

@@ -313,6 +313,11 @@ int ckpt_origin_sized(struct ckpt *c, struct ckpt_origin *ret, size_t size, stru
 	return rc;
 }
 
+const char *ckpt_index_why(const struct ckpt *c)
+{
+	return c->engine && !strcmp(c->engine->index, ":memory:") ? c->engine->index_why : NULL;
+}
+
 char *ckpt_index_dir(void)
 {
 	return index_cache_dir();

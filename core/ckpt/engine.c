@@ -231,6 +231,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 				    .files = &eng->metadata,
 				    .where = o->index,
 				    .rebuild = o->rebuild_index,
+				    .why = &eng->index_why,
 				    .scan = { o->progress, o->progress_arg } };
 	struct fetch_opts fetch = { .cache_bytes = o->share   ? o->share
 						   : o->cache ? o->cache
@@ -349,5 +350,6 @@ void engine_free(struct engine *eng)
 	catalog_close(eng->catalog);
 	name_list_release(&eng->metadata);
 	free(eng->index);
+	free(eng->index_why);
 	free(eng);
 }

@@ -131,21 +131,27 @@ static struct catalog *try_open(const struct index_request *rq, const char *path
 
 /* ---- building ---- */
 
+/* *ret_unwritable: it failed only because of the file at path. */
 static int build(const struct index_request *rq, const char *path, struct catalog **ret,
-		 struct ckpt_err *e)
+		 bool *ret_unwritable, struct ckpt_err *e)
 {
 	struct catalog_writer *w = NULL;
 	autofree char *mine = NULL;
 	int rc = whose(rq, &mine, e);
 
-	if (!rc)
+	*ret_unwritable = false;
+	if (!rc) {
 		rc = catalog_writer_new(path, rq->format->name, rq->root, &w, e);
+		*ret_unwritable = rc && path && rc != -ENOMEM;
+	}
 	if (!rc && mine)
 		rc = catalog_add_metadata(w, mine, NULL, NULL, e);
 	if (!rc)
 		rc = rq->format->scan(rq->place, rq->files, &rq->scan, w, e);
 	if (!rc)
 		rc = catalog_writer_finish(w, ret, e);
+	if (rc && w)
+		*ret_unwritable = catalog_writer_unwritable(w);
 	catalog_writer_free(w);
 	return rc;
 }
@@ -186,14 +192,17 @@ static void unlock(const char *path, int fd)
 }
 
 static int build_locked(const struct index_request *rq, const char *path, struct catalog **ret,
-			bool *ret_built, struct ckpt_err *e)
+			bool *ret_built, bool *ret_unwritable, struct ckpt_err *e)
 {
 	autofree char *lock_path = NULL;
 	int fd, rc = 0;
 
+	*ret_unwritable = false;
 	if (asprintf(&lock_path, "%s.lock", path) < 0)
 		return err_nomem(e);
 	fd = lock(lock_path);
+	*ret_unwritable =
+		fd < 0; /* -EEXIST: a checkpoint may bring a file with the name of the lock */
 	if (fd == -EEXIST)
 		return err_set(e, EEXIST,
 			       "'%s' is there, and is not the lock of a chunk index: name another "
@@ -207,7 +216,7 @@ static int build_locked(const struct index_request *rq, const char *path, struct
 		/* a user's name may be that of something else */
 		rc = rq->where ? catalog_check_replaceable(path, e) : 0;
 		if (!rc)
-			rc = build(rq, path, ret, e);
+			rc = build(rq, path, ret, ret_unwritable, e);
 		*ret_built = !rc;
 	}
 	unlock(lock_path, fd);
@@ -253,12 +262,12 @@ static bool is_ours_to_rename(const char *dir)
  * not trust a directory that belongs to another user, or that another user could replace between
  * two uses of its name.
  */
-char *index_cache_dir(void)
+static char *cache_dir(struct ckpt_err *why)
 {
 	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 	autofree char *dir = NULL, *real = NULL;
 	struct stat st;
-	int n = -1;
+	int n = -1, rc;
 
 	if (xdg && *xdg == '/')
 		n = asprintf(&dir, "%s/ckptfs", xdg);
@@ -266,21 +275,36 @@ char *index_cache_dir(void)
 		n = asprintf(&dir, "%s/.cache/ckptfs", home);
 	if (n < 0) {
 		dir = NULL;
+		(void)err_set(why, ENOENT, "neither $XDG_CACHE_HOME nor $HOME is an absolute path");
 		return NULL;
 	}
-	real = io_mkdirs(dir) ? NULL : realpath(dir, NULL);
-	if (!real || !is_ours_to_rename(real) || lstat(real, &st) || !S_ISDIR(st.st_mode) ||
-	    st.st_uid != geteuid() || (st.st_mode & (S_IWGRP | S_IWOTH)) ||
-	    access(real, W_OK | X_OK))
+	rc = io_mkdirs(dir);
+	real = rc ? NULL : realpath(dir, NULL);
+	if (!real || lstat(real, &st) || access(real, W_OK | X_OK)) {
+		(void)err_sys(why, rc ? -rc : errno, "'%.160s'", dir);
 		return NULL;
+	}
+	if (!is_ours_to_rename(real) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+	    (st.st_mode & (S_IWGRP | S_IWOTH))) {
+		(void)err_set(why, EACCES,
+			      "'%.160s' belongs to another user, or others can replace it", dir);
+		return NULL;
+	}
 	return steal_ptr(&real);
 }
 
-/* DIR/NAME-HASH.sqlite, where DIR is index_cache_dir(), or NULL. */
-static char *cache_path(const char *root)
+char *index_cache_dir(void)
+{
+	struct ckpt_err ignored;
+
+	return cache_dir(&ignored);
+}
+
+/* DIR/NAME-HASH.sqlite, where DIR is cache_dir(), or NULL. */
+static char *cache_path(const char *root, struct ckpt_err *why)
 {
 	const char *name = strrchr(root, '/');
-	autofree char *dir = index_cache_dir();
+	autofree char *dir = cache_dir(why);
 	char *path;
 	int n;
 
@@ -289,6 +313,8 @@ static char *cache_path(const char *root)
 	name = name && name[1] ? name + 1 : "root";
 	n = asprintf(&path, "%s/%.80s-%016llx.sqlite", dir, name,
 		     (unsigned long long)XXH3_64bits(root, strlen(root)));
+	if (n < 0)
+		(void)err_nomem(why);
 	return n < 0 ? NULL : path;
 }
 
@@ -323,10 +349,20 @@ bool index_may_grow(const struct index_request *rq, const char *path)
 	       (rq->where || !index_is_beside(rq->root, path) || is_ours(rq));
 }
 
+/* The last reason counts. */
+static void tell(const struct index_request *rq, const char *why)
+{
+	if (!rq->why)
+		return;
+	free(*rq->why);
+	*rq->why = strdup(why);
+}
+
 /* Opens or builds the index at path; 1: it cannot be written there, or may_write is false. */
 static int at_default(const struct index_request *rq, const char *path, bool may_write,
 		      struct catalog **ret, bool *ret_built, struct ckpt_err *e)
 {
+	bool unwritable;
 	int rc;
 
 	*ret = rq->rebuild ? NULL : try_open(rq, path);
@@ -334,25 +370,20 @@ static int at_default(const struct index_request *rq, const char *path, bool may
 		return 0;
 	if (!may_write)
 		return 1;
-	rc = build_locked(rq, path, ret, ret_built, e);
-	switch (-rc) {
-	case EROFS:
-	case EACCES:
-	case EPERM:
-	case ENOSPC:
-	case EDQUOT:
-	case ENOLCK:
-	case EEXIST: /* a checkpoint may bring a file with the name of the lock */
+	rc = build_locked(rq, path, ret, ret_built, &unwritable, e);
+	if (rc && unwritable) {
+		tell(rq, e->msg);
 		return 1;
-	default:
-		return rc;
 	}
+	return rc;
 }
 
 int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
 	       bool *ret_built, struct ckpt_err *e)
 {
 	autofree char *path = NULL;
+	struct ckpt_err why;
+	bool unwritable;
 	int rc = 1;
 
 	*ret_built = false;
@@ -361,7 +392,7 @@ int index_open(const struct index_request *rq, struct catalog **ret, char **ret_
 		if (!path)
 			return err_sys(e, errno, "index '%s'", rq->where);
 		*ret = rq->rebuild ? NULL : try_open(rq, path);
-		rc = *ret ? 0 : build_locked(rq, path, ret, ret_built, e);
+		rc = *ret ? 0 : build_locked(rq, path, ret, ret_built, &unwritable, e);
 		return rc ? rc : finish(steal_ptr(&path), ret_path, e);
 	}
 	/* beside the checkpoint, if that is on this machine */
@@ -372,13 +403,15 @@ int index_open(const struct index_request *rq, struct catalog **ret, char **ret_
 		rc = at_default(rq, path, is_ours(rq), ret, ret_built, e);
 	if (rc == 1 && !rq->where) {
 		free(path);
-		path = cache_path(rq->root);
-		if (path)
+		path = cache_path(rq->root, &why);
+		if (!path)
+			tell(rq, why.msg);
+		else
 			rc = at_default(rq, path, true, ret, ret_built, e);
 	}
 	if (rc == 1) {
 		free(steal_ptr(&path));
-		rc = build(rq, NULL, ret, e);
+		rc = build(rq, NULL, ret, &unwritable, e);
 		*ret_built = !rc;
 	}
 	return rc ? rc : finish(steal_ptr(&path), ret_path, e);

@@ -27,6 +27,7 @@ struct index_request {
 	const struct name_list *files; /* its metadata files */
 	const char *where;	       /* a path, ":memory:", or NULL for the default */
 	bool rebuild;
+	char **why; /* if not NULL: set to why it is not kept, which the caller frees */
 	struct scan_opts scan;
 };
 
@@ -43,7 +44,7 @@ bool index_may_grow(const struct index_request *rq, const char *path);
 /* Is the index at this path in the checkpoint's own directory? root: absolute. */
 bool index_is_beside(const char *root, const char *path);
 
-/* The default directory, created if needed; the caller frees it. NULL: there is none. */
+/* The default directory, created if needed; the caller frees it. NULL: there is none that can be used. */
 char *index_cache_dir(void);
 
 #endif

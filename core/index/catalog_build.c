@@ -58,6 +58,7 @@ struct catalog_writer {
 	struct pendings tensors, objects;
 	struct buf text, path_text;
 	struct buf bytes; /* of chunks in the index */
+	bool unwritable;  /* it could not be given its name */
 	bool has_bytes;	  /* some chunk is there, if only an empty one */
 	struct normal normal;
 	uint64_t chunks, tensor_bytes;
@@ -187,6 +188,13 @@ static void pendings_release(struct pendings *p)
 	for (size_t i = 0; i < p->n; i++)
 		free(p->v[i]);
 	free(p->v);
+}
+
+bool catalog_writer_unwritable(const struct catalog_writer *w)
+{
+	int rc = w->tmp && w->db ? sqlite3_errcode(w->db) & 0xff : SQLITE_OK;
+
+	return w->unwritable || rc == SQLITE_IOERR || rc == SQLITE_FULL || rc == SQLITE_CANTOPEN;
 }
 
 void catalog_writer_free(struct catalog_writer *w)
@@ -752,8 +760,10 @@ int catalog_writer_finish(struct catalog_writer *w, struct catalog **ret, struct
 	db = steal_ptr(&w->db);
 	if (!w->tmp)
 		return catalog_from_db(db, ret, e);
-	if (sqlite3_close(db))
+	w->unwritable = sqlite3_close(db);
+	if (w->unwritable)
 		return err_set(e, EIO, "close '%s'", w->tmp);
 	rc = publish(w->tmp, w->path, e);
+	w->unwritable = rc;
 	return rc ? rc : catalog_open(w->path, ret, e);
 }

@@ -57,10 +57,24 @@ int catalog_no_memory(struct ckpt_err *e)
 	return err_set(e, ENOMEM, "chunk index: out of memory");
 }
 
+/* SQLite has a code of its own for a full disk, but not for a quota. 0: not known. */
+static int errno_of(sqlite3 *db, int rc)
+{
+	int why = 0;
+
+	if (rc == SQLITE_CANTOPEN)
+		return sqlite3_system_errno(db);
+	/* sqlite3_system_errno is not set by a failing COMMIT. */
+	if (rc != SQLITE_IOERR || sqlite3_file_control(db, "main", SQLITE_FCNTL_LAST_ERRNO, &why))
+		return 0;
+	return why;
+}
+
 int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what)
 {
 	const char *path = sqlite3_db_filename(db, "main");
 	int rc = sqlite3_extended_errcode(db) & 0xff;
+	int why = errno_of(db, rc);
 	int code = rc == SQLITE_NOMEM	 ? ENOMEM
 		   : rc == SQLITE_FULL	 ? ENOSPC
 		   : rc == SQLITE_TOOBIG ? EFBIG
@@ -69,8 +83,10 @@ int sql_err(sqlite3 *db, struct ckpt_err *e, const char *what)
 
 	/* No path to add: it is in memory, or only read, or named already. */
 	if (!path || *path != '/' || !strcmp(path, what))
-		return err_set(e, code, "%s: %s", what, sqlite3_errmsg(db));
-	return err_set(e, code, "%s '%s': %s", what, path, sqlite3_errmsg(db));
+		return why > 0 ? err_sys(e, why, "%s", what)
+			       : err_set(e, code, "%s: %s", what, sqlite3_errmsg(db));
+	return why > 0 ? err_sys(e, why, "%s '%s'", what, path)
+		       : err_set(e, code, "%s '%s': %s", what, path, sqlite3_errmsg(db));
 }
 
 int sql_exec(sqlite3 *db, const char *sql, struct ckpt_err *e)

@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -33,9 +34,11 @@ static int index_run(const struct options *o)
 		return cmd_fail(&e);
 	ckpt_totals(c, &t);
 	if (!strcmp(t.index, ":memory:") && !asked_for_memory(o)) {
+		const char *why = ckpt_index_why(c);
+
 		(void)err_set(&e, EACCES,
-			      "index: it cannot be kept: $XDG_CACHE_HOME/ckptfs (by default "
-			      "~/.cache/ckptfs) cannot be used; name a file with --index=PATH");
+			      "index: it cannot be kept%s%s; name a file with --index=PATH",
+			      why ? ": " : "", why ? why : "");
 		return cmd_fail(&e);
 	}
 	if (o->print)

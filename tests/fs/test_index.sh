@@ -57,6 +57,19 @@ test_a_planted_index_is_built_again() {
   done
 }
 
+# limited KIB COMMAND...: no file may become larger, which SIGXFSZ would report if it were not ignored
+limited() { (trap '' XFSZ && ulimit -f "$1" && shift && exec "$CKPTFS" "$@"); }
+test_where_the_cache_is_full_memory_will_do() {
+  mkdir cache
+  export XDG_CACHE_HOME=$T/cache
+  ckptfs ls --index=:memory: "$(zoo)" >want
+  limited 4 ls "$(zoo)" >got
+  cmp got want
+  limited 4 index "$(zoo)" 2>said && fail "kept"
+  grep -q 'index: it cannot be kept: .*: File too large; name a file with --index=PATH$' said || fail "$(cat said)"
+  is "" "$(find cache -type f)"
+}
+
 # A WAL or a journal is ignored, and certainly not rolled back into the index.
 cases_what_lies_beside_an_index_stays_as_it_is() { printf '%s\n' journal_beside log_beside; }
 test_what_lies_beside_an_index_stays_as_it_is() {

@@ -138,6 +138,10 @@ static inline bool ckpt_network(struct ckpt *c, struct ckpt_network *ret)
 
 /* ---- location ---- */
 
+/* Why the chunk index could not be kept where it is by default, so that it is in memory; borrowed. NULL:
+ * it is kept, or was asked for elsewhere. */
+CKPT_API const char *ckpt_index_why(const struct ckpt *c);
+
 /* The absolute path of what ckpt_open opens for `path`; the caller frees *ret with free(). */
 CKPT_API int ckpt_address(const char *path, char **ret, struct ckpt_err *e);
 
