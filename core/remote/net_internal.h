@@ -120,7 +120,7 @@ struct call {
 	struct http_how how;
 	char *what;
 	_Atomic bool cancelled; /* set by any thread */
-	struct transfer *t[2];
+	struct transfer *t[2];	/* one alone is the first */
 	/* What net_transfer.c counts. net.c sets byte_ns when the first request begins, and got to 0
 	 * when the body counts for nothing. */
 	uint64_t got;	     /* bytes that were passed on */

@@ -64,12 +64,14 @@ static void judge(struct transfer *t)
 	t->verdict = c->ops->judge(c->arg, c->got, &a, &t->e);
 	if (status == 503 || status == 429)
 		pace_trouble(&t->net->pace, clock_ns());
-	if (t->verdict == HTTP_TAKE) /* the winner */
-		for (int i = 0; i < 2; i++)
-			if (c->t[i] && c->t[i] != t) {
-				c->t[i]->call = NULL;
-				c->t[i] = NULL;
-			}
+	if (t->verdict != HTTP_TAKE)
+		return;
+	/* The winner; a call without the first of the two would be started again. */
+	for (int i = 0; i < 2; i++)
+		if (c->t[i] && c->t[i] != t)
+			c->t[i]->call = NULL;
+	c->t[0] = t;
+	c->t[1] = NULL;
 }
 
 /* The answer has begun. What follows of its head, or of an error, is no progress: a server could send it

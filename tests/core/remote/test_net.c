@@ -569,6 +569,44 @@ START_TEST(who_waits_is_helped_by_a_second_request)
 }
 END_TEST
 
+enum { BATCH = 1000, BATCHES = 10 };
+
+/* The second answer goes on only when what it has sent has arrived, so the network's thread has had its
+ * turn in between: long enough for a third request to be sent and answered. */
+static bool second_takes_its_time(struct served *r)
+{
+	struct net_pace pace = { 0 };
+
+	if (r->number != 2)
+		return first_is_silent(r);
+	(void)partly(r, BATCH);
+	for (size_t at = BATCH; at < BATCH * BATCHES; at += BATCH) {
+		for (net_pace(net, &pace); pace.bytes < at; net_pace(net, &pace))
+			(void)usleep(1000);
+		send_all(r->fd, object + r->first + at, BATCH);
+	}
+	return false;
+}
+
+START_TEST(a_second_request_that_wins_is_the_only_one)
+{
+	struct reader r;
+	struct net_pace pace;
+
+	on_get = second_takes_its_time;
+	start(NULL);
+	ck_assert_msg(!read_range(&r, store, "a b", &seen, 7, BATCH * BATCHES), "%s", r.e.msg);
+	ck_assert_uint_eq(r.n, BATCH * BATCHES);
+	ck_assert_mem_eq(r.p, object + 7, BATCH * BATCHES);
+	ck_assert_uint_eq(atomic_load(&gets), 2);
+	net_pace(net, &pace);
+	ck_assert_uint_eq(pace.requests, 3); /* with that of start() */
+	ck_assert_uint_eq(pace.hedges, 1);
+	reader_release(&r);
+	stop();
+}
+END_TEST
+
 START_TEST(a_get_can_be_cancelled_also_when_it_is_over)
 {
 	struct reader r[20];
