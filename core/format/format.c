@@ -138,6 +138,16 @@ int format_probe(struct place *place, const char *file, const struct format **re
 	return rc && is_items(file) && neighbour_checkpoint(place, file, e) ? -e->code : rc;
 }
 
+int format_refuse_unlisted(const char *name, struct ckpt_err *e)
+{
+	return err_set(
+		e, ERR_UNSUPPORTED,
+		"'%.200s' is there, but this server lists no directories, and the other files of "
+		"this format have to be found in such a list: copy the checkpoint to a disk, or to "
+		"a store that has listings",
+		name);
+}
+
 /* Orbax renames the directory when everything has been written. */
 bool format_is_unfinished(const char *name)
 {

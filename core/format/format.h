@@ -51,6 +51,10 @@ int format_probe(struct place *place, const char *file, const struct format **re
 int format_detect(struct place *place, const char *file, const struct format **ret,
 		  struct name_list *files, struct ckpt_err *e);
 
+/* Refuses a checkpoint of which this file is there, and whose other files can only be found in a listing of
+ * its directory: a web server lists nothing. */
+int format_refuse_unlisted(const char *name, struct ckpt_err *e);
+
 /* Is a directory of that name, whatever is in it, a save that has not finished? */
 bool format_is_unfinished(const char *name);
 

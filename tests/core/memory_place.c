@@ -32,6 +32,7 @@ struct tree {
 	_Atomic uint64_t calls, fail, count;
 	int code;
 	unsigned delay;
+	bool unlisted;
 	/* What has been announced and not yet read; counted from the first
 	 * memory_place_traffic on. */
 	pthread_mutex_t lock;
@@ -107,6 +108,8 @@ static int look(struct place *p, const char *path, bool follow, struct place_see
 	(void)follow;
 	if (code)
 		return err_sys(e, code, "look for '%s'", path);
+	if (n && !n->data && tree_of(p)->unlisted && strcmp(n->path, ".") != 0)
+		n = NULL;
 	if (n)
 		*ret = n->seen;
 	return n != NULL;
@@ -119,6 +122,8 @@ static int list(struct place *p, const char *dir, place_entry_fn *each, void *ar
 	int code = call(tree_of(p)), rc = 0;
 	size_t len;
 
+	if (!code && tree_of(p)->unlisted)
+		return 0;
 	if (code || !n || n->data)
 		return err_sys(e, code ? code : n ? ENOTDIR : ENOENT, "open '%s'", dir);
 	len = strcmp(n->path, ".") != 0 ? strlen(n->path) + 1 : 0;
@@ -345,6 +350,11 @@ struct memory_traffic memory_place_traffic(struct place *p)
 	t->counts = true;
 	t->traffic = (struct memory_traffic){ .outstanding = t->n_announced };
 	return r;
+}
+
+void memory_place_unlisted(struct place *p)
+{
+	tree_of(p)->unlisted = true;
 }
 
 void memory_place_delay(struct place *p, unsigned microseconds)

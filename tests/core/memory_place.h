@@ -28,6 +28,8 @@ struct memory_traffic {
 };
 /* Since the last call; the first call begins to count. */
 struct memory_traffic memory_place_traffic(struct place *p);
+/* From now on it is like a web server: it lists nothing, and has no directories but itself. */
+void memory_place_unlisted(struct place *p);
 /* Makes every call take that long. */
 void memory_place_delay(struct place *p, unsigned microseconds);
 

@@ -162,6 +162,8 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 	if (rc)
 		return rc;
 	name_list_sort(files);
+	if (s.global && !s.metadata && !files->n) /* not even .metadata */
+		return format_refuse_unlisted(global_name, e);
 	if (!s.metadata && s.container)
 		return err_set(e, ENOENT,
 			       ".metadata is missing although _rankN_.safetensors files are there: "

@@ -176,6 +176,9 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 	rc = megatron_list(place, dir, "common.pt", files, e);
 	if (rc >= 0)
 		rc = list_dir(place, dir, &l, e);
+	/* Not even metadata.json. */
+	if (rc >= 0 && !l.n)
+		rc = format_refuse_unlisted(files->v[0], e);
 	for (size_t i = 0; rc >= 0 && i < l.n; i++) {
 		rc = megatron_path(dir, l.v[i], path, e);
 		if (!rc)

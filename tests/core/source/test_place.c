@@ -120,6 +120,30 @@ START_LOOP_TEST(every_format_and_face_is_the_same_from_any_place, data_count("ck
 }
 END_TEST
 
+/* All of it, or a reason; never less. */
+START_LOOP_TEST(a_place_without_listings_hides_nothing, data_count("ckpt"))
+{
+	struct ckpt *a = NULL, *b = NULL;
+	struct ckpt_err ea = { 0 }, eb = { 0 };
+	char path[4096];
+	autoclose int fd = open_case(_i, path);
+	struct place *p = memory_place(fd);
+	int rc = open_typed(path, &opts, &a, &ea);
+
+	memory_place_unlisted(p);
+	if (ckpt_open_place(p, path, &opts, &b, &eb)) {
+		ck_assert_msg(eb.code == ENOENT || strstr(eb.msg, "lists no directories") || rc,
+			      "%s", eb.msg);
+		ckpt_close(a);
+		return;
+	}
+	ck_assert_msg(!rc, "%s: %s", path, ea.msg);
+	ck_assert_uint_gt(compare_dirs(a, b, CKPT_ROOT, ""), 0);
+	ckpt_close(a);
+	ckpt_close(b);
+}
+END_TEST
+
 /* ---- faults and delays ---- */
 
 static struct place *with_config(int fd, char path[static 4096])
