@@ -15,17 +15,14 @@
 
 #include <string.h>
 
-int scan_file(int dirfd, const char *file, const struct scan_opts *o, struct catalog **ret,
-	      struct ckpt_err *e)
+int scan_place(struct place *place, const char *file, const struct scan_opts *o,
+	       struct catalog **ret, struct ckpt_err *e)
 {
-	struct place *place CLEANUP(place_freep) = NULL;
 	struct name_list files = { 0 };
 	struct catalog_writer *w = NULL;
 	const struct format *f;
-	int rc = try_place(dirfd, &place, e);
+	int rc = format_detect(place, file, &f, &files, e);
 
-	if (!rc)
-		rc = format_detect(place, file, &f, &files, e);
 	if (!rc)
 		rc = catalog_writer_new(NULL, f->name, "/", &w, e);
 	if (!rc)
@@ -35,6 +32,15 @@ int scan_file(int dirfd, const char *file, const struct scan_opts *o, struct cat
 	catalog_writer_free(w);
 	name_list_release(&files);
 	return rc;
+}
+
+int scan_file(int dirfd, const char *file, const struct scan_opts *o, struct catalog **ret,
+	      struct ckpt_err *e)
+{
+	struct place *place CLEANUP(place_freep) = NULL;
+	int rc = try_place(dirfd, &place, e);
+
+	return rc ? rc : scan_place(place, file, o, ret, e);
 }
 
 int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e)

@@ -7,11 +7,14 @@
 
 struct catalog;
 struct ckpt_err;
+struct place;
 struct scan_opts;
 
 /* file: NULL, or one of the directory's files that is a checkpoint by itself. */
 int scan_file(int dirfd, const char *file, const struct scan_opts *o, struct catalog **ret,
 	      struct ckpt_err *e);
+int scan_place(struct place *place, const char *file, const struct scan_opts *o,
+	       struct catalog **ret, struct ckpt_err *e);
 int scan_dir(int dirfd, const struct scan_opts *o, struct catalog **ret, struct ckpt_err *e);
 /* Fails the test unless the directory is a checkpoint with this catalog_text. */
 void scan_expect(int dirfd, const char *want);

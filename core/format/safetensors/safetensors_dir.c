@@ -28,7 +28,10 @@
 #include <string.h>
 
 static const char suffix[] = ".safetensors", index_infix[] = ".safetensors.index.";
-static const char usual_index[] = "model.safetensors.index.json";
+static const char usual_index[] = "model.safetensors.index.json",
+		  usual_file[] = "model.safetensors";
+
+enum { MAX_LOOKED = 100000 }; /* files that an index names and no listing shows */
 
 static bool ends_with(const char *s, const char *end)
 {
@@ -105,6 +108,8 @@ static int forget_leftover(struct place *place, const struct name_list *files, c
 	if (!whole_beside(*index, files))
 		return 0;
 	rc = st_index_read(place, *index, &x, &seen, NULL, e);
+	if (!rc && x.n_files > MAX_LOOKED)
+		return 0;
 	for (size_t i = 0; !rc && i < x.n_files; i++)
 		rc = place_look(place, x.files[i], &seen, e);
 	if (rc)
@@ -236,6 +241,7 @@ static int is_safetensors(struct place *place, const char *file, struct ckpt_err
 
 struct listing {
 	struct name_list *files, *indexes;
+	bool any; /* something was listed */
 };
 
 static int add_file(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
@@ -243,28 +249,55 @@ static int add_file(void *arg, const char *name, enum place_kind kind, struct ck
 	struct listing *l = arg;
 
 	(void)kind;
+	l->any = true;
 	return is_tensors(name) ? name_list_add(l->files, name, e)
 	       : is_index(name) ? name_list_add(l->indexes, name, e)
 				: 0;
 }
 
-/* Adds the index, and the files it names that the directory listing does not include. */
-static int add_index(struct place *place, const char *index, bool asked_for,
+/* A web server lists nothing. What a directory of one model has is asked for by name. */
+static int add_usual(struct place *place, const struct listing *l, struct ckpt_err *e)
+{
+	struct place_seen seen;
+	int rc = place_look(place, usual_file, &seen, e);
+
+	if (rc > 0)
+		rc = name_list_add(l->files, usual_file, e);
+	if (!rc)
+		rc = place_look(place, usual_index, &seen, e);
+	return rc > 0 ? name_list_add(l->indexes, usual_index, e) : rc;
+}
+
+static bool has_name(const struct name_list *l, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(l->v[i], name))
+			return true;
+	return false;
+}
+
+/* Adds the index, and the files it names that the directory listing does not include; all of them if
+ * nothing was listed. */
+static int add_index(struct place *place, const char *index, bool asked_for, bool listed,
 		     struct name_list *files, struct ckpt_err *e)
 {
 	CLEANUP(st_index_release) struct st_index x = { 0 };
+	size_t before = files->n; /* one at most, unless they were listed */
 	struct place_seen seen;
 	int rc = st_index_read(place, index, &x, &seen, NULL, e);
 
 	if (!rc && !asked_for)
 		rc = refuse_two(index, &x, files, e);
+	if (!rc && !listed && x.n_files > MAX_LOOKED)
+		rc = err_set(e, EFBIG, "'%.100s' names more than %d files", index, MAX_LOOKED);
 	for (size_t i = 0; !rc && i < x.n_files; i++) {
 		if (is_index(x.files[i]))
 			rc = err_set(e, ERR_CORRUPT,
 				     "'%.100s' names '%.100s', which is an index itself, as a file "
 				     "of tensors",
 				     index, x.files[i]);
-		else if (!is_tensors(x.files[i]))
+		else if (!is_tensors(x.files[i]) ||
+			 (!listed && !has_name(files, before, x.files[i])))
 			rc = place_look(place, x.files[i], &seen, e);
 		if (rc > 0)
 			rc = name_list_add(files, x.files[i], e);
@@ -279,6 +312,7 @@ static int add_index(struct place *place, const char *index, bool asked_for,
 static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)
 {
 	CLEANUP(name_list_release) struct name_list indexes = { 0 };
+	struct listing l = { files, &indexes, false };
 	const char *index = file;
 	int rc;
 
@@ -289,14 +323,16 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 		rc = name_list_add(files, file, e);
 		return rc ? rc : 1;
 	}
-	rc = place_list(place, ".", add_file, &(struct listing){ files, &indexes }, e);
+	rc = place_list(place, ".", add_file, &l, e);
+	if (!rc && !l.any && !file)
+		rc = add_usual(place, &l, e);
 	name_list_sort(&indexes);
 	if (!rc && !file)
 		rc = choose_index(&indexes, &index, e);
 	if (!rc && !file && index)
 		rc = forget_leftover(place, files, &index, e);
 	if (!rc && index)
-		rc = add_index(place, index, file != NULL, files, e);
+		rc = add_index(place, index, file != NULL, l.any, files, e);
 	else if (!rc)
 		rc = check_parts(files, e);
 	name_list_sort(files);

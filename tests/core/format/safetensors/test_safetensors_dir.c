@@ -9,6 +9,7 @@
 #include "fault.h"
 #include "format/format.h"
 #include "index/catalog_query.h"
+#include "memory_place.h"
 #include "opts_util.h"
 #include "scan_util.h"
 #include "source/place.h"
@@ -582,6 +583,68 @@ START_LOOP_TEST(what_contradicts_itself_is_refused, ARRAY_LEN(bad))
 	ck_assert_str_eq(e.msg, bad[_i].msg);
 	ck_assert_int_eq(e.code, bad[_i].code);
 	ck_assert_ptr_null(c);
+}
+END_TEST
+
+static const struct {
+	struct file files[MAX_FILES];
+	const char *ask, *want;
+} unlisted[] = {
+	{ { { "a.safetensors", A, 8 },
+	    { "b.safetensors", B, 8 },
+	    { INDEX, MAP(IN("a", "a") "," IN("a2", "a") "," IN("b", "b")), 0 } },
+	  NULL,
+	  SHOW_A SHOW_B },
+	{ { { "a.safetensors", A, 8 },
+	    { "x.safetensors.index.json", MAP(IN("a", "a") "," IN("a2", "a") "," IN("c", "c")),
+	      0 } },
+	  "x.safetensors.index.json",
+	  SHOW_A "c object: a tensor of 'c.safetensors', which is missing; " },
+	{ { { "model.safetensors", B, 8 } }, NULL, "b int64 [1] complete: [0]+[1]@model:0+8; " },
+	{ { { "model.safetensors", B, 8 }, { INDEX, MAP(IN("b", "model")), 0 } },
+	  NULL,
+	  "b int64 [1] complete: [0]+[1]@model:0+8; " },
+	/* The index is left over. */
+	{ { { "model.safetensors", B, 8 }, { INDEX, MAP(IN("a", "a")), 0 } },
+	  NULL,
+	  "b int64 [1] complete: [0]+[1]@model:0+8; " },
+};
+
+START_LOOP_TEST(a_place_without_listings_is_asked_for_names, ARRAY_LEN(unlisted))
+{
+	struct place *p CLEANUP(place_freep) = NULL;
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	autofree char *got = NULL;
+
+	put_files(unlisted[_i].files);
+	p = memory_place(dir_fd);
+	memory_place_unlisted(p);
+	ck_assert_msg(!scan_place(p, unlisted[_i].ask, &(struct scan_opts){ 0 }, &c, &e), "%s",
+		      e.msg);
+	got = show(c);
+	catalog_close(c);
+	ck_assert_str_eq(got, unlisted[_i].want);
+}
+END_TEST
+
+START_TEST(what_no_listing_shows_is_asked_for_within_limits)
+{
+	struct buf b CLEANUP(buf_release) = BUF_INIT(8 << 20);
+	struct place *p CLEANUP(place_freep) = NULL;
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+
+	buf_str(&b, "{\"weight_map\":{\"t\":\"t.safetensors\"");
+	for (unsigned i = 0; i < 100000; i++)
+		buf_printf(&b, ",\"t%u\":\"%u.safetensors\"", i, i);
+	buf_str(&b, "}}");
+	ck_assert_int_eq(b.err, 0);
+	put_file(dir_fd, INDEX, b.data, b.len);
+	p = memory_place(dir_fd);
+	memory_place_unlisted(p);
+	ck_assert_int_eq(scan_place(p, NULL, &(struct scan_opts){ 0 }, &c, &e), -EFBIG);
+	ck_assert_str_eq(e.msg, "'" INDEX "' names more than 100000 files");
 }
 END_TEST
 
