@@ -1005,6 +1005,11 @@ static void call_beyond(struct side *s)
 	ck_assert_ptr_null(ckpt_beyond(s->c));
 }
 
+static void call_index_why(struct side *s)
+{
+	ck_assert_ptr_null(ckpt_index_why(s->c));
+}
+
 static int no_other(void *arg, const char *path)
 {
 	(void)arg;
@@ -1098,7 +1103,7 @@ static void call_origin(struct side *s)
 	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) X(let_go) \
 	X(file_is_stale) X(file_read) X(parts_new) X(parts_free) X(file_gather) X(parts_release) \
 	X(file_backing) X(tensor_backing) X(model_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(network) X(sources) X(source_bring) X(assets) \
-	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(others) X(rest) X(index_dir) X(check) \
+	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(others) X(rest) X(index_dir) X(index_why) X(check) \
 	X(report) X(diff_report)
 
 #define ROW(name) { "ckpt_" #name, call_##name },
