@@ -57,7 +57,7 @@ struct place {
 struct job {
 	bool opened; /* a checkpoint that is not mounted */
 	bool stored; /* one in an object store */
-	bool part;   /* include and exclude leave some of it out */
+	bool part;   /* include and exclude leave some of the place out */
 	const struct options *o;
 	struct place place;
 	struct warm source, view;
@@ -186,13 +186,18 @@ static int find_source(void *arg, const struct ckpt_source *s)
 	return 1; /* one is enough */
 }
 
+static bool leaves_out(const struct options *o)
+{
+	return options_get(o, "include") || options_get(o, "exclude");
+}
+
 /* The sources of the root of a checkpoint are all of them, even of what is left out. */
 static int add_part(struct job *j, ckpt_node dir, const char *path, struct ckpt_err *e)
 {
 	bool root = false;
 	int rc = ckpt_sources(j->place.ckpt, dir, find_source, &root, e);
 
-	return rc < 0 ? rc : add_entries(j, dir, path, root, e);
+	return rc < 0 ? rc : add_entries(j, dir, root ? NULL : path, root, e);
 }
 
 /* path: where it is mounted, or NULL. Links are skipped: their targets are in the tree anyway. */
@@ -341,6 +346,7 @@ static int add_mounted(struct job *j, char *path, struct ckpt_err *e)
 		return *inside ? add_through(j, path, e) : add_all_through(j, e);
 	if (ckpt_walk(j->place.ckpt, inside, &node, e))
 		return -e->code;
+	j->part = leaves_out(&j->place.options);
 	return add_node(j, node, path, e);
 }
 
@@ -375,6 +381,7 @@ static int add_unmounted(struct job *j, const char *path, const char *rest, stru
 	ckpt_node node;
 
 	j->opened = true;
+	j->part = leaves_out(j->o);
 	leave(&j->place);
 	if (cmd_open(path, j->o, &how, &j->place.ckpt, e) ||
 	    cmd_refuse_nothing(j->place.ckpt, j->o, e) || ckpt_walk(j->place.ckpt, rest, &node, e))
@@ -441,6 +448,7 @@ static int add_stored(struct job *j, const char *arg, struct ckpt_err *e)
 	if (!address)
 		return err_sys(e, ENOMEM, "'%s'", arg);
 	j->opened = j->stored = true;
+	j->part = leaves_out(j->o);
 	leave(&j->place);
 	rc = open_address(j, address, &rest, e);
 	if (!rc)
@@ -584,9 +592,7 @@ static void job_release(struct job *j)
 
 static int warm_main(const struct options *o)
 {
-	struct job j CLEANUP(job_release) = {
-		.o = o, .part = options_get(o, "include") || options_get(o, "exclude")
-	};
+	struct job j CLEANUP(job_release) = { .o = o };
 	size_t threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS;
 	struct ckpt_err e = { 0 };
 	int rc = 0;

@@ -66,6 +66,21 @@ test_sources_are_those_that_are_needed() {
   is "0 B 0" "$(sources ckpt/.ckptfs)"
 }
 
+test_what_a_mount_leaves_out_is_not_read() {
+  mkdir run
+  big_copy run/step-1
+  mount_at m "$(big)/ckpt" -o include=v
+  is "3.0 MiB 3" "$(sources m)"
+  is "3.0 MiB 3" "$(sources m/tensors)"
+  mount_at m2 run -o exclude=w
+  is "3.0 MiB 3" "$(sources m2)"
+  is "3.0 MiB 3" "$(sources m2/step-1)"
+  # Each mount has its own.
+  mount_at m3 "$(big)/ckpt"
+  is "35.0 MiB 5" "$(sources m3)"
+  is "35.0 MiB 5" "$(sources m m3)"
+}
+
 test_a_rank_needs_its_part() {
   printf 'mesh dp=2\nw dp:0\n* dp:0\n' >layout
   is "16.0 MiB 1" "$(sources "$(big)/ckpt/ranks/00001/tensors/w" -o layout=layout)"
