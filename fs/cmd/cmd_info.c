@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/json_out.h"
 #include "base/text.h"
+#include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -284,8 +285,27 @@ static void add_object_json(struct buf *b, const struct ckpt_object *o, const st
 	json_close(&j);
 }
 
+/* Where the tree has the whole value of object i; "" if its name was cut. */
+static void name_value(struct ckpt *c, uint64_t i, char ret[static CKPT_NAME_MAX + 1])
+{
+	ckpt_node node = ckpt_object_node(c, i), found;
+	size_t len;
+
+	if (ckpt_name(c, node, ret))
+		*ret = 0;
+	len = strlen(ret);
+	if (len + strlen(".json") > CKPT_NAME_MAX) {
+		*ret = 0;
+		return;
+	}
+	memcpy(ret + len, ".json", sizeof(".json"));
+	if (ckpt_lookup(c, ckpt_parent(c, node), ret, &found))
+		*ret = 0;
+}
+
+/* whole: the name of the file with the whole value. */
 static void add_object(struct buf *b, const struct ckpt_object *o, const struct value *v,
-		       bool color)
+		       const char *whole, bool color)
 {
 	buf_str(b, "object    ");
 	cmd_add_fqn(b, o->fqn, o->fqn_len);
@@ -304,10 +324,13 @@ static void add_object(struct buf *b, const struct ckpt_object *o, const struct 
 	buf_str(b, "value     ");
 	buf_add(b, v->text, v->shown);
 	if (v->shown < v->len) {
-		buf_printf(b, "...\n          (%zu bytes in all, as 'ckptfs cat CKPT objects/",
-			   v->len);
-		cmd_add_fqn(b, o->fqn, o->fqn_len);
-		buf_str(b, ".json' writes them)");
+		buf_printf(b, "...\n          (%zu bytes in all", v->len);
+		if (*whole) {
+			buf_str(b, ", as 'ckptfs cat CKPT objects/");
+			cmd_add_fqn(b, whole, strlen(whole));
+			buf_str(b, "' writes them");
+		}
+		buf_str(b, ")");
 	}
 	buf_str(b, "\n");
 }
@@ -316,6 +339,7 @@ static int print_object(struct ckpt *c, uint64_t i, const struct options *o, str
 {
 	struct value v = { .text = "null", .len = strlen("null") };
 	autofree char *text = NULL;
+	char whole[CKPT_NAME_MAX + 1];
 	struct ckpt_object x;
 	struct ckpt_err e = { 0 };
 
@@ -327,10 +351,12 @@ static int print_object(struct ckpt *c, uint64_t i, const struct options *o, str
 		v.len -= v.len && text[v.len - 1] == '\n';
 	}
 	v.shown = v.len < VALUE_SHOWN ? v.len : VALUE_SHOWN;
-	if (o->json)
+	if (o->json) {
 		add_object_json(b, &x, &v);
-	else
-		add_object(b, &x, &v, cmd_color(o));
+	} else {
+		name_value(c, i, whole);
+		add_object(b, &x, &v, whole, cmd_color(o));
+	}
 	return cmd_print(b);
 }
 

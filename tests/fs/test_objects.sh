@@ -62,6 +62,22 @@ test_a_long_value_is_cut_by_info_alone() {
   grep -q "^          ([0-9]* bytes in all, as 'ckptfs cat CKPT objects/bytesio.json' writes them)$" out || fail "$(cat out)"
 }
 
+test_info_names_the_file_of_a_long_value() {
+  local command
+  "$PYTHON" - <<'END'
+import io, pickle, zipfile
+with zipfile.ZipFile("x.pt", "w", zipfile.ZIP_STORED) as z:
+    z.writestr("x/data.pkl", pickle.dumps({"rng/state": list(range(1000)), "rng": {"a": 1}}, 2))
+    z.writestr("x/version", b"3\n")
+END
+  ckptfs info x.pt rng/state >out
+  command=$(sed -n "s/^          ([0-9]* bytes in all, as '\(.*\)' writes them)$/\1/p" out)
+  # shellcheck disable=SC2086 # words
+  set -- ${command/CKPT/x.pt}
+  is "ckptfs cat x.pt" "$1 $2 $3"
+  "$@" | grep 999 >/dev/null
+}
+
 # If an object's bytes cannot be read, both of its files give an error.
 test_what_cannot_be_read_is_no_value() {
   copy_of plain c
