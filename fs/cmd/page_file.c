@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -27,7 +28,7 @@ static int replace(char *temporary, const char *path, mode_t mode, const char *p
 	if (fd < 0)
 		return -errno;
 	rc = io_write(fd, page, len);
-	if (!rc && (fchmod(fd, mode) || rename(temporary, path)))
+	if (!rc && (fsync(fd) || fchmod(fd, mode) || rename(temporary, path)))
 		rc = -errno;
 	if (rc)
 		(void)unlink(temporary);
@@ -72,6 +73,8 @@ static int replace_file(const char *path, const struct stat *old, const char *pa
 
 static int write_to(const char *path, const char *page, size_t len, struct ckpt_err *e)
 {
+	/* Of a link, the target is replaced. */
+	autofree char *real = realpath(path, NULL);
 	struct stat st;
 	bool exists = !stat(path, &st);
 
@@ -83,7 +86,7 @@ static int write_to(const char *path, const char *page, size_t len, struct ckpt_
 
 		return (f && !fclose(f) && done) ? 0 : err_sys(e, errno, "write '%s'", path);
 	}
-	return replace_file(path, exists ? &st : NULL, page, len, e);
+	return replace_file(real ? real : path, exists ? &st : NULL, page, len, e);
 }
 
 int page_file_write(const char *path, const char *page, size_t len, bool quiet, struct ckpt_err *e)

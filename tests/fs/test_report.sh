@@ -157,12 +157,14 @@ test_a_file_is_replaced() {
   (ulimit -f 8 && refused 'File too large' ckptfs report --output=page.html "$(zoo)")
   is "$page" "$(cksum <page.html)"
   is '' "$(find . -name '.ckptfs-*')"
-  # A link is replaced, not its target.
-  echo kept >other
-  ln -s other link.html
+  # A link stays, and its target is replaced.
+  mkdir far
+  echo old >far/page.html
+  ln -s far/page.html link.html
   ckptfs report -q --output=link.html "$(zoo)"
-  is kept "$(cat other)"
-  [[ ! -L link.html ]]
+  is far/page.html "$(readlink link.html)"
+  (($(wc -c <far/page.html) > 10000))
+  is page.html "$(entries far)"
 }
 
 test_where_it_is_written() {
