@@ -191,7 +191,7 @@ static int check_mount(const char *path, const char *root, struct ckpt_err *e)
 
 	if (rc < 0)
 		return rc;
-	return rc || strncmp(found.type, "fuse.", strlen("fuse.")) != 0
+	return rc || strncmp(found.type, "fuse", strlen("fuse")) != 0
 		       ? err_set(e, EINVAL, "'%s' is not a mount of ckptfs", path)
 		       : 0;
 }

@@ -421,7 +421,7 @@ open("fd", "w").write(str(fd))
 libc = ctypes.CDLL(None, use_errno=True)
 data = f"fd={fd},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},default_permissions"
 RDONLY_NOSUID_NODEV = 7
-if libc.mount(b"given", directory.encode(), b"fuse.ckptfs", RDONLY_NOSUID_NODEV, data.encode()):
+if libc.mount(b"given", directory.encode(), os.environ.get("TYPE", "fuse.ckptfs").encode(), RDONLY_NOSUID_NODEV, data.encode()):
     sys.exit(os.strerror(ctypes.get_errno()))
 sys.exit(subprocess.call([os.environ["CKPTFS"], "mount", ckpt, f"/dev/fd/{fd}", *options], pass_fds=[fd]))
 END
@@ -439,6 +439,11 @@ test_a_descriptor_that_is_mounted_is_served() {
   serve_given "$(big)/ckpt" m -o nosuid,nodev,fsname=x,sandbox=auto
   is given "$(findmnt -no SOURCE m)"
   cmp m/tensors/v "$(big)/v.bin"
+  ckptfs stats m >out
+  [[ -s out ]]
+  umount m
+  TYPE=fuse serve_given "$(big)/ckpt" m
+  is fuse "$(findmnt -no FSTYPE m)"
   ckptfs stats m >out
   [[ -s out ]]
   umount m
