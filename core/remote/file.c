@@ -72,14 +72,27 @@ struct lister {
 	size_t names;
 };
 
+/* Is it a link, by whose fault it could not be examined, and not for want of memory? */
+static bool is_bad_link(const struct files *f, const char *path, enum place_kind kind, int rc)
+{
+	struct ckpt_err ignored;
+	struct place_seen seen;
+
+	if (rc >= 0 || rc == -ENOMEM || rc == -EMFILE || rc == -ENFILE)
+		return false;
+	return kind == PLACE_LINK ||
+	       (kind == PLACE_UNKNOWN && place_look_at(f->place, path, &seen, &ignored) > 0 &&
+		seen.kind == PLACE_LINK);
+}
+
 static int add_name(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
 {
 	struct lister *l = arg;
 	autofree char *path = NULL;
+	struct ckpt_err why = { 0 };
 	struct place_seen seen;
 	int rc;
 
-	(void)kind;
 	if (!store_shows(name, strlen(name)))
 		return 0;
 	if (++l->names > NAMES_MAX)
@@ -88,9 +101,16 @@ static int add_name(void *arg, const char *name, enum place_kind kind, struct ck
 		path = NULL;
 		return err_nomem(e);
 	}
-	rc = file_look(l->store, path, &seen, e);
+	rc = file_look(l->store, path, &seen, &why);
 	if (rc == -ELOOP) /* a link that leads nowhere */
 		return 0;
+	/* Where it leads nobody may look, or not now. The others can be read, and who needs it is told. */
+	if (is_bad_link(files_of(l->store), path, kind, rc)) {
+		seen = (struct place_seen){ .kind = PLACE_OTHER };
+		rc = 1;
+	}
+	if (rc < 0)
+		*e = why;
 	return rc > 0 ? l->each(l->arg, name, &seen, e) : rc;
 }
 

@@ -466,11 +466,14 @@ static int file(struct place *x, const char *path, struct source **ret, struct c
 		return rc;
 	if (!rc)
 		return err_sys(e, ENOENT, "open '%s'", path);
-	if (seen.kind != PLACE_FILE)
-		return err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
 	rc = whole_path(p, path, &whole, e);
 	if (rc)
 		return rc;
+	/* A link that could not be followed when it was listed: the store says why. */
+	if (seen.kind == PLACE_OTHER && look_singly(t, whole, &seen, e) < 0)
+		return err_wrap(e, "open '%s'", path);
+	if (seen.kind != PLACE_FILE)
+		return err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
 	f = find_file(t, whole, &seen);
 	if (!f) {
 		rc = rfile_open(t->there, whole, &seen, &f, e);

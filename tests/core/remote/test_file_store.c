@@ -8,6 +8,7 @@
 #include "suites.h"
 
 #include "base/checked.h"
+#include "base/cleanup.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -216,6 +217,28 @@ START_TEST(names_that_lead_nowhere_are_not_listed)
 	ck_assert_int_eq(store_look(store, "none", &s, &e), 0);
 	ck_assert_int_eq(store_look(store, "a/b", &s, &e), 0);
 	buf_release(&b);
+}
+END_TEST
+
+/* A link that cannot be followed hides no other name, nor is it hidden. */
+START_TEST(a_link_that_may_not_be_followed_spoils_no_listing)
+{
+	char target[300], line[64] = "", wanted[64];
+	struct buf b CLEANUP(buf_release) = BUF_INIT(4096);
+	struct ckpt_err e = { 0 };
+	struct place_seen s;
+
+	memset(target, 'x', sizeof(target) - 1);
+	target[sizeof(target) - 1] = 0;
+	REQUIRE(!symlinkat(target, dir, "z"));
+	ck_assert_msg(!store_list(store, ".", add_name, &b, &e), "%s", e.msg);
+	ck_assert_int_eq(e.code, 0);
+	ck_assert(b.len == 4 && strstr(b.data, "a\n") && strstr(b.data, "z\n"));
+	REQUIRE(!unlinkat(dir, "a", 0));
+	ck_assert_msg(!store_list(store, ".", note, line, &e), "%s", e.msg);
+	(void)snprintf(wanted, sizeof(wanted), "z %d 0", PLACE_OTHER);
+	ck_assert_str_eq(line, wanted);
+	ck_assert_int_eq(store_look(store, "z", &s, &e), -ENAMETOOLONG);
 }
 END_TEST
 
