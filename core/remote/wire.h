@@ -133,7 +133,7 @@ struct wire_head {
 struct wire_msg {
 	struct wire_head head;
 	char text[WIRE_TEXT_MAX + 1]; /* always followed by a NUL */
-	int fd;			      /* -1: none; whoever takes it sets -1 */
+	int fd; /* -1: none; -EMFILE: there was no room for it; whoever takes it sets -1 */
 };
 
 static inline void wire_put_seen(struct wire_head *h, const struct place_seen *s)
@@ -237,7 +237,11 @@ static inline int wire_receive(int sock, struct wire_msg *m)
 		return -EPROTO;
 	}
 	m->text[m->head.text] = 0;
-	return h.msg_flags & MSG_CTRUNC ? -EMFILE : 1;
+	if (!(h.msg_flags & MSG_CTRUNC))
+		return 1;
+	if (m->fd < 0)
+		m->fd = -EMFILE;
+	return -EMFILE;
 }
 
 /* The i-th of the strings in a text, each followed by a NUL; "" if there are fewer. */

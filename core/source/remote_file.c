@@ -40,7 +40,7 @@ struct rseg {
 struct room {
 	uint32_t number; /* among the file's rooms: segments of another room do not belong here */
 	bool in_memory;
-	bool lost; /* the fetcher has another, whose map this process could not open */
+	bool lost; /* the fetcher has another, whose map this process could not open: see get_number */
 	struct map_view view;
 	void *map;
 	struct rseg **v; /* under the file's lock */
@@ -129,6 +129,10 @@ static int new_room(const struct wire_head *h, int fd, uint64_t size, struct roo
 
 	if (!r)
 		return err_nomem(e);
+	if (fd == -EMFILE) {
+		free(r);
+		return err_sys(e, EMFILE, "open what was fetched");
+	}
 	r->in_memory = h->n[3] != 0;
 	if (fd < 0 || fstat(fd, &st) || h->n[2] < MIN_SEGMENT ||
 	    !map_layout(size, h->n[2], &r->view) || r->view.n_segments > MAX_SEGMENTS ||
@@ -208,20 +212,38 @@ bool rfile_is(const struct rfile *f, const char *path, const struct place_seen *
 	       f->seen.size == seen->size;
 }
 
-/* Opens it in the fetcher that runs now. */
-static int ask_file(struct rfile *f, uint32_t *ret_number, uint64_t *ret_epoch, struct room **ret,
-		    struct ckpt_err *e)
+static int ask_file_once(struct rfile *f, uint32_t *ret_number, uint64_t *ret_epoch,
+			 struct room **ret, struct ckpt_err *e)
 {
 	struct call c = { .head = { .kind = WIRE_FILE } };
 	int rc;
 
 	wire_put_seen(&c.head, &f->seen);
 	rc = rplace_call(f->place, &c, f->path, strlen(f->path) + 1, e);
-	if (!rc)
+	if (!rc) {
 		rc = new_room(&c.head, c.fd, f->seen.size, ret, e);
+		if (rc) /* it is open there */
+			tell_forget(f, (uint32_t)c.head.n[1], c.epoch);
+	}
 	*ret_number = (uint32_t)c.head.n[1];
 	*ret_epoch = c.epoch;
 	call_release(&c);
+	return rc;
+}
+
+/* Opens it in the fetcher that runs now. */
+static int ask_file(struct rfile *f, uint32_t *ret_number, uint64_t *ret_epoch, struct room **ret,
+		    struct ckpt_err *e)
+{
+	struct ckpt_err why = { 0 };
+	int rc = ask_file_once(f, ret_number, ret_epoch, ret, &why);
+
+	if (rc == -EMFILE) {
+		link_trim(f->link);
+		return ask_file_once(f, ret_number, ret_epoch, ret, e);
+	}
+	if (rc)
+		*e = why;
 	return rc;
 }
 
@@ -233,27 +255,31 @@ static void enter_room(struct rfile *f, struct room *r)
 	f->room = r;
 }
 
-/* Its number in a fetcher that runs or has just died; it is opened again if necessary. */
+/* Its number in a fetcher that runs or has just died; it is opened again if necessary, also if the map
+ * of where its blocks are by now was lost. */
 static int get_number(struct rfile *f, uint64_t *ret, uint64_t *ret_epoch, struct ckpt_err *e)
 {
-	uint32_t number;
-	uint64_t epoch;
+	uint32_t number, before;
+	uint64_t epoch, epoch_before;
 	struct room *r;
-	bool newer;
+	bool newer, lost;
 
 	{
 		SCOPED_LOCK(&f->lock);
 		*ret = f->number;
 		*ret_epoch = f->epoch;
+		lost = f->room->lost;
 	}
-	if (*ret_epoch == link_epoch(f->link))
+	if (!lost && *ret_epoch == link_epoch(f->link))
 		return 0;
 	if (ask_file(f, &number, &epoch, &r, e))
 		return -e->code;
 	{
 		/* If two threads come here at the same time, one opens it in vain. */
 		SCOPED_LOCK(&f->lock);
-		newer = epoch > f->epoch;
+		before = f->number;
+		epoch_before = f->epoch;
+		newer = epoch > f->epoch || (epoch == f->epoch && f->room->lost);
 		if (newer) {
 			f->number = number;
 			f->epoch = epoch;
@@ -262,6 +288,8 @@ static int get_number(struct rfile *f, uint64_t *ret, uint64_t *ret_epoch, struc
 		*ret = f->number;
 		*ret_epoch = f->epoch;
 	}
+	if (newer && epoch_before == epoch)
+		tell_forget(f, before, epoch);
 	if (newer && !link_add_file(f->link, epoch, number, f, e))
 		return 0;
 	tell_forget(f, number, epoch);
@@ -371,7 +399,7 @@ void rfile_segment(struct rfile *f, struct wire_msg *m)
 		SCOPED_LOCK(&f->lock);
 		struct room *r = f->room;
 
-		if (i < r->view.n_segments && st.st_size >= 0 &&
+		if (m->head.n[0] == f->number && i < r->view.n_segments && st.st_size >= 0 &&
 		    (uint64_t)st.st_size >= map_segment_size(&r->view, i)) {
 			before = r->v[i];
 			s->room = r->number;
@@ -395,7 +423,8 @@ void rfile_drop(struct rfile *f, const struct wire_msg *m)
 		SCOPED_LOCK(&f->lock);
 		struct room *r = f->room;
 
-		if (i < r->view.n_segments && r->v[i] && r->v[i]->generation == m->head.n[2]) {
+		if (m->head.n[0] == f->number && i < r->view.n_segments && r->v[i] &&
+		    r->v[i]->generation == m->head.n[2]) {
 			fd = leave_segment(r->v[i]);
 			r->v[i] = NULL;
 		}
@@ -411,6 +440,10 @@ void rfile_map(struct rfile *f, struct wire_msg *m)
 	if (new_room(&m->head, m->fd, f->seen.size, &r, &ignored))
 		r = NULL;
 	SCOPED_LOCK(&f->lock);
+	if (m->head.n[1] != f->number) { /* it has been opened again meanwhile */
+		free_room(r);
+		return;
+	}
 	if (!r) { /* segments that come now are not those that the old map is about */
 		f->room->lost = true;
 		return;

@@ -23,6 +23,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -763,6 +764,63 @@ START_LOOP_TEST(where_there_is_no_room_it_goes_on_or_says_so, 2)
 	} else
 		read_and_check(s, 0, 3 * MIB);
 	ck_assert_uint_le(logged("get", &bytes), 6);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+/* From now on this process gets no more descriptors than it has. Returns what to restore. */
+static struct rlimit no_descriptors(void)
+{
+	struct rlimit before, now;
+	int next = dup(0);
+
+	REQUIRE(next >= 0 && !close(next) && !getrlimit(RLIMIT_NOFILE, &before));
+	now = before;
+	now.rlim_cur = (rlim_t)next;
+	REQUIRE(!setrlimit(RLIMIT_NOFILE, &now));
+	return before;
+}
+
+START_TEST(without_a_descriptor_an_object_is_not_opened_and_later_is)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct place *p;
+	struct source *s;
+	struct rlimit before;
+	struct ckpt_err e = { 0 };
+
+	put_object("x", 3 * MIB);
+	p = open_at("s3://b", &how);
+	before = no_descriptors();
+	ck_assert_int_eq(place_file(p, "x", &s, &e), -EMFILE);
+	ck_assert_msg(strstr(e.msg, "Too many open files") != NULL, "%s", e.msg);
+	REQUIRE(!setrlimit(RLIMIT_NOFILE, &before));
+	s = source_of(p, "x");
+	read_and_check(s, 0, 3 * MIB);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
+/* The disk is full when the first block comes, so the fetcher sends another map. */
+START_TEST(a_map_that_was_lost_is_asked_for_again)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct place *p;
+	struct source *s;
+	struct rlimit before;
+	struct ckpt_err e = { 0 };
+	uint8_t buf[4096];
+
+	REQUIRE(!setenv("DIR_STORE_FULL", full[0], 1));
+	put_object("x", 3 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	before = no_descriptors();
+	ck_assert_int_lt(source_read(s, buf, sizeof(buf), MIB, &e), 0);
+	REQUIRE(!setrlimit(RLIMIT_NOFILE, &before));
+	read_and_check(s, 0, 3 * MIB);
 	source_free(s);
 	place_free(p);
 }
