@@ -121,7 +121,8 @@ bool ckpt_network_sized(struct ckpt *c, struct ckpt_network *ret, size_t size)
 				   .window_bytes = p.window,
 				   .cache_hits = p.hits,
 				   .cache_misses = p.misses,
-				   .restarts = p.restarts };
+				   .restarts = p.restarts,
+				   .cache_size = p.kept };
 	memcpy(n.cache_note, p.note, sizeof(n.cache_note));
 	SIZED_GIVE(ret, size, n);
 	return true;

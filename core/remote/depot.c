@@ -178,6 +178,11 @@ const char *depot_note(const struct depot *d)
 	return d->note.msg;
 }
 
+uint64_t depot_size(const struct depot *d)
+{
+	return d->dir < 0 ? 0 : d->size;
+}
+
 /* ---- objects ---- */
 
 int depot_prepare(struct depot *d, const char *address, const char *path,

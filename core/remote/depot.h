@@ -50,6 +50,8 @@ int depot_new(const struct depot_options *o, depot_drop_fn *drop, void *arg, str
 void depot_free(struct depot *d); /* after its objects are closed; NULL is fine */
 /* Says why the directory that was asked for is not used; "" if it is used, or none was asked for. Borrowed. */
 const char *depot_note(const struct depot *d);
+/* The bound on the directory's bytes; 0: there is none, all is in memory. */
+uint64_t depot_size(const struct depot *d);
 
 /*
  * Object `path` of `address`, as identified by `seen`: looks for it and its map, which other

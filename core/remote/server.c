@@ -272,6 +272,7 @@ static void show_counts(struct server *s)
 	s->messages->counts->v.connection_bps = p.connection_bps;
 	s->messages->counts->v.total_bps = p.total_bps;
 	s->messages->counts->v.window = fetching_window(s);
+	s->messages->counts->v.kept = depot_size(s->depot);
 	if (*note && !s->messages->counts->noted) {
 		(void)snprintf(s->messages->counts->note, sizeof(s->messages->counts->note), "%s",
 			       note);

@@ -46,7 +46,7 @@
 #include <unistd.h>
 
 enum {
-	WIRE_VERSION = 6,
+	WIRE_VERSION = 7,
 	WIRE_FD = 3, /* the end of the pair that is theirs */
 	WIRE_BLOCK = 64 << 10,
 	WIRE_TEXT_MAX = 60 << 10, /* bytes of text in a message; below the default of a socket */
@@ -111,6 +111,7 @@ struct wire_counts {
 		/* As measured on the last requests; 0: not known yet. */
 		_Atomic uint64_t latency_us, connection_bps, total_bps;
 		_Atomic uint64_t window; /* bytes that may be on their way */
+		_Atomic uint64_t kept;	 /* bytes that the cache directory keeps at most */
 	} v;
 	/* Why there is no cache although there should be one; true once it is there, and then it
 	 * stays. */

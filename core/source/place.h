@@ -105,6 +105,7 @@ struct place_network {
 	uint64_t latency_us, connection_bps, total_bps;
 	uint64_t window;       /* bytes that may be on their way */
 	uint64_t hits, misses; /* reads of what was here, and of what had to be fetched */
+	uint64_t kept;	       /* bytes that a disk keeps of it at most; 0: none */
 	char note[512];	       /* why nothing is kept although it should be; "": it is */
 };
 

@@ -96,6 +96,7 @@ void link_network(struct link *l, struct place_network *ret)
 	ret->connection_bps = c->v.connection_bps;
 	ret->total_bps = c->v.total_bps;
 	ret->window = c->v.window;
+	ret->kept = c->v.kept;
 	if (c->noted)
 		(void)snprintf(ret->note, sizeof(ret->note), "%.*s", (int)sizeof(c->note) - 1,
 			       c->note);

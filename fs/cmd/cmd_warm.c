@@ -26,6 +26,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "base/text.h"
+#include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -433,6 +434,42 @@ static int open_address(struct job *j, char *address, const char **ret_rest, str
 	return rc ? -e->code : 0;
 }
 
+/* What is fetched and not kept is fetched in vain. */
+static int refuse_no_cache(const struct options *o, struct ckpt_err *e)
+{
+	const char *dir = options_get(o, "cache_dir");
+
+	if (!dir || strcmp(dir, "none") != 0)
+		return 0;
+	return err_set(
+		e, EINVAL,
+		"with 'cache_dir=none' nothing that is fetched is kept when the command ends");
+}
+
+static void warn_of_cache(const struct job *j, uint64_t bytes)
+{
+	struct ckpt_network n;
+	char want[16], size[16];
+
+	if (ckpt_network(j->place.ckpt, &n) && n.cache_size && bytes > n.cache_size)
+		(void)fprintf(
+			stderr,
+			"ckptfs: warning: warm: there are %s to fetch, but the cache keeps only "
+			"%s: some of it will be evicted again (option cache_size)\n",
+			text_size(bytes, want), text_size(n.cache_size, size));
+}
+
+static void warn_of_loss(const struct job *j)
+{
+	struct ckpt_network n;
+
+	if (ckpt_network(j->place.ckpt, &n) && *n.cache_note)
+		(void)fprintf(
+			stderr,
+			"ckptfs: warning: warm: not all of it is kept after the command: %s\n",
+			n.cache_note);
+}
+
 static int add_stored(struct job *j, const char *arg, struct ckpt_err *e)
 {
 	size_t threads = j->o->jobs ? (size_t)j->o->jobs : STORE_JOBS;
@@ -450,6 +487,8 @@ static int add_stored(struct job *j, const char *arg, struct ckpt_err *e)
 	j->opened = j->stored = true;
 	j->part = leaves_out(j->o);
 	leave(&j->place);
+	if (refuse_no_cache(j->o, e))
+		return -e->code;
 	rc = open_address(j, address, &rest, e);
 	if (!rc)
 		rc = cmd_refuse_nothing(j->place.ckpt, j->o, e);
@@ -463,6 +502,7 @@ static int add_stored(struct job *j, const char *arg, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	warm_sort(&all);
+	warn_of_cache(j, all.bytes);
 	progress_start(&p, "warm", all.bytes, !j->o->quiet);
 	rc = warm_run(&all, &(struct warm_how){ threads, &p, &done, j->place.ckpt }, e);
 	progress_end(&p);
@@ -470,6 +510,7 @@ static int add_stored(struct job *j, const char *arg, struct ckpt_err *e)
 	print_part(&all, "file");
 	print_speed(all.read, clock_ns() - start, "here");
 	(void)printf("\n");
+	warn_of_loss(j);
 	return rc;
 }
 

@@ -94,6 +94,16 @@ test_a_path_is_not_kept_and_that_is_said() {
   [[ ! -s err && -n $(ls kept) ]]
 }
 
+test_warm_says_what_it_cannot_keep() {
+  local at
+  at=file://$(big)/ckpt
+  ckptfs warm -q "$at" -o "cache_dir=$PWD/kept" >out 2>err
+  [[ ! -s err ]] || fail "$(cat err)"
+  ckptfs warm -q "$at" -o "cache_dir=$PWD/small,cache_size=16M" >out 2>err
+  grep -F 'there are 35.0 MiB to fetch, but the cache keeps only 16.0 MiB' err || fail "$(cat err)"
+  refused "with 'cache_dir=none' nothing that is fetched is kept" ckptfs warm "$at" -o cache_dir=none
+}
+
 test_what_is_refused_says_why() {
   refused 'three slashes' ckptfs ls file://zoo
   refused 'No such file' ckptfs ls "file://$PWD/absent"

@@ -128,6 +128,7 @@ struct ckpt_network {
 		cache_misses; /* reads of data that was cached, and that had to be fetched */
 	char cache_note[512]; /* why nothing is cached although it should be; "": all is well */
 	uint64_t restarts;    /* of ckptfs-fetch, because it died */
+	uint64_t cache_size;  /* bytes that the cache directory holds at most; 0: there is none */
 };
 /* False: c is on this machine. Never blocks. */
 CKPT_API bool ckpt_network_sized(struct ckpt *c, struct ckpt_network *ret, size_t size);
