@@ -177,8 +177,13 @@ static int lock(const char *path)
 		do
 			rc = flock(fd, LOCK_EX);
 		while (rc && errno == EINTR);
-		if (rc)
-			return -errno;
+		if (rc) {
+			rc = -errno;
+			/* Nobody can have locked it. */
+			if (rc == -ENOSYS || rc == -EOPNOTSUPP)
+				(void)unlink(path);
+			return rc;
+		}
 		if (!stat(path, &named) && named.st_ino == ours.st_ino &&
 		    named.st_dev == ours.st_dev)
 			return steal_fd(&fd);

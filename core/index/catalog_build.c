@@ -158,9 +158,10 @@ int catalog_writer_new(const char *path, const char *format, const char *root,
 	}
 	if (w->tmp)
 		(void)unlink(w->tmp); /* left by a killed builder; the caller holds the lock */
+	/* Without SQLite's locks, which not every file system has: nobody else knows this file. */
 	if (sqlite3_open_v2(w->tmp ? w->tmp : ":memory:", &w->db,
 			    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-			    NULL)) {
+			    w->tmp ? "unix-none" : NULL)) {
 		rc = w->db ? sql_err(w->db, e, w->tmp ? w->tmp : "chunk index")
 			   : catalog_no_memory(e);
 		goto fail;

@@ -138,6 +138,23 @@ test_files_that_arrive_later_are_found() {
   is float32 "$(ckptfs ls -l c | awk '$NF == "half" { print $1 }')"
 }
 
+make_no_locks() { ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -o no_locks.so "$HERE/no_locks.c" -ldl; }
+
+# Lustre without -o flock has neither kind of lock: ENOSYS. NFS without lockd: ENOLCK.
+cases_a_file_system_without_locks() { printf '%s\n' FLOCK\ {37,38,95} FCNTL\ {37,38,95}; }
+test_a_file_system_without_locks() {
+  local ckpt so
+  case ${VARIANT:-release} in asan | tsan) return 0 ;; esac # their library must be loaded first
+  ckpt=$(zoo)
+  so=$(once no_locks make_no_locks)/no_locks.so
+  ckptfs sum "$ckpt" -o index=:memory: >a
+  export XDG_CACHE_HOME=$PWD/cache "NO_$1=$2"
+  LD_PRELOAD=$so ckptfs sum "$ckpt" >b 2>err
+  cmp a b
+  [[ ! -s err ]] || fail "$(cat err)"
+  [[ $2 == 37 || -z $(find cache -name '*.lock') ]] || fail "$(find cache)"
+}
+
 # A hub, or a mirror that says the same of its file and has another: hub PORTFILE [lies]
 hub() {
   python3 - "$@" <<'END' &
