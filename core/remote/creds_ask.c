@@ -125,7 +125,7 @@ int creds_process(struct creds_source *s, struct creds_got *ret, struct ckpt_err
 	char *argv[] = { sh, c, s->command, NULL };
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t attr;
-	sigset_t pipe;
+	sigset_t ignored;
 	autoclose int in = -1;
 	int fds[2], rc, status = 0;
 	pid_t pid;
@@ -138,9 +138,10 @@ int creds_process(struct creds_source *s, struct creds_got *ret, struct ckpt_err
 		(void)close(fds[1]);
 		return err_sys(e, rc, "run %s", from);
 	}
-	(void)sigemptyset(&pipe); /* it is ignored here */
-	(void)sigaddset(&pipe, SIGPIPE);
-	(void)posix_spawnattr_setsigdefault(&attr, &pipe);
+	(void)sigemptyset(&ignored); /* here */
+	(void)sigaddset(&ignored, SIGPIPE);
+	(void)sigaddset(&ignored, SIGXFSZ);
+	(void)posix_spawnattr_setsigdefault(&attr, &ignored);
 	(void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF);
 	rc = posix_spawn_file_actions_init(&actions);
 	if (!rc) {

@@ -203,6 +203,7 @@ int main(int argc, char **argv)
 	(void)prctl(PR_SET_DUMPABLE, 0);
 	(void)setrlimit(RLIMIT_CORE, &no_core);
 	(void)signal(SIGPIPE, SIG_IGN);
+	(void)signal(SIGXFSZ, SIG_IGN); /* a cache that may not grow is like a full disk */
 	(void)umask(077);
 	/* No child of a program that may wait for its own; and no terminal of which a key ends it
 	 * before that program. */

@@ -8,6 +8,7 @@
 #include "cmd/program.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -41,5 +42,7 @@ int main(int argc, char **argv)
 	if (!have_standard_files())
 		return STATUS_TROUBLE;
 	use_all_descriptors();
+	/* Beyond the limit on a file's size (ulimit -f) a write is then an error like any other. */
+	(void)signal(SIGXFSZ, SIG_IGN);
 	return program_run(argc, argv);
 }

@@ -104,6 +104,20 @@ test_warm_says_what_it_cannot_keep() {
   refused "with 'cache_dir=none' nothing that is fetched is kept" ckptfs warm "$at" -o cache_dir=none
 }
 
+# Segments of the cache would be larger than a file may be; memory takes their place.
+test_a_limit_on_the_size_of_files_kills_nobody() {
+  local at
+  at=file://$(big)/ckpt
+  ckptfs sum "$(big)/ckpt" >a
+  (
+    ulimit -f 10240
+    ckptfs sum "$at" -o "cache_dir=$PWD/kept" >b
+    ckptfs warm -q "$at" -o "cache_dir=$PWD/kept" >out 2>err
+  )
+  cmp a b
+  grep -F 'not all of it is kept' err || fail "$(cat err)"
+}
+
 test_what_is_refused_says_why() {
   refused 'three slashes' ckptfs ls file://zoo
   refused 'No such file' ckptfs ls "file://$PWD/absent"
