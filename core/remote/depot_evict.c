@@ -187,11 +187,12 @@ static bool retire(int dir, const char *name)
 /* Removes an object of which no segment is left, unless somebody uses it. */
 static bool remove_empty(const struct depot *d, const char *object)
 {
-	char path[128];
+	char path[128], about[128];
 	bool gone = false;
 	int fd;
 
 	(void)snprintf(path, sizeof(path), "%s/map", object);
+	(void)snprintf(about, sizeof(about), "%s/about.json", object);
 	fd = openat(d->dir, path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 	if (fd < 0)
 		return false;
@@ -203,10 +204,13 @@ static bool remove_empty(const struct depot *d, const char *object)
 
 		while (empty && io_next_entry(dir, &x, &ignored) > 0)
 			empty = !strchr(x->d_name, '-');
-		/* The map goes first: a process that gets its lock then sees that it has no name any more. */
+		/* The map goes first: a process that gets its lock then sees that it has no name any more.
+		 * It may make another one at once, which stays, and with it the directory. */
 		gone = empty && !unlinkat(d->dir, path, 0);
-		if (gone)
-			remove_object(d->dir, object);
+		if (gone) {
+			(void)unlinkat(d->dir, about, 0);
+			(void)unlinkat(d->dir, object, AT_REMOVEDIR);
+		}
 	}
 	(void)close(fd);
 	return gone;
