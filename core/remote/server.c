@@ -8,6 +8,7 @@
 #include "remote/store.h"
 #include "remote/writes.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -238,8 +239,9 @@ static void on_place(struct server *s, struct wire_msg *m)
 /* Where the numbers are written; the descriptor is for the other side. -1: nowhere. */
 static int share_counts(struct server *s)
 {
-	int fd = memfd_create("ckptfs", MFD_CLOEXEC);
-	void *p = fd < 0 || ftruncate(fd, sizeof(*s->messages->counts))
+	int fd = memfd_create("ckptfs", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	void *p = fd < 0 || ftruncate(fd, sizeof(*s->messages->counts)) ||
+				  fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
 			  ? MAP_FAILED
 			  : mmap(NULL, sizeof(*s->messages->counts), PROT_READ | PROT_WRITE,
 				 MAP_SHARED, fd, 0);

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "source/guard.h"
 #include "source/lender.h"
 #include "source/pagemap.h"
 
@@ -145,6 +146,7 @@ static int new_room(const struct wire_head *h, int fd, uint64_t size, struct roo
 		free(r);
 		return err_nomem(e);
 	}
+	guard_install();
 	r->map = mmap(NULL, (size_t)r->view.bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (r->map == MAP_FAILED) {
 		r->map = NULL;
@@ -155,24 +157,41 @@ static int new_room(const struct wire_head *h, int fd, uint64_t size, struct roo
 	return 0;
 }
 
+/* What is looked for in a map. The map may be cut by somebody else: see guard.h. */
+struct look {
+	const struct room *room;
+	struct rseg *const *v;	/* v[0] is segment number i; NULL: in those that the map names */
+	uint64_t i, first, end; /* blocks */
+	bool there;
+};
+
+static void look_guarded(void *arg)
+{
+	struct look *l = arg;
+	const struct room *r = l->room;
+	uint64_t per = r->view.segment / WIRE_BLOCK;
+
+	for (uint64_t b = l->first; b < l->end; b++) {
+		const struct rseg *s = l->v ? l->v[b / per - l->i] : NULL;
+		const struct map_block *x = map_block(r->map, &r->view, b);
+		uint32_t generation =
+			s ? s->generation : *map_generation(r->map, b / per) & (UINT32_MAX >> 2);
+
+		if ((l->v && (!s || s->room != r->number)) ||
+		    atomic_load_explicit(&x->word, memory_order_acquire) !=
+			    map_word(generation, MAP_THERE))
+			return;
+	}
+	l->there = true;
+}
+
 /* Are the blocks of [off, off+len) in these segments? v[0] is segment number i. */
 static bool all_there(const struct room *r, struct rseg *const *v, uint64_t i, uint64_t off,
 		      uint64_t len)
 {
-	uint64_t per = r->view.segment / WIRE_BLOCK;
+	struct look l = { r, v, i, off / WIRE_BLOCK, (off + len - 1) / WIRE_BLOCK + 1, false };
 
-	if (r->lost)
-		return false;
-	for (uint64_t b = off / WIRE_BLOCK; b <= (off + len - 1) / WIRE_BLOCK; b++) {
-		const struct rseg *s = v[b / per - i];
-		const struct map_block *x = map_block(r->map, &r->view, b);
-
-		if (!s || s->room != r->number ||
-		    atomic_load_explicit(&x->word, memory_order_acquire) !=
-			    map_word(s->generation, MAP_THERE))
-			return false;
-	}
-	return true;
+	return !r->lost && guard_run(look_guarded, &l) && l.there;
 }
 
 /* ---- files ---- */
@@ -553,14 +572,10 @@ static bool lacks_segments(struct rfile *f, uint64_t off, uint64_t len)
 static bool is_there(struct rfile *f, uint64_t off, uint64_t len)
 {
 	SCOPED_LOCK(&f->lock);
-	const struct room *r = f->room;
-	uint64_t per = r->view.segment / WIRE_BLOCK;
+	struct look l = { f->room, NULL, 0, off / WIRE_BLOCK, (off + len - 1) / WIRE_BLOCK + 1,
+			  false };
 
-	for (uint64_t b = off / WIRE_BLOCK; b <= (off + len - 1) / WIRE_BLOCK; b++)
-		if (map_block(r->map, &r->view, b)->word !=
-		    map_word(*map_generation(r->map, b / per) & (UINT32_MAX >> 2), MAP_THERE))
-			return false;
-	return true;
+	return guard_run(look_guarded, &l) && l.there;
 }
 
 /* At most PIECE bytes that exist. */

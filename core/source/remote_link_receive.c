@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/vec.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -160,7 +161,9 @@ static void on_hello(struct link *l, const struct wire_msg *m)
 		link_go_down(l, m->head.n[0] < 4096 ? (int)m->head.n[0] : EIO, m->text);
 		return;
 	}
-	if (m->fd >= 0 && !fstat(m->fd, &st) && st.st_size >= (off_t)sizeof(*l->counts))
+	/* Sealed, so that it cannot be cut while we look at it. */
+	if (m->fd >= 0 && (fcntl(m->fd, F_GET_SEALS) & F_SEAL_SHRINK) && !fstat(m->fd, &st) &&
+	    st.st_size >= (off_t)sizeof(*l->counts))
 		p = mmap(NULL, sizeof(*l->counts), PROT_READ, MAP_SHARED, m->fd, 0);
 	SCOPED_LOCK(&l->lock);
 	if (l->up) { /* it answers twice */

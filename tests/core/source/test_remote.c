@@ -859,6 +859,26 @@ static void flip(const char *path, uint64_t at)
 	REQUIRE(pwrite(fd, &b, 1, (off_t)at) == 1);
 }
 
+/* Whoever can write to the cache ends the fetcher, which begins anew, and nobody else. */
+START_TEST(a_map_that_is_cut_kills_no_reader)
+{
+	const struct place_options how = { .cache_dir = cache };
+	struct place *p;
+	struct source *s;
+	char map[8192];
+
+	put_object("x", 3 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	read_and_check(s, 0, 3 * MIB);
+	in_cache("map", map);
+	REQUIRE(!truncate(map, 0));
+	read_and_check(s, 0, 3 * MIB);
+	source_free(s);
+	place_free(p);
+}
+END_TEST
+
 START_TEST(a_block_that_a_power_failure_tore_is_fetched_again)
 {
 	const struct place_options how = { .cache_dir = cache };
