@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/bytes.h"
+#include "parse/pickle_text.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -61,20 +62,34 @@ void pw_bool(struct pickle_writer *w, bool v)
 
 /* ---- numbers ---- */
 
-void pw_long(struct pickle_writer *w, const uint8_t *bytes, uint8_t n)
+/* LONG1: two's complement, little-endian. */
+static void put_bytes(struct pickle_writer *w, const uint8_t *bytes, size_t width)
 {
+	uint8_t n = (uint8_t)width;
+
 	pw_op(w, OP_LONG1);
 	buf_add(w->out, &n, 1);
-	buf_add(w->out, bytes, n);
+	buf_add(w->out, bytes, width);
 }
 
-/* LONG1 of `width` bytes: a number from 2^63 on needs a ninth byte, 0. */
+/* A number from 2^63 on needs a ninth byte, 0. */
 static void put_long(struct pickle_writer *w, uint64_t v, size_t width)
 {
 	uint8_t bytes[9];
 
 	(void)put_le(bytes, v, width);
-	pw_long(w, bytes, (uint8_t)width);
+	put_bytes(w, bytes, width);
+}
+
+bool pw_digits(struct pickle_writer *w, const char *digits, size_t n)
+{
+	uint8_t bytes[PK_TEXT_LONG];
+	size_t width;
+
+	if (!pk_text_long(digits, n, bytes, &width) || !width)
+		return false;
+	put_bytes(w, bytes, width);
+	return true;
 }
 
 void pw_uint(struct pickle_writer *w, uint64_t v)

@@ -59,8 +59,8 @@ void pw_op(struct pickle_writer *w, enum pk_op op);
 void pw_bool(struct pickle_writer *w, bool v);
 void pw_int(struct pickle_writer *w, int64_t v); /* the shortest form, like pw_uint */
 void pw_uint(struct pickle_writer *w, uint64_t v);
-/* Two's complement, little-endian: as few bytes as hold it. */
-void pw_long(struct pickle_writer *w, const uint8_t *bytes, uint8_t n);
+/* Digits after an optional minus sign. False: it is no number, or needs more than 255 bytes. */
+bool pw_digits(struct pickle_writer *w, const char *digits, size_t n);
 /* UTF-8; lone surrogates are allowed. */
 void pw_str(struct pickle_writer *w, const char *s, size_t n);
 /* module.name; both must stay valid until pw_end, and neither may contain a newline. */

@@ -8,7 +8,6 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "parse/pickle.h"
-#include "parse/pickle_text.h"
 #include "parse/pickle_write.h"
 #include "store/torch_item.h"
 
@@ -126,9 +125,8 @@ static bool is_real(struct jval v, double *ret)
 
 static bool write_value(struct pickle_writer *w, struct jval v, int depth)
 {
-	uint8_t bytes[PK_TEXT_LONG];
 	const char *digits;
-	size_t len, width;
+	size_t len = 0;
 	int64_t n = 0;
 	double x = 0;
 
@@ -152,10 +150,7 @@ static bool write_value(struct pickle_writer *w, struct jval v, int depth)
 		return true;
 	case J_INTEGER:
 		digits = jval_digits(v, &len);
-		if (!pk_text_long(digits, len, bytes, &width) || !width)
-			return false;
-		pw_long(w, bytes, (uint8_t)width);
-		return true;
+		return pw_digits(w, digits, len);
 	case J_REAL:
 		(void)jval_number(v, &x);
 		write_real(w, x);
@@ -189,8 +184,8 @@ static int json_to_pickle(const char *text, size_t len, struct buf *b, struct ck
 		(void)pw_end(&w);
 		return err_set(e, ERR_UNSUPPORTED,
 			       "an object nests deeper than %d levels, or has a number of more "
-			       "than %d bytes",
-			       MAX_DEPTH, PK_TEXT_LONG);
+			       "than 255 bytes",
+			       MAX_DEPTH);
 	}
 	rc = pw_end(&w);
 	return rc ? err_sys(e, -rc, "object of %zu bytes", len) : 0;
