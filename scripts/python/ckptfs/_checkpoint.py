@@ -282,7 +282,7 @@ class File(io.RawIOBase):
     def __init__(self, checkpoint: Checkpoint, function, which: Union[int, bytes]):
         super().__init__()
         self._f = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may close a File in the middle
         self._readers = 0  # in progress, during which _f must exist
         self._at = 0
         self._checkpoint = checkpoint
@@ -388,7 +388,7 @@ class Checkpoint(Tensors):
         self.path = os.fspath(path)
         self._options = dict(options)
         self._lib = _library()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may close a File in the middle
         self._users = 0  # calls in progress, during which the following must exist:
         self._handle: Optional[c_void_p] = None
         self._open = False
