@@ -83,8 +83,8 @@ static const struct {
 	  "[16000000,2,0]" },
 	{ QWEN, "split", "l.0.mlp.experts.down_proj F32 16000000x2x0",
 	  "?option 'experts': the model stores its experts that way already, or has none" },
-	{ QWEN, "split", "l.0.mlp.experts.down_proj U8 524289x1x1",
-	  "!'l.0.mlp.experts.down_proj' is (524289, 1, 1): the experts would be more than 524288 "
+	{ QWEN, "split", "l.0.mlp.experts.down_proj U8 262145x1x1",
+	  "!'l.0.mlp.experts.down_proj' is (262145, 1, 1): the experts would be more than 262144 "
 	  "tensors in all" },
 	{ QWEN, "split", "l.0.mlp.experts.down_proj F32 6",
 	  "!'l.0.mlp.experts.down_proj' is (6,)" },
