@@ -240,9 +240,10 @@ static int allow_some(scmp_filter_ctx f)
  * source/lease.h. */
 static int allow_fcntl(scmp_filter_ctx f)
 {
-	static const int any_argument[] = { F_DUPFD,	F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,
-					    F_GETFL,	F_GETLK,	 F_SETLK,     F_SETLKW,
-					    F_GETLEASE, F_SETLEASE,	 F_SETPIPE_SZ };
+	static const int any_argument[] = {
+		F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD,    F_SETFD,	  F_GETFL,	F_GETLK,
+		F_SETLK, F_SETLKW,	  F_GETLEASE, F_SETLEASE, F_SETPIPE_SZ, F_GET_SEALS
+	};
 	static const int calls[] = { SCMP_SYS(fcntl), SCMP_SYS(fcntl64) };
 	int rc = 0;
 
