@@ -112,8 +112,9 @@ test_each_difference_is_counted_and_named() {
   config vocab_size 7
   [[ $(of hf -o assets=hf) == "not loadable as LlamaForCausalLM: 2 of the wrong shape (lm_head.weight is ("*", 64), but by config.json it should be (7, 64), ...); the vocabulary is padded to 8 rows" ]] ||
     fail "$(of hf -o assets=hf)"
+  mkdir none
   refused "option 'strict': hf/: not loadable as LlamaForCausalLM: 2 of the wrong shape" \
-    ckptfs mount dcp hf -o assets=hf,strict
+    ckptfs mount dcp none -o assets=hf,strict
 }
 
 test_more_than_the_model_is_not_complete() {
