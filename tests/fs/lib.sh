@@ -198,13 +198,13 @@ try_eio() {
   grep -q 'Input/output error' "$T/err" || fail "$*: $(cat "$T/err")"
 }
 
-# has_landlock [VERSION]
+# has_landlock VERSION
 has_landlock() {
   python3 -c 'import ctypes, sys
-sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < int(sys.argv[1]))' "${1:-1}"
+sys.exit(ctypes.CDLL(None).syscall(444, None, 0, 1) < int(sys.argv[1]))' "$1"
 }
 # strictest: the option for a sandbox with all that this kernel has
-strictest() { if has_landlock; then echo sandbox=on; else echo sandbox=auto; fi; }
+strictest() { if has_landlock 1; then echo sandbox=on; else echo sandbox=auto; fi; }
 
 is_mounted() { awk -v m="$(realpath -m "$1")" '$5 == m { found = 1 } END { exit !found }' /proc/self/mountinfo; }
 

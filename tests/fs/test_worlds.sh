@@ -35,7 +35,7 @@ test_what_a_kernel_lacks() {
   try_eio cat m/step-1/tensors/w
   ckptfs umount m
   # If the real kernel has no Landlock, that is missing as well, and is named first.
-  if ! has_landlock; then
+  if ! has_landlock 1; then
     first=Landlock
     if [[ $missing == none ]]; then missing=Landlock; fi
   fi
