@@ -108,7 +108,8 @@ const struct pk_str *pk_intern(struct pk_strings *t, const void *s, size_t len)
 	r->len = (uint32_t)len;
 	r->id = t->n;
 	r->hash = hash;
-	memcpy(r->data, s, len);
+	if (len) /* s may be NULL */
+		memcpy(r->data, s, len);
 	r->data[len] = 0;
 	t->by_id[t->n++] = r;
 	*slot = r;
