@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { MAX_DEPTH = 2048, NO_NODE = UINT32_MAX };
-enum { NUMBER_INT, NUMBER_REAL, NUMBER_INTEGER }; /* jnode.n */
+enum { NUMBER_INT, NUMBER_REAL, NUMBER_BIG_INT }; /* jnode.n */
 
 /* ---- numbers ---- */
 
@@ -233,7 +233,7 @@ static int parse_number(struct parser *s)
 	if (kind == NUMBER_INT && !int_of(from, &n)) {
 		if (!(s->flags & (JDOC_BIG | JDOC_PICKLED)))
 			return bad(s, "too big integer");
-		kind = s->flags & JDOC_PICKLED ? NUMBER_INTEGER : NUMBER_REAL;
+		kind = s->flags & JDOC_PICKLED ? NUMBER_BIG_INT : NUMBER_REAL;
 	}
 	if (kind == NUMBER_REAL && isinf(real_of(from)))
 		return bad(s, "too big number");
@@ -531,7 +531,7 @@ enum jtype jval_type(struct jval v)
 	default:
 		return v.d->v[v.i].n == NUMBER_INT    ? J_INT
 		       : v.d->v[v.i].n == NUMBER_REAL ? J_REAL
-						      : J_INTEGER;
+						      : J_BIG_INT;
 	}
 }
 
@@ -581,7 +581,7 @@ const char *jval_digits(struct jval v, size_t *ret_len)
 {
 	char *s;
 
-	if (!jval_is(v, J_INT) && !jval_is(v, J_INTEGER))
+	if (!jval_is(v, J_INT) && !jval_is(v, J_BIG_INT))
 		return NULL;
 	s = v.d->text + v.d->v[v.i].at;
 	*ret_len = (size_t)(skip_digits(s + (*s == '-')) - s);

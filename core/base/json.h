@@ -45,7 +45,7 @@ enum {
 	JDOC_PREFIX = 16,    /* anything may follow the value */
 	JDOC_PYTHON = 32,    /* NaN, Infinity and -Infinity, which Python writes, are reals */
 	JDOC_PICKLED = 64,   /* what pickle_json writes: lone surrogates, NULs, in keys too, and
-				integers of any size, which are J_INTEGER if int64_t cannot hold them */
+				integers of any size, which are J_BIG_INT if int64_t cannot hold them */
 };
 
 struct jnode {
@@ -87,7 +87,7 @@ enum jtype {
 	J_FALSE,
 	J_TRUE,
 	J_INT,
-	J_INTEGER, /* beyond int64_t; only with JDOC_PICKLED */
+	J_BIG_INT, /* beyond int64_t; only with JDOC_PICKLED */
 	J_REAL,
 	J_STRING,
 	J_ARRAY,

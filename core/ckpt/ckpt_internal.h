@@ -173,8 +173,8 @@ int engine_load_map(struct engine *eng, struct catalog **renewed, size_t i, stru
  * that need them are marked.
  */
 int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e);
-/* Marks the tensors and objects that need unreadable files, also anew when the numbers of tensors
- * have changed. */
+/* Marks the tensors and objects that need unreadable files. Call it again after the numbers of
+ * tensors have changed. */
 int engine_find_victims(struct engine *eng, struct ckpt_err *e);
 /* An error if anything that is shown is incomplete. */
 int engine_refuse_holes(const struct engine *eng, struct ckpt_err *e);

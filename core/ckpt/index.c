@@ -179,7 +179,7 @@ static int lock(const char *path)
 		while (rc && errno == EINTR);
 		if (rc) {
 			rc = -errno;
-			/* Nobody can have locked it. */
+			/* No other process can hold it: there are no locks here. */
 			if (rc == -ENOSYS || rc == -EOPNOTSUPP)
 				(void)unlink(path);
 			return rc;

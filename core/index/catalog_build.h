@@ -37,7 +37,7 @@ int catalog_check_replaceable(const char *path, struct ckpt_err *e);
 /* path NULL: in memory. catalog_writer_finish replaces the file at path. */
 int catalog_writer_new(const char *path, const char *format, const char *root,
 		       struct catalog_writer **ret, struct ckpt_err *e);
-/* A function has failed because the file cannot be written: without one it may work. */
+/* Has a function failed because the file cannot be written? Then an index in memory may work. */
 bool catalog_writer_unwritable(const struct catalog_writer *w);
 /* Discards an unfinished index and its temporary file. NULL is fine. */
 void catalog_writer_free(struct catalog_writer *w);

@@ -18,7 +18,7 @@ static int push_opaque(struct pickle *p, struct ckpt_err *e)
 	return pk_push(p, (struct pk_value){ .type = PK_OPAQUE }, e);
 }
 
-/* Is this a string that there was no room for, but that may be missing? errno is of pk_intern. */
+/* After pk_intern has failed: may this string become PK_OPAQUE? */
 static bool may_miss(const struct pickle *p, uint64_t n)
 {
 	return p->keep_long && n > PK_MAX_STRING && errno == EFBIG;

@@ -72,7 +72,7 @@ struct lister {
 	size_t names;
 };
 
-/* Is it a link, by whose fault it could not be examined, and not for want of memory? */
+/* Is it a link whose target cannot be examined, for a reason other than a lack of memory? */
 static bool is_bad_link(const struct files *f, const char *path, enum place_kind kind, int rc)
 {
 	struct ckpt_err ignored;
@@ -104,7 +104,7 @@ static int add_name(void *arg, const char *name, enum place_kind kind, struct ck
 	rc = file_look(l->store, path, &seen, &why);
 	if (rc == -ELOOP) /* a link that leads nowhere */
 		return 0;
-	/* Where it leads nobody may look, or not now. The others can be read, and who needs it is told. */
+	/* Its target cannot be examined. Opening it will say why; the other entries are listed. */
 	if (is_bad_link(files_of(l->store), path, kind, rc)) {
 		seen = (struct place_seen){ .kind = PLACE_OTHER };
 		rc = 1;

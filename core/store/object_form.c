@@ -148,7 +148,7 @@ static bool write_value(struct pickle_writer *w, struct jval v, int depth)
 		(void)jval_int(v, &n);
 		pw_int(w, n);
 		return true;
-	case J_INTEGER:
+	case J_BIG_INT:
 		digits = jval_digits(v, &len);
 		return pw_digits(w, digits, len);
 	case J_REAL:

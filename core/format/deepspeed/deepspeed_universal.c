@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-/* A step that is no tensor; other programs' files are not our concern. */
+/* Adds a step that is a number. Anything else was written by another program, and is ignored. */
 static int read_number(struct ds *d, const struct pk_value *v, struct ds_tensor *t,
 		       struct ckpt_err *e)
 {

@@ -351,7 +351,7 @@ static int read_sizes(struct mr *d, const struct pk_value *root, struct ckpt_err
 			       d->files->path);
 	place_ranks(d, root);
 	qsort(d->files, d->n_files, sizeof(*d->files), by_rank);
-	/* NeMo names the directory of an only rank neither way. */
+	/* If there is only one rank, NeMo's directory is named in neither way. */
 	d->tp = nemo && !d->files->n_numbers ? 2 : 1;
 	d->pp = nemo && d->files->n_numbers ? 2 : 1;
 	d->ep = 1;

@@ -5,8 +5,8 @@
  *	flax_model-00001-of-00003.msgpack     each has some of the leaves
  *	flax_model.msgpack.index.json         {"weight_map": {"KEY/KEY": "FILE", ...}}
  *
- * The index names the files; others are not read. What is in a file that is missing is listed with
- * that. Without an index, names tell how many files there are.
+ * The index names the files; others are not read. Leaves in a missing file are listed with that as
+ * their fault. Without an index, names tell how many files there are.
  */
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -34,7 +34,7 @@ bool orbax_is_shard(const char *name)
 	return part_of(name, &number, &count);
 }
 
-/* Is the list, in natural order, of all files of one save? */
+/* Are these, in natural order, all the files of one save? */
 static int check_parts(const struct name_list *l, struct ckpt_err *e)
 {
 	uint32_t count = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * zarr_lost - chunks whose array has no metadata, so that nothing else tells of it.
+ * zarr_lost - chunks whose array has no metadata, and which would otherwise go unnoticed.
  *
  * Threads: pure.
  */
