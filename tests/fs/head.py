@@ -1,4 +1,4 @@
-"""Compare what `ckptfs head` prints with what NumPy prints: head.py CKPTFS DIR [SEED]"""
+"""Compare what `ckptfs head` prints with what NumPy prints: head.py CKPTFS DIR TENSORS SEED"""
 import itertools
 import json
 import os
@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-ckptfs, where, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
+ckptfs, where, count, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 print("seed", seed)
 random.seed(seed)
 rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ def values(dtype, shape):
 
 
 tensors = {}
-for i in range(160):
+for i in range(count):
     dtype = random.choice(list(NAMES))
     shape = tuple(random.choice([0, 1, 2, 3, 5, 7, 11, 40]) for _ in range(random.randrange(4)))
     if random.randrange(5) == 0:

@@ -153,17 +153,18 @@ END
 }
 
 # Whatever the names, the totals at the top must count all tensors and bytes.
+cases_ls_trees_hold_everything() { every_fixture; }
 test_ls_trees_hold_everything() {
-  local f how
-  for f in "$DATA"/*/ckpt; do
-    ckptfs ls -q --json "$f" 2>/dev/null >all || continue
-    for how in name size; do
-      ckptfs ls -q --tree --sort=$how "$f" >out 2>err || fail "$f: $(cat err)"
-      ! LC_ALL=C grep -q '[[:cntrl:]]' out || fail "$f: control bytes: $(cat -v out)"
-      is "$(jq -r '"\(map(.bytes) | add // 0) \(map(select(.type == "tensor")) | length)"' all)" \
-        "$(ckptfs ls -q --tree --depth=1 --sort=$how "$f" | awk '{ bytes += $1; n += $3 } END { print bytes + 0, n + 0 }')"
-    done
+  local f=$DATA/$1/ckpt how
+  ckptfs ls -q --json "$f" 2>/dev/null >all || return 0
+  for how in name size; do
+    ckptfs ls -q --tree --sort=$how "$f" >out 2>err || fail "$(cat err)"
+    ! LC_ALL=C grep -q '[[:cntrl:]]' out || fail "control bytes: $(cat -v out)"
+    is "$(jq -r '"\(map(.bytes) | add // 0) \(map(select(.type == "tensor")) | length)"' all)" \
+      "$(ckptfs ls -q --tree --depth=1 --sort=$how "$f" | awk '{ bytes += $1; n += $3 } END { print bytes + 0, n + 0 }')"
   done
+}
+test_ls_trees_escape_names() {
   need_fixture weird_fqns
   ckptfs ls --tree "$(fixture weird_fqns)/ckpt" >out
   grep -q 'new%0Aline' out

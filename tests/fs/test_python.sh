@@ -21,12 +21,11 @@ py() {
 }
 check() { py "$HERE/python.py" "$@"; }
 
+cases_each_fixture_is_what_the_commands_show() { every_fixture; }
 test_each_fixture_is_what_the_commands_show() {
-  local path paths=()
-  for path in "$DATA"/*/ckpt "$DATA"/*/ckpt/model.pt; do
-    if [[ -e $path ]]; then paths+=("$path"); fi
-  done
-  check fixtures "${paths[@]}"
+  local path=$DATA/$1/ckpt
+  check fixture "$path"
+  [[ ! -e $path/model.pt ]] || check fixture "$path/model.pt"
 }
 
 test_names_types_and_shapes_are_those_of_ls() { check listing "$(zoo)"; }
@@ -64,12 +63,8 @@ END
   check many_mapped many 200
 }
 
-test_safetensors_interface_over_each_fixture() {
-  local path paths=()
-  for path in "$DATA"/*/ckpt; do paths+=("$path"); done
-  is_full || paths=("${paths[@]:SEED % (${#paths[@]} - 9):10}")
-  check loading "${paths[@]}"
-}
+cases_safetensors_interface_over_each_fixture() { every_fixture; }
+test_safetensors_interface_over_each_fixture() { check loading "$DATA/$1/ckpt"; }
 
 test_checkpoints_and_tensors_can_be_pickled() { check pickled "$(big)/ckpt"; }
 test_threads_may_read_and_close() { check threads "$(big)/ckpt"; }

@@ -47,11 +47,9 @@ archives() {
 
 # Only a full run of a release build takes all fixtures; others take every fourth.
 cases_every_fixture_there_and_back() {
-  local d step=4
+  local step=4
   [[ -z ${CHECK_FULL:-} || $VARIANT != release ]] || step=1
-  for d in "$DATA"/*/ckpt; do
-    [[ ! -e $d ]] || basename "$(dirname "$d")"
-  done | awk -v step=$step 'NR % step == 0'
+  every_fixture | awk -v step=$step 'NR % step == 0'
 }
 test_every_fixture_there_and_back() {
   local src format some=() types=() complete=() mega=megatron
