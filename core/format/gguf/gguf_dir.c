@@ -17,6 +17,7 @@
 #include "format/format.h"
 #include "format/gguf/gguf_json.h"
 #include "format/gguf/gguf_types.h"
+#include "format/parts.h"
 #include "format/small_file.h"
 #include "index/catalog_build.h"
 #include "parse/gguf.h"
@@ -37,31 +38,17 @@ static bool is_named_so(const char *name)
 
 /* ---- parts ---- */
 
-/* "X-00002-of-00003.gguf": 2, 3 and the length of X. */
-struct part {
-	uint32_t number, count;
-	size_t stem;
-};
-
 static bool part_of(const char *name, struct part *ret)
 {
-	size_t len = strlen(name), end = PART_LEN + strlen(suffix);
-	const char *s;
-
-	if (len <= end || !bytes_end(name, len, suffix))
-		return false;
-	s = name + len - end;
-	ret->stem = len - end;
-	return text_take(&s, "-") && text_take_number(&s, 5, &ret->number) &&
-	       text_take(&s, "-of-") && text_take_number(&s, 5, &ret->count) &&
-	       !strcmp(s, suffix) && ret->number && ret->number <= ret->count &&
+	return part_parse(name, suffix, ret) && ret->stem && ret->width == 5 &&
+	       strlen(name) == ret->stem + PART_LEN + strlen(suffix) && ret->number &&
 	       ret->count <= MAX_PARTS;
 }
 
-static void part_name(const char *of, const struct part *p, uint32_t number, char out[NAME_CAP])
+static void part_name(const struct part *p, uint32_t number, char out[NAME_CAP])
 {
-	(void)snprintf(out, NAME_CAP, "%.*s-%05u-of-%05u%s", (int)p->stem, of, number, p->count,
-		       suffix);
+	(void)snprintf(out, NAME_CAP, "%.*s-%05u-of-%05u%s", (int)p->stem, p->name, number,
+		       p->count, suffix);
 }
 
 /* The files of the model that this file belongs to, all of which must be there. */
@@ -76,7 +63,7 @@ static int list_parts(struct place *place, const char *name, struct name_list *f
 	if (!part_of(name, &p))
 		return name_list_add(files, name, e);
 	for (uint32_t i = 1; !rc && i <= p.count; i++) {
-		part_name(name, &p, i, other);
+		part_name(&p, i, other);
 		rc = place_look(place, other, &seen, e);
 		if (!rc)
 			return err_set(e, ENOENT, "'%.200s' is missing: the model is in %u files",
@@ -110,8 +97,7 @@ static bool of_one(const char *a, const char *b)
 {
 	struct part x, y;
 
-	return part_of(a, &x) && part_of(b, &y) && x.stem == y.stem && x.count == y.count &&
-	       !memcmp(a, b, x.stem);
+	return part_of(a, &x) && part_of(b, &y) && x.count == y.count && part_is_beside(&x, &y);
 }
 
 static int probe(struct place *place, const char *file, struct name_list *files, struct ckpt_err *e)

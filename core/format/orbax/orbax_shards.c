@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "format/orbax/orbax.h"
+#include "format/parts.h"
 #include "format/st_index.h"
 #include "index/catalog_build.h"
 #include "source/place.h"
@@ -20,45 +21,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool part_of(const char *name, uint32_t *ret_number, uint32_t *ret_count)
+static const char stem[] = "flax_model";
+
+static bool part_of(const char *name, struct part *ret)
 {
-	return text_take(&name, "flax_model-") && text_take_number(&name, 9, ret_number) &&
-	       text_take(&name, "-of-") && text_take_number(&name, 9, ret_count) &&
-	       !strcmp(name, ".msgpack");
+	return part_parse(name, ".msgpack", ret) && ret->stem == strlen(stem) &&
+	       !memcmp(name, stem, strlen(stem));
 }
 
 bool orbax_is_shard(const char *name)
 {
-	uint32_t number, count;
+	struct part p;
 
-	return part_of(name, &number, &count);
-}
-
-/* Are these, in natural order, all the files of one save? */
-static int check_parts(const struct name_list *l, struct ckpt_err *e)
-{
-	uint32_t count = 0;
-
-	for (size_t i = 0; i <= l->n; i++) {
-		uint32_t number = 0, of = count;
-
-		if (i < l->n)
-			(void)part_of(l->v[i], &number, &of);
-		if (i && of != count)
-			return err_set(e, ENOTUNIQ,
-				       "'%.100s' and '%.100s' are of two saves: move the files of "
-				       "one of them out of the directory",
-				       l->v[0], l->v[i]);
-		count = of;
-		if (i == l->n ? i >= count : number == i + 1)
-			continue;
-		return err_set(e, ENOENT,
-			       "'flax_model-%05zu-of-%05u.msgpack' is missing: the model is in %u "
-			       "files; add the file, or name one of the others instead of the "
-			       "directory to read that alone",
-			       i + 1, count, count);
-	}
-	return 0;
+	return part_of(name, &p);
 }
 
 static int find_indexed(struct place *place, struct orbax_found *f, struct ckpt_err *e)
@@ -102,9 +77,14 @@ int orbax_find_shards(struct place *place, const struct name_list *names, bool h
 
 int orbax_check_shards(const struct orbax_found *f, struct ckpt_err *e)
 {
-	bool sharded = f->msgpack.n && !f->has_index && orbax_is_shard(f->msgpack.v[0]);
+	autofree struct part *v = calloc(f->msgpack.n + 1, sizeof(*v));
+	size_t n = 0;
 
-	return sharded ? check_parts(&f->msgpack, e) : 0;
+	if (!v)
+		return err_nomem(e);
+	for (size_t i = 0; !f->has_index && i < f->msgpack.n; i++)
+		n += part_of(f->msgpack.v[i], &v[n]);
+	return parts_check(v, n, e);
 }
 
 /* ---- what is missing ---- */

@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "format/format.h"
+#include "format/parts.h"
 #include "format/safetensors/st_pieces.h"
 #include "format/small_file.h"
 #include "format/st_index.h"
@@ -120,69 +121,16 @@ static int forget_leftover(struct place *place, const struct name_list *files, c
 
 /* ---- shards without an index ---- */
 
-/* "X-00002-of-00003.safetensors": 2, its digits, 3 and the length of X. */
-struct part {
-	const char *name;
-	size_t stem, width;
-	uint32_t number, count;
-};
-
-static bool is_digit(char c)
-{
-	return c >= '0' && c <= '9';
-}
-
 /* Not HuggingFaceStorageWriter's "shard-00001-X-00002-of-00003.safetensors": a rank writes only those
  * that it has something for. */
-static bool part_of(const char *name, struct part *ret)
+static bool is_part(const char *name, struct part *ret)
 {
-	static const char of[] = "-of-";
-	size_t total = strlen(name) - strlen(suffix), at;
 	const char *s = name;
 	uint32_t rank;
 
 	if (text_take(&s, "shard-") && text_take_number(&s, 9, &rank) && *s == '-')
 		return false;
-	while (total && is_digit(name[total - 1]))
-		total--;
-	if (total < strlen(of))
-		return false;
-	at = total - strlen(of);
-	while (at && is_digit(name[at - 1]))
-		at--;
-	if (!at || name[at - 1] != '-')
-		return false;
-	*ret = (struct part){ name, at - 1, total - strlen(of) - at, 0, 0 };
-	s = name + at;
-	return text_take_number(&s, 9, &ret->number) && text_take(&s, of) &&
-	       text_take_number(&s, 9, &ret->count) && !strcmp(s, suffix) &&
-	       ret->number <= ret->count;
-}
-
-static int stem_cmp(const struct part *a, const struct part *b)
-{
-	int c = memcmp(a->name, b->name, min_u64(a->stem, b->stem));
-
-	return c ? c : (a->stem > b->stem) - (a->stem < b->stem);
-}
-
-static int by_part(const void *ap, const void *bp)
-{
-	const struct part *a = ap, *b = bp;
-	int c = stem_cmp(a, b);
-
-	c = c ? c : (a->count > b->count) - (a->count < b->count);
-	return c ? c : (a->number > b->number) - (a->number < b->number);
-}
-
-/* Is number k of this part's set missing? */
-static int refuse_gap(const struct part *p, uint32_t k, struct ckpt_err *e)
-{
-	return err_set(e, ENOENT,
-		       "'%.*s-%0*u%.100s' is missing: the model is in %u files; add the file, or "
-		       "name one of the others instead of the directory to read that alone",
-		       (int)min_u64(p->stem, 100), p->name, (int)p->width, k,
-		       p->name + p->stem + 1 + p->width, p->count);
+	return part_parse(name, suffix, ret);
 }
 
 /* Without an index only names tell that a download stopped, or that shards of an earlier save are
@@ -190,32 +138,13 @@ static int refuse_gap(const struct part *p, uint32_t k, struct ckpt_err *e)
 static int check_parts(const struct name_list *files, struct ckpt_err *e)
 {
 	autofree struct part *v = calloc(files->n + 1, sizeof(*v));
-	size_t n = 0, to;
+	size_t n = 0;
 
 	if (!v)
 		return err_nomem(e);
 	for (size_t i = 0; i < files->n; i++)
-		n += part_of(files->v[i], &v[n]);
-	qsort(v, n, sizeof(*v), by_part);
-	for (size_t i = 1; i < n; i++)
-		if (v[i].count != v[i - 1].count && !stem_cmp(&v[i - 1], &v[i]))
-			return err_set(e, ENOTUNIQ,
-				       "'%.100s' and '%.100s' are of two saves: move the files of "
-				       "one of them out of the directory",
-				       v[i - 1].name, v[i].name);
-	for (size_t i = 0; i < n; i = to) {
-		uint32_t next = v[i].number ? 1 : 0, end = v[i].count + next;
-
-		for (to = i; to < n && v[to].count == v[i].count && !stem_cmp(&v[i], &v[to]);
-		     to++) {
-			if (v[to].number > next)
-				return refuse_gap(&v[i], next, e);
-			next = v[to].number + 1;
-		}
-		if (next < end)
-			return refuse_gap(&v[i], next, e);
-	}
-	return 0;
+		n += is_part(files->v[i], &v[n]);
+	return parts_check(v, n, e);
 }
 
 /* ---- recognising ---- */
