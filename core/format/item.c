@@ -350,8 +350,9 @@ void payload_resolve(const struct payload *p, enum ckpt_dtype dtype, void *eleme
 
 struct item_cache {
 	pthread_mutex_t lock;
-	uint64_t key;
 	struct st_header *header;
+	uint32_t file; /* of the header */
+	uint64_t offset;
 };
 
 struct item_cache *item_cache_new(void)
@@ -408,7 +409,7 @@ static int open_safetensors(const struct item_want *want, struct item_cache *cac
 
 	{
 		SCOPED_LOCK(&cache->lock);
-		if (cache->header && cache->key == want->file_key)
+		if (cache->header && cache->file == want->file && cache->offset == want->offset)
 			return from_header(cache->header, want, ret, e);
 	}
 	rc = st_read(want->rest, &h, e);
@@ -419,7 +420,8 @@ static int open_safetensors(const struct item_want *want, struct item_cache *cac
 		SCOPED_LOCK(&cache->lock);
 		old = cache->header;
 		cache->header = h;
-		cache->key = want->file_key;
+		cache->file = want->file;
+		cache->offset = want->offset;
 	}
 	st_free(old);
 	return rc;

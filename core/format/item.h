@@ -49,8 +49,9 @@ struct item_want {
 	size_t fqn_len;
 	enum ckpt_dtype dtype;
 	size_t n_dims;
-	const uint64_t *len; /* the chunk's sizes */
-	uint64_t file_key;   /* distinguishes items of different files and offsets, for the cache */
+	const uint64_t *len;	 /* the chunk's sizes */
+	uint32_t file;		 /* where the item is, for the cache: its file's number */
+	uint64_t offset;	 /* and its first byte there */
 	const struct blob *rest; /* from the item's start to the end of its file; NULL if encoded */
 };
 

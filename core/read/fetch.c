@@ -335,7 +335,8 @@ static int open_item(struct fetch *f, const struct otensor *t, uint32_t i, struc
 				  .dtype = t->t->dtype,
 				  .n_dims = t->t->n_dims,
 				  .len = len,
-				  .file_key = loc->offset ^ (uint64_t)loc->file << 40 };
+				  .file = loc->file,
+				  .offset = loc->offset };
 	bool opened = false;
 	char fqn[120];
 	struct ckpt_err why;

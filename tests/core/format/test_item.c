@@ -964,8 +964,7 @@ START_LOOP_TEST(safetensors_items_are_found_by_name, ARRAY_LEN(st_rows))
 				  .fqn_len = strlen(st_rows[_i].fqn),
 				  .dtype = st_rows[_i].dtype,
 				  .n_dims = st_rows[_i].n_dims,
-				  .len = st_rows[_i].len,
-				  .file_key = 1 };
+				  .len = st_rows[_i].len };
 	uint64_t stride[3], data = 8 + sizeof(st_json) - 1;
 	struct mem m;
 	struct blob item, rest;
@@ -1006,9 +1005,12 @@ START_TEST(a_files_safetensors_header_is_parsed_once)
 		.fqn = "w", .fqn_len = 1, .dtype = CKPT_DTYPE_F32, .n_dims = 2, .len = len
 	};
 	static const struct {
-		uint64_t key;
+		uint32_t file;
+		uint64_t offset;
 		unsigned reads; /* of the header */
-	} rows[] = { { 7, 2 }, { 7, 0 }, { 7, 0 }, { 8, 2 }, { 8, 0 }, { 7, 2 } };
+	} rows[] = { { 0, 7, 2 }, { 0, 7, 0 }, { 0, 7, 0 },
+		     { 0, 8, 2 }, { 1, 8, 2 }, { 1, 8, 0 },
+		     { 0, 8, 2 }, { 1, 0, 2 }, { 0, (uint64_t)1 << 40, 2 } };
 	uint64_t stride[2];
 	struct mem m;
 	struct blob rest;
@@ -1022,7 +1024,8 @@ START_TEST(a_files_safetensors_header_is_parsed_once)
 		struct ckpt_err e = { 0 };
 
 		m.reads = 0;
-		want.file_key = rows[i].key;
+		want.file = rows[i].file;
+		want.offset = rows[i].offset;
 		ck_assert_int_eq(item_open(&rest, &want, cache, &p, &e), 0);
 		ck_assert_uint_eq(m.reads, 1 + rows[i].reads);
 	}
