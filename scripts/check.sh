@@ -56,7 +56,7 @@ for tool in ASAN UBSAN TSAN; do
 done
 UBSAN_OPTIONS+=:print_stacktrace=1
 export CK_VERBOSITY=${CK_VERBOSITY:-verbose}
-export CK_TIMEOUT_MULTIPLIER=${CK_TIMEOUT_MULTIPLIER:-4} # suites share the CPUs
+export CK_TIMEOUT_MULTIPLIER=${CK_TIMEOUT_MULTIPLIER:-8} # suites share the CPUs
 export TEST_SEED=${TEST_SEED:-$(date +%s%N)}
 echo "TEST_SEED=$TEST_SEED"
 # libfuse frees the mount point's name only when it unmounts, which the daemon leaves to another

@@ -388,11 +388,11 @@ run_suite() {
   if [[ -n ${1:-} ]]; then
     :
   elif [[ -n ${CHECK_FULL:-} ]]; then
-    [[ -z ${MOST_CASES:-} ]] || most=$MOST_CASES others=2 long_ones=2
+    [[ -z ${MOST_CASES:-} ]] || most=$MOST_CASES others=${ONE_IN:-2} long_ones=${ONE_IN:-2}
   elif [[ ${VARIANT:-release} == release ]]; then
     most=1 others=2 long_ones=8
   else
-    most=2 others=2 long_ones=2 n=1 n_long=1
+    most=2 others=${ONE_IN:-2} long_ones=${ONE_IN:-2} n=1 n_long=1
   fi
   [[ -z ${browser:-} ]] || start_browser
   [[ -z ${servers:-} ]] || start_servers

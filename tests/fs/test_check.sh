@@ -35,7 +35,7 @@ END
 # check [VARIABLE=VALUE]...: its exit status in ./rc, its last lines in ./end
 check() {
   local rc=0
-  env -u MOST_CASES -u UNIT -u MOUNTS -u RETRY -u CI -u SCRATCH CHECK_FULL=1 TMPDIR="$T/tmp" "$@" \
+  env -u MOST_CASES -u ONE_IN -u UNIT -u MOUNTS -u RETRY -u CI -u SCRATCH CHECK_FULL=1 TMPDIR="$T/tmp" "$@" \
     tree/scripts/check.sh build/x >out 2>&1 || rc=$?
   echo "$rc" >rc
 }
