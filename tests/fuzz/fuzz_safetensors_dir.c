@@ -4,7 +4,7 @@
  * front) of files a, b, ..., separated by bytes FF. They are parsed, joined and indexed in memory,
  * and every chunk map is loaded.
  *
- * Fuzzes: format/safetensors/ format/parts format/st_index
+ * Fuzzes: format/safetensors/ format/part_names format/st_index
  */
 #include "base/bytes.h"
 #include "base/err.h"

@@ -17,7 +17,7 @@
 #include "format/format.h"
 #include "format/gguf/gguf_json.h"
 #include "format/gguf/gguf_types.h"
-#include "format/parts.h"
+#include "format/part_names.h"
 #include "format/small_file.h"
 #include "index/catalog_build.h"
 #include "parse/gguf.h"

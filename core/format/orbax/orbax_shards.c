@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "format/orbax/orbax.h"
-#include "format/parts.h"
+#include "format/part_names.h"
 #include "format/st_index.h"
 #include "index/catalog_build.h"
 #include "source/place.h"

@@ -18,7 +18,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "format/format.h"
-#include "format/parts.h"
+#include "format/part_names.h"
 #include "format/safetensors/st_pieces.h"
 #include "format/small_file.h"
 #include "format/st_index.h"

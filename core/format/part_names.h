@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * parts - the files of a model that was split: "X-00002-of-00003.safetensors".
+ * part_names - the names of the files of a model that was split: "X-00002-of-00003.safetensors".
  *
  * Threads: pure.
  */
-#ifndef FORMAT_PARTS_H
-#define FORMAT_PARTS_H
+#ifndef FORMAT_PART_NAMES_H
+#define FORMAT_PART_NAMES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "format/parts.h"
+#include "format/part_names.h"
 
 #include "base/checked.h"
 #include "base/err.h"
