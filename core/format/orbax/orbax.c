@@ -199,15 +199,18 @@ static int scan_items(struct scanning *s, const struct orbax_found *f, struct ck
 
 /* ---- the checkpoint ---- */
 
-static int scan_flax(struct scanning *s, const struct name_list *files, struct ckpt_err *e)
+static int scan_flax(struct scanning *s, const struct name_list *files, bool has_index,
+		     struct ckpt_err *e)
 {
 	struct orbax_name none CLEANUP(orbax_name_release) = ORBAX_NAME_INIT;
 	struct orbax_tree tree = { .arena = ARENA_INIT((size_t)256 << 20) };
-	int rc = 0;
+	int rc = has_index ? orbax_read_index(s->place, &tree, e) : 0;
 
 	for (size_t i = 0; !rc && i < files->n; i++)
 		rc = orbax_flax_read(s->place, files->v[i], &none, &tree, NULL, NULL, s->w,
 				     &s->total, e);
+	if (!rc && has_index)
+		rc = orbax_tell_absent(&tree, files, s->w, e);
 	orbax_tree_release(&tree);
 	return rc;
 }
@@ -243,16 +246,14 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	if (files->n == 1 && is_flax_name(files->v[0]) &&
 	    place_look(place, files->v[0], &seen, e) > 0 && seen.kind == PLACE_FILE &&
 	    strcmp(files->v[0], "checkpoint") != 0)
-		return scan_flax(&s, files, e);
+		return scan_flax(&s, files, false, e);
 	rc = orbax_find(place, &f, e);
 	if (!rc)
 		rc = err_set(e, EAGAIN, "it changed while it was read; is a save going on?");
 	if (rc > 0)
 		rc = note_files(&s, files, e);
 	if (!rc)
-		rc = f.n ? scan_items(&s, &f, e) : scan_flax(&s, &f.msgpack, e);
-	if (!rc && f.has_index)
-		rc = orbax_tell_absent(place, &f.msgpack, w, e);
+		rc = f.n ? scan_items(&s, &f, e) : scan_flax(&s, &f.msgpack, f.has_index, e);
 	return rc;
 }
 

@@ -52,9 +52,6 @@ int orbax_find_shards(struct place *place, const struct name_list *names, bool h
 		      struct orbax_found *f, struct ckpt_err *e);
 /* Without an index: are all files there, of one save? */
 int orbax_check_shards(const struct orbax_found *f, struct ckpt_err *e);
-/* Reports what the index says is in other files. */
-int orbax_tell_absent(struct place *place, const struct name_list *files, struct catalog_writer *w,
-		      struct ckpt_err *e);
 
 /* ---- names ---- */
 
@@ -106,11 +103,23 @@ struct orbax_tree {
 int orbax_tree_read(struct place *place, const struct orbax_item *item,
 		    const struct orbax_name *prefix, struct orbax_tree *ret, struct ckpt_err *e);
 void orbax_tree_release(struct orbax_tree *t);
+/* Adds a leaf with a copy of its type, and the name without the prefix. Sort before searching. */
+int orbax_tree_add(struct orbax_tree *t, const struct orbax_leaf *about,
+		   const struct orbax_name *name, const struct orbax_name *prefix,
+		   struct ckpt_err *e);
+void orbax_tree_sort(struct orbax_tree *t);
 struct orbax_leaf *orbax_tree_find(struct orbax_tree *t, const char *name, size_t len);
 /* Reports string leaves, and those that are nowhere. */
 int orbax_tree_report(struct orbax_tree *t, struct place *place, const struct orbax_item *item,
 		      const struct orbax_name *prefix, struct catalog_writer *w,
 		      struct ckpt_err *e);
+
+/* Makes a tree of the names in a Flax model's index; the type of each leaf is the file where it
+ * should be. */
+int orbax_read_index(struct place *place, struct orbax_tree *ret, struct ckpt_err *e);
+/* Reports the leaves of that tree that were not found; files: all that there are, by strcmp. */
+int orbax_tell_absent(const struct orbax_tree *t, const struct name_list *files,
+		      struct catalog_writer *w, struct ckpt_err *e);
 
 /* ---- msgpack ---- */
 

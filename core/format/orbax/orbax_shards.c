@@ -5,9 +5,10 @@
  *	flax_model-00001-of-00003.msgpack     each has some of the leaves
  *	flax_model.msgpack.index.json         {"weight_map": {"KEY/KEY": "FILE", ...}}
  *
- * The index names the files; others are not read. Leaves in a missing file are listed with that as
+ * The index names the files; others are not read. Leaves that are not in their files are listed with that as
  * their fault. Without an index, names tell how many files there are.
  */
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -89,11 +90,6 @@ int orbax_check_shards(const struct orbax_found *f, struct ckpt_err *e)
 
 /* ---- what is missing ---- */
 
-static int by_string(const void *ap, const void *bp)
-{
-	return strcmp(*(const char *const *)ap, *(const char *const *)bp);
-}
-
 /* The index joins keys with '/'. */
 static int name_of(const char *key, struct orbax_name *n, struct ckpt_err *e)
 {
@@ -109,37 +105,61 @@ static int name_of(const char *key, struct orbax_name *n, struct ckpt_err *e)
 	return rc;
 }
 
-static int add_absent(const struct st_index_entry *x, struct orbax_name *n,
-		      struct catalog_writer *w, struct ckpt_err *e)
+int orbax_read_index(struct place *place, struct orbax_tree *ret, struct ckpt_err *e)
 {
-	struct arena a CLEANUP(arena_release) = ARENA_INIT((size_t)1 << 20);
-	struct object_item o = { .loc.file = CATALOG_NO_FILE };
-	char fault[300];
-	int rc = name_of(x->tensor, n, e);
-
-	if (rc)
-		return err_wrap(e, "'" ORBAX_FLAX_INDEX "': '%s'",
-				FQN_TEXT(x->tensor, strlen(x->tensor)));
-	o.fqn = n->fqn.data;
-	o.fqn_len = n->fqn.len;
-	o.path = orbax_name_path(n, &a, e);
-	if (!o.path)
-		return -e->code;
-	(void)snprintf(fault, sizeof(fault), "it is in '%.200s', which is missing", x->file);
-	o.fault = fault;
-	return catalog_add_object(w, &o, e);
-}
-
-int orbax_tell_absent(struct place *place, const struct name_list *files, struct catalog_writer *w,
-		      struct ckpt_err *e)
-{
-	struct orbax_name n CLEANUP(orbax_name_release) = ORBAX_NAME_INIT;
+	struct orbax_name n CLEANUP(orbax_name_release) = ORBAX_NAME_INIT, none = { 0 };
 	CLEANUP(st_index_release) struct st_index x = { 0 };
 	struct place_seen seen;
 	int rc = st_index_read(place, ORBAX_FLAX_INDEX, &x, &seen, NULL, e);
 
-	for (size_t i = 0; !rc && i < x.n_entries; i++)
-		if (!bsearch(&x.entries[i].file, files->v, files->n, sizeof(*files->v), by_string))
-			rc = add_absent(&x.entries[i], &n, w, e);
+	for (size_t i = 0; !rc && i < x.n_entries; i++) {
+		const char *name = x.entries[i].tensor;
+		struct orbax_leaf l = { .type = x.entries[i].file };
+
+		if (name_of(name, &n, e))
+			return err_wrap(e, "'" ORBAX_FLAX_INDEX "': '%s'",
+					FQN_TEXT(name, strlen(name)));
+		rc = orbax_tree_add(ret, &l, &n, &none, e);
+	}
+	orbax_tree_sort(ret);
+	return rc;
+}
+
+static int by_string(const void *ap, const void *bp)
+{
+	return strcmp(*(const char *const *)ap, *(const char *const *)bp);
+}
+
+/* The same key can be written in several ways. */
+static bool is_again(const struct orbax_leaf *v, size_t i)
+{
+	return i && bytes_equal(v[i - 1].name, v[i - 1].len, v[i].name, v[i].len);
+}
+
+static int add_absent(const struct orbax_leaf *l, const struct name_list *files,
+		      struct catalog_writer *w, struct ckpt_err *e)
+{
+	bool is_there = bsearch(&l->type, files->v, files->n, sizeof(*files->v), by_string);
+	struct object_item o = {
+		.fqn = l->name, .fqn_len = l->len, .path = l->path, .loc.file = CATALOG_NO_FILE
+	};
+	char fault[300];
+
+	(void)snprintf(fault, sizeof(fault),
+		       is_there ? "the index places it in '%.200s', which lacks it"
+				: "it is in '%.200s', which is missing",
+		       l->type);
+	o.fault = fault;
+	return catalog_add_object(w, &o, e);
+}
+
+int orbax_tell_absent(const struct orbax_tree *t, const struct name_list *files,
+		      struct catalog_writer *w, struct ckpt_err *e)
+{
+	int rc = 0;
+
+	for (size_t i = 0; !rc && i < t->n; i++)
+		if (!t->v[i].found && !is_again(t->v, i))
+			rc = add_absent(&t->v[i], files, w, e);
 	return rc;
 }

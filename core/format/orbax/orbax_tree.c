@@ -112,14 +112,45 @@ static int bad(struct ckpt_err *e, const char *leaf, const char *what)
 	return err_set(e, ERR_CORRUPT, "leaf '%.100s': %s", leaf, what);
 }
 
+int orbax_tree_add(struct orbax_tree *t, const struct orbax_leaf *about,
+		   const struct orbax_name *name, const struct orbax_name *prefix,
+		   struct ckpt_err *e)
+{
+	size_t own = prefix->fqn.len + (prefix->n > 0);
+	struct orbax_leaf l = *about;
+
+	l.len = name->n > prefix->n ? name->fqn.len - own : 0;
+	l.name = arena_dup(&t->arena, l.len ? name->fqn.data + own : "", l.len);
+	l.type = arena_dup(&t->arena, l.type, strlen(l.type));
+	l.path = orbax_name_path(name, &t->arena, e);
+	if (!l.path)
+		return -e->code;
+	if (!l.name || !l.type || !VEC_ROOM(t->v, t->cap, t->n + 1))
+		return err_set(e, errno == EFBIG ? EFBIG : ENOMEM, "too many leaves for memory");
+	t->v[t->n++] = l;
+	return 0;
+}
+
+static int by_name(const void *ap, const void *bp)
+{
+	const struct orbax_leaf *a = ap, *b = bp;
+
+	return bytes_compare(a->name, a->len, b->name, b->len);
+}
+
+void orbax_tree_sort(struct orbax_tree *t)
+{
+	if (t->n)
+		qsort(t->v, t->n, sizeof(*t->v), by_name);
+}
+
 static int add_leaf(struct orbax_tree *t, const char *repr, struct jval v,
 		    const struct orbax_name *prefix, struct orbax_name *name, struct ckpt_err *e)
 {
 	struct jiter keys = jiter(jval_get(v, "key_metadata"));
 	struct jval about = jval_get(v, "value_metadata");
 	const char *type = jval_str(jval_get(about, "value_type"));
-	struct orbax_leaf l = { .type = type };
-	size_t own = prefix->fqn.len + (prefix->n > 0);
+	struct orbax_leaf l = { .type = type ? type : "" };
 
 	if (!jval_is(jval_get(v, "key_metadata"), J_ARRAY))
 		return bad(e, repr, "it has no key_metadata");
@@ -136,23 +167,7 @@ static int add_leaf(struct orbax_tree *t, const char *repr, struct jval v,
 	}
 	/* Before value_type there was only skip_deserialize, with the value in msgpack. */
 	l.kind = type ? kind_of(type) : ORBAX_ARRAY;
-	l.len = name->n > prefix->n ? name->fqn.len - own : 0;
-	l.name = arena_dup(&t->arena, l.len ? name->fqn.data + own : "", l.len);
-	l.type = arena_dup(&t->arena, type ? type : "", type ? strlen(type) : 0);
-	l.path = orbax_name_path(name, &t->arena, e);
-	if (!l.path)
-		return -e->code;
-	if (!l.name || !l.type || !VEC_ROOM(t->v, t->cap, t->n + 1))
-		return err_set(e, errno == EFBIG ? EFBIG : ENOMEM, "too many leaves for memory");
-	t->v[t->n++] = l;
-	return 0;
-}
-
-static int by_name(const void *ap, const void *bp)
-{
-	const struct orbax_leaf *a = ap, *b = bp;
-
-	return bytes_compare(a->name, a->len, b->name, b->len);
+	return orbax_tree_add(t, &l, name, prefix, e);
 }
 
 int orbax_tree_read(struct place *place, const struct orbax_item *item,
@@ -180,8 +195,7 @@ int orbax_tree_read(struct place *place, const struct orbax_item *item,
 		rc = add_leaf(ret, i.key, i.v, prefix, &name, e);
 	if (rc)
 		return err_wrap(e, "'%s'", path);
-	if (ret->n)
-		qsort(ret->v, ret->n, sizeof(*ret->v), by_name);
+	orbax_tree_sort(ret);
 	return 0;
 }
 

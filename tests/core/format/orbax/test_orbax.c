@@ -1129,6 +1129,10 @@ START_TEST(an_index_names_the_shards_of_a_flax_model)
 		     "a[2] b.c!it is in 'flax_model-00002-of-00002.msgpack', which is missing ");
 	put_msgpack("flax_model-00002-of-00002.msgpack", "{'b': {'c': @uint8(2)}}");
 	EXPECT_SHOWN("", "a[2] b.c[2] ");
+	put_msgpack("flax_model-00002-of-00002.msgpack", "{'b': {'d': @uint8(2)}}");
+	EXPECT_SHOWN("",
+		     "a[2] b.d[2] b.c!the index places it in 'flax_model-00002-of-00002.msgpack', "
+		     "which lacks it ");
 	REQUIRE(!unlinkat(dir_fd, first, 0));
 	REQUIRE(!unlinkat(dir_fd, "flax_model-00002-of-00002.msgpack", 0));
 	EXPECT_SAYS("", "'flax_model-00001-of-00002.msgpack', which "
