@@ -7,6 +7,7 @@
 #include "base/io.h"
 #include "base/text.h"
 #include "base/trust.h"
+#include "base/vec.h"
 #include "format/format.h"
 #include "source/files.h"
 #include "source/source.h"
@@ -68,11 +69,8 @@ static bool is_of_codes(const char *name)
 /* A copy that is freed with the assets, or NULL. */
 static const char *own(struct assets *a, const char *s)
 {
-	char **grown = realloc(a->owned, (a->n_owned + 1) * sizeof(*grown));
-	char *copy = grown ? strdup(s) : NULL;
+	char *copy = VEC_ROOM(a->owned, a->owned_cap, a->n_owned + 1) ? strdup(s) : NULL;
 
-	if (grown)
-		a->owned = grown;
 	if (copy)
 		a->owned[a->n_owned++] = copy;
 	return copy;
@@ -97,7 +95,7 @@ struct refused {
 struct finder {
 	struct assets *a;
 	struct found *v;
-	size_t n;
+	size_t n, cap;
 	/* The directory being searched. */
 	int dirfd;
 	const char *dir; /* absolute */
@@ -118,12 +116,11 @@ static void finder_release(struct finder *f)
 static int add(struct finder *f, const char *path, const char *name, struct source *s, bool keep,
 	       struct ckpt_err *e)
 {
-	struct found *v = realloc(f->v, (f->n + 1) * sizeof(*v));
+	struct found *v;
 
-	if (!v)
+	if (!VEC_ROOM(f->v, f->cap, f->n + 1))
 		return err_nomem(e);
-	f->v = v;
-	v += f->n;
+	v = &f->v[f->n];
 	*v = (struct found){ .name = own(f->a, name),
 			     .path = own(f->a, path),
 			     .from = f->from,
@@ -579,11 +576,9 @@ static int add_made(struct finder *f, const char *text, struct ckpt_err *e)
 	for (size_t i = 0; i < f->n; i++)
 		if (!strcmp(f->v[i].name, name))
 			return 0;
-	v = realloc(f->v, (f->n + 1) * sizeof(*v));
-	if (!v)
+	if (!VEC_ROOM(f->v, f->cap, f->n + 1))
 		return err_nomem(e);
-	f->v = v;
-	v += f->n;
+	v = &f->v[f->n];
 	*v = (struct found){ .name = own(f->a, name),
 			     .path = own(f->a, "(the keys of the GGUF)"),
 			     .from = ASSET_MADE,

@@ -48,7 +48,7 @@ struct assets {
 	size_t n_refused;
 	struct stored_file *paths; /* relative to / */
 	char **owned;		   /* the strings that the members above point to */
-	size_t n_owned;
+	size_t n_owned, owned_cap;
 	struct files *files;
 	struct place *root; /* the directory / */
 };
