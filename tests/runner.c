@@ -34,6 +34,8 @@ void test_add(TCase *t, const TTest *test, int n, int few)
 
 	if (rng_long())
 		few = most ? few * atoi(most) / 2 : n;
+	else if (most && atoi(most) < 4) /* sanitizers on a slow machine */
+		few = (few * atoi(most) + 3) / 4;
 	if (few >= n) {
 		tcase_add_loop_test(t, test, 0, n);
 		return;
