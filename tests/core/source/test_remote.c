@@ -1134,8 +1134,7 @@ static void *read_at_random(void *arg)
 		char *root = NULL;
 		int64_t n = 0;
 
-		if (place_open("s3://b", &how, &p, &root, &file, &e) ||
-		    place_file(p, "x", &s, &e))
+		if (place_open("s3://b", &how, &p, &root, &file, &e) || place_file(p, "x", &s, &e))
 			n = -1;
 		while (n >= 0 && !*x->stop) {
 			uint64_t off = rng_below(&r, x->size),
