@@ -176,6 +176,8 @@ int engine_find_faults(struct engine *eng, bool allow, struct ckpt_err *e);
 /* Marks the tensors and objects that need unreadable files. Call it again after the numbers of
  * tensors have changed. */
 int engine_find_victims(struct engine *eng, struct ckpt_err *e);
+/* How many of the objects that are shown are lost or damaged. */
+uint64_t engine_damaged_objects(const struct engine *eng);
 /* An error if anything that is shown is incomplete. */
 int engine_refuse_holes(const struct engine *eng, struct ckpt_err *e);
 /* Reads the files that options name and finds the assets. */

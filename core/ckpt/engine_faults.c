@@ -120,6 +120,19 @@ static bool is_damage(const char *fault)
 	return fault && strncmp(fault, CATALOG_UNSUPPORTED, strlen(CATALOG_UNSUPPORTED)) != 0;
 }
 
+uint64_t engine_damaged_objects(const struct engine *eng)
+{
+	uint64_t n = 0;
+	const char *fqn;
+	size_t len;
+
+	if (eng->c->totals.incomplete)
+		for (size_t i = 0; i < view_objects(eng->view); i++)
+			n += is_damage(
+				ckpt_object_fault(eng, view_object(eng->view, i, &fqn, &len)));
+	return n;
+}
+
 int engine_refuse_holes(const struct engine *eng, struct ckpt_err *e)
 {
 	uint64_t bad = 0;

@@ -432,6 +432,15 @@ static void judge_gguf(struct engine *eng, bool now, struct verdict *v)
 		buf_printf(&v->text, "complete for llama.cpp (%s, %s)", g.arch, g.dtype);
 }
 
+/* If a tensor is lost together with its dtype and shape, it is listed as an object. */
+static void add_damaged_objects(const struct engine *eng, struct buf *b)
+{
+	uint64_t n = engine_damaged_objects(eng);
+
+	if (n)
+		buf_printf(b, "; %" PRIu64 " object%s cannot be read", n, n == 1 ? "" : "s");
+}
+
 static void judge_file(struct engine *eng, enum view_file file, struct verdict *v)
 {
 	struct view_left l;
@@ -449,6 +458,7 @@ static void judge_file(struct engine *eng, enum view_file file, struct verdict *
 		buf_str(&v->text, "complete: ");
 		add_count(&v->text, l.tensors);
 	}
+	add_damaged_objects(eng, &v->text);
 }
 
 /*

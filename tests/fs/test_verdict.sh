@@ -203,6 +203,21 @@ test_damage_is_told() {
     fail "$(of pt)"
 }
 
+# Of a tensor that a Flax model's index names and no file has, neither dtype nor shape is known.
+test_objects_that_are_lost_are_counted() {
+  mkdir dcp m
+  python3 - <<'END'
+import json
+array = b"\x93\x91\x02\xa5uint8\xc4\x02ab"
+open("dcp/flax_model-00001-of-00001.msgpack", "wb").write(b"\x81\xa1a\xc7" + bytes([len(array), 1]) + array)
+json.dump({"weight_map": {"a": "flax_model-00001-of-00001.msgpack", "b": "flax_model-00001-of-00001.msgpack"}},
+          open("dcp/flax_model.msgpack.index.json", "w"))
+END
+  is "complete: 1 tensor; 1 object cannot be read" "$(of pt)"
+  is "complete: 1 tensor; 1 object cannot be read" "$(of safetensors)"
+  refused "object 'b': the index places it in 'flax_model-00001-of-00001.msgpack', which lacks it" ckptfs mount dcp m
+}
+
 # ---- mount and export ----
 
 test_mount_has_a_line_for_each_face() {
