@@ -33,7 +33,7 @@ void test_add(TCase *t, const TTest *test, int n, int few)
 	struct rng r = rng_new();
 
 	if (rng_long())
-		few = most ? few * atoi(most) / 2 : n;
+		few = most ? (few * atoi(most) + 1) / 2 : n;
 	else if (most && atoi(most) < 4) /* sanitizers on a slow machine */
 		few = (few * atoi(most) + 3) / 4;
 	if (few >= n) {

@@ -55,6 +55,7 @@ fixture() {
   [[ -e $DATA/$1/expected.json ]] || return 1
   echo "$DATA/$1"
 }
+# The names of all, damaged ones too.
 every_fixture() { (cd "$DATA" && ls -d -- */ckpt) | sed 's|/ckpt$||'; }
 need_fixture() { fixture "$1" >/dev/null || skip "no fixture $1"; }
 

@@ -2,8 +2,9 @@
 /*
  * orbax - the pieces of the reader of JAX checkpoints. Private to core/format/orbax.
  *
- * orbax_find.c knows the directories, orbax_store.c OCDBT, orbax_tree.c the names of leaves, and
- * orbax_flax.c files of msgpack; orbax.c puts them together.
+ * orbax_find.c knows the directories, orbax_store.c OCDBT, orbax_tree.c the names of leaves,
+ * orbax_flax.c files of msgpack, and orbax_shards.c models in several of these; orbax.c puts them
+ * together.
  *
  * Threads: one at a time.
  */
@@ -14,6 +15,7 @@
 #include "base/buf.h"
 #include "format/format.h"
 
+struct orbax_tree;
 struct pk_strings;
 struct zarr_store;
 
@@ -52,6 +54,11 @@ int orbax_find_shards(struct place *place, const struct name_list *names, bool h
 		      struct orbax_found *f, struct ckpt_err *e);
 /* Without an index: are all files there, of one save? */
 int orbax_check_shards(const struct orbax_found *f, struct ckpt_err *e);
+/* Makes a tree of the names in the index; the type of each leaf is the file where it should be. */
+int orbax_read_index(struct place *place, struct orbax_tree *ret, struct ckpt_err *e);
+/* Reports the leaves of that tree that were not found; files: all that there are, by strcmp. */
+int orbax_tell_absent(const struct orbax_tree *t, const struct name_list *files,
+		      struct catalog_writer *w, struct ckpt_err *e);
 
 /* ---- names ---- */
 
@@ -113,13 +120,6 @@ struct orbax_leaf *orbax_tree_find(struct orbax_tree *t, const char *name, size_
 int orbax_tree_report(struct orbax_tree *t, struct place *place, const struct orbax_item *item,
 		      const struct orbax_name *prefix, struct catalog_writer *w,
 		      struct ckpt_err *e);
-
-/* Makes a tree of the names in a Flax model's index; the type of each leaf is the file where it
- * should be. */
-int orbax_read_index(struct place *place, struct orbax_tree *ret, struct ckpt_err *e);
-/* Reports the leaves of that tree that were not found; files: all that there are, by strcmp. */
-int orbax_tell_absent(const struct orbax_tree *t, const struct name_list *files,
-		      struct catalog_writer *w, struct ckpt_err *e);
 
 /* ---- msgpack ---- */
 
