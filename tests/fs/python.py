@@ -149,6 +149,10 @@ def check_values(ck, path):
     assert {f.rule for f in allowed} <= {"unreadable"}, allowed
     fails(ValueError, "is not one of tensor, layer, role, rank", ck.stat, by="x")
     fails(ckptfs.Error, "histograms of 2 bins", ck.stat, bins=2)
+    fails(ckptfs.Error, "65 jobs are too many", ck.stat, jobs=65)
+    fails(ValueError, "jobs=-1 is negative", ck.stat, jobs=-1)
+    fails(ValueError, "jobs=4294967297 is too large", ck.check_values, jobs=(1 << 32) + 1)
+    fails(ValueError, "bins=-4294967292 is negative", ck.stat, bins=4 - (1 << 32))
 
 
 def test_series(path, *globs):

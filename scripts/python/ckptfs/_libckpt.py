@@ -112,6 +112,16 @@ class _Slice(ctypes.Structure):
                 ("step", POINTER(c_uint64)), ("stride", POINTER(c_int64))]
 
 
+class _Request(ctypes.Structure):
+    """What a caller asks for. ctypes would take a number modulo 2^32 or 2^64."""
+
+    def __init__(self, **words: Any):
+        super().__init__(**words)
+        for name, value in words.items():
+            if isinstance(value, int) and getattr(self, name) != value:
+                raise ValueError(f"{name}={value} is {'negative' if value < 0 else 'too large'}")
+
+
 # ckpt_values.h, ckpt_numbers.h
 
 class _Hist(ctypes.Structure):
@@ -136,7 +146,7 @@ class _ValuesItem(ctypes.Structure):
 _EACH_VALUES = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(_ValuesItem))
 
 
-class _ValuesScan(ctypes.Structure):
+class _ValuesScan(_Request):
     _fields_ = [("globs", POINTER(c_char_p)), ("model", c_bool), ("by", c_int), ("jobs", c_uint),
                 ("each", _EACH_VALUES), ("progress", c_void_p), ("arg", c_void_p), ("tensors", c_uint64),
                 ("failed", c_uint64), ("bytes", c_uint64), ("total", _Numbers), ("resume", c_char_p),
@@ -153,7 +163,7 @@ _OPEN_STEP = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_void_p), POIN
 _EACH_STEP = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(_SeriesItem))
 
 
-class _Series(ctypes.Structure):
+class _Series(_Request):
     _fields_ = [("globs", POINTER(c_char_p)), ("model", c_bool), ("jobs", c_uint), ("open", _OPEN_STEP),
                 ("each", _EACH_STEP), ("progress", c_void_p), ("arg", c_void_p), ("checkpoints", c_uint64),
                 ("incomplete", c_uint64), ("tensors", c_uint64), ("failed", c_uint64)]
@@ -167,7 +177,7 @@ class _Fault(ctypes.Structure):
 _EACH_FAULT = ctypes.CFUNCTYPE(None, c_void_p, POINTER(_Fault))
 
 
-class _ValuesCheck(ctypes.Structure):
+class _ValuesCheck(_Request):
     _fields_ = [("globs", POINTER(c_char_p)), ("allow_nan", POINTER(c_char_p)),
                 ("allow_inf", POINTER(c_char_p)), ("allow_zero", POINTER(c_char_p)),
                 ("allow_constant", POINTER(c_char_p)), ("max_abs", c_double), ("jobs", c_uint),

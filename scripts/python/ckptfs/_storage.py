@@ -9,7 +9,7 @@ import ctypes
 import functools
 from ctypes import POINTER, c_bool, c_char_p, c_int, c_int32, c_size_t, c_uint, c_uint8, c_uint32, c_uint64, c_void_p
 
-from ._libckpt import _declare, _Err, _library
+from ._libckpt import _declare, _Err, _library, _Request
 
 
 class _Index(ctypes.Structure):
@@ -96,7 +96,7 @@ class _SavePlanner(ctypes.Structure):
     _fields_ = [("ops", POINTER(_SavePlannerOps)), ("self", c_void_p), ("step", c_uint8)]
 
 
-class _SaveOpts(ctypes.Structure):
+class _SaveOpts(_Request):
     _fields_ = [("format", c_int), ("overwrite", c_bool), ("zstd", c_int), ("file_per_item", c_bool),
                 ("threads", c_uint), ("shard_size", c_uint64), ("no_paths", c_bool), ("save_to_lowest_rank", c_bool),
                 ("planner", c_void_p), ("writer", c_void_p), ("cache_plans", c_bool), ("progress", c_void_p),
