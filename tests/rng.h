@@ -52,11 +52,19 @@ static inline bool rng_full(void)
 	return full && *full;
 }
 
+/* $MOST_CASES, which bounds loops; 0 if it is not set or empty. */
+static inline int rng_most(void)
+{
+	const char *most = getenv("MOST_CASES");
+
+	return most ? atoi(most) : 0;
+}
+
 /* Is this a long run? Those under sanitizers are, unless MOST_CASES bounds them. */
 static inline bool rng_long(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-	return rng_full() || !getenv("MOST_CASES");
+	return rng_full() || !rng_most();
 #else
 	return rng_full();
 #endif

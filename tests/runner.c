@@ -29,13 +29,13 @@ enum { N_SUITES = sizeof(suites) / sizeof(suites[0]) };
 
 void test_add(TCase *t, const TTest *test, int n, int few)
 {
-	const char *most = getenv("MOST_CASES");
 	struct rng r = rng_new();
+	int most = rng_most();
 
 	if (rng_long())
-		few = most ? (few * atoi(most) + 1) / 2 : n;
-	else if (most && atoi(most) < 4) /* sanitizers on a slow machine */
-		few = (few * atoi(most) + 3) / 4;
+		few = most ? (few * most + 1) / 2 : n;
+	else if (most && most < 4) /* sanitizers on a slow machine */
+		few = (few * most + 3) / 4;
 	if (few >= n) {
 		tcase_add_loop_test(t, test, 0, n);
 		return;
