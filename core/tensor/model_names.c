@@ -11,22 +11,36 @@
 #include <string.h>
 
 /*
- * Keys that a model may be below, in the order in which they are tried. "model" may have anything
- * beside it; JAX's keys, only training state and what is below `state`.
+ * Keys that a model may be below, in the order in which they are tried. Most may have anything
+ * beside them; those that are `alone`, only training state and what is below `state`.
  */
 static const struct {
 	const char *key, *state;
 	bool alone;
 } model_keys[] = {
 	{ "model", NULL, false },
-	{ "params", NULL, true },	    /* Flax, MaxText */
-	{ "target", "state", true },	    /* T5X */
-	{ "optimizer.target", NULL, true }, /* T5X, in msgpack */
+	{ "state_dict", NULL, false },	     /* Lightning */
+	{ "model_state_dict", NULL, false }, /* torch's tutorials */
+	{ "state.model", "state", true },    /* Composer */
+	{ "params", NULL, true },	     /* Flax, MaxText */
+	{ "target", "state", true },	     /* T5X */
+	{ "optimizer.target", NULL, true },  /* T5X, in msgpack */
 };
 
-static const char *const training_keys[] = { "optim",	     "optimizer",  "optimizers",
-					     "lr_scheduler", "dataloader", "train_state",
-					     "opt_state",    "opt_states", "optimizer_state" };
+static const char *const training_keys[] = { "optim",
+					     "optimizer",
+					     "optimizers",
+					     "lr_scheduler",
+					     "lr_schedulers",
+					     "dataloader",
+					     "train_state",
+					     "opt_state",
+					     "opt_states",
+					     "optimizer_state",
+					     "optimizer_states",
+					     "optimizer_state_dict",
+					     "last_optimizer_state",
+					     "rng" };
 
 static const char *const wrappers[] = { "module.", "_orig_mod.", "_fsdp_wrapped_module.",
 					"_checkpoint_wrapped_module." };

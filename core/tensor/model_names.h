@@ -6,10 +6,10 @@
  * tensors under their own names.
  *
  * Without: those below the checkpoint's top-level key "model", without "model.", if there are any;
- * else those below JAX's "params" (Flax), or "target" (T5X), if there is nothing else but training
- * state and names without a dot; else all but training state: those whose first dotted element is
- * optim, optimizer, optimizers, optimizer_state, opt_state, opt_states, lr_scheduler, dataloader or
- * train_state.
+ * else those below "state_dict" (Lightning) or "model_state_dict"; else those below "state.model"
+ * (Composer), JAX's "params" (Flax) or "target" (T5X), if there is nothing else but training state,
+ * names without a dot and what is below "state"; else all but training state: those whose first
+ * dotted element is one of training_keys in model_names.c.
  *
  * If a checkpoint does not record its top-level keys, "model.layers.0.w" is ambiguous. "model" is
  * taken for a key if everything else is training state or has no dot ("step", "epoch"). So the flat
