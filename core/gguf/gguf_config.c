@@ -11,8 +11,9 @@
 #include <errno.h>
 #include <string.h>
 
-/* "model_max_length": 1000000000000000019884624838656 is what transformers writes for none. */
-enum { FLAGS = JDOC_BIG };
+/* transformers writes "model_max_length": 1000000000000000019884624838656 for none, and
+ * "time_step_limit": [0.0, Infinity]. */
+enum { FLAGS = JDOC_BIG | JDOC_PYTHON };
 
 static int take_json(const char *file, int rc, const struct jdoc *d, const struct ckpt_err *why,
 		     struct ckpt_err *e)
