@@ -61,6 +61,10 @@ static const struct {
 	{ "*.mixer.out_proj.weight", MR_ROW },
 	{ "*.mixer.in_proj.layer_norm_{weight,bias}", MR_COPY },
 	{ "*.mixer.*", MR_UNKNOWN },
+	/* gated delta nets (Qwen3-Next), whose in_proj and conv1d have sections of other sizes */
+	{ "*.self_attention.{A_log,dt_bias}", MR_COLUMN },
+	{ "*.self_attention.out_proj.weight", MR_ROW },
+	{ "*.self_attention.out_proj.bias", MR_COPY },
 	{ "*{norm,ln_f}.{weight,bias}", MR_COPY },
 	{ "*layer_norm_{weight,bias}", MR_COPY },
 };

@@ -565,6 +565,11 @@ START_TEST(slices_of_odd_shapes_are_shown_apart)
 		  "a.final_norm.weight[1] 0\nodd[1] 1\n" OBJECTS },
 		/* These are slices, even if they are equal. */
 		{ "'a.mixer.norm.weight': t0+0(1)", NULL, "a.mixer.norm.weight[2] 0 0\n" OBJECTS },
+		{ "'a.self_attention.dt_bias': t0+0(1), 'a.self_attention.out_proj.weight': "
+		  "t0+1(1,2)",
+		  NULL,
+		  "a.self_attention.dt_bias[2] 0 0\na.self_attention.out_proj.weight[1,4] 1 2 1 "
+		  "2\n" OBJECTS },
 		{ "'a.mixer.conv1d.bias': t0+0(1)", NULL,
 		  "mp_rank_00/a.mixer.conv1d.bias[1] 0\nmp_rank_01/a.mixer.conv1d.bias[1] "
 		  "0\n" OBJECTS APART("a.mixer.conv1d.bias", ODD_SHAPE) },
