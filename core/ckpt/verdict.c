@@ -401,14 +401,30 @@ static int read_arch(struct hf *h, struct ckpt_err *e)
 
 static const char no_model[] =
 	"no tensor names of a model: name the weights with weights= or rename=";
+static const char no_weights[] =
+	"no tensor seems to be a weight of a model: name the weights with weights= or rename=";
+
+/* Sets the verdict of hf/ or pt/ if no tensor can be in it. */
+static bool lacks_model(const struct engine *eng, struct verdict *v)
+{
+	const struct ckpt_totals *t = &eng->c->totals;
+
+	if (!t->has_model)
+		(void)no_verdict(v, CKPT_SERVES_ABSENT, "absent", no_model);
+	else if (!t->tensors)
+		(void)no_verdict(v, CKPT_SERVES_NO, "empty", "the checkpoint has no tensors");
+	else if (!t->model_tensors)
+		(void)no_verdict(v, CKPT_SERVES_NO, "empty", no_weights);
+	return !t->has_model || !t->model_tensors;
+}
 
 static int judge_hf(struct engine *eng, struct verdict *v, struct ckpt_err *e)
 {
 	CLEANUP(hf_release) struct hf h = { .eng = eng, .v = v };
 	int rc;
 
-	if (!eng->c->totals.has_model)
-		return no_verdict(v, CKPT_SERVES_ABSENT, "absent", no_model);
+	if (lacks_model(eng, v))
+		return 0;
 	rc = read_arch(&h, e);
 	return rc ? (rc < 0 ? rc : 0) : judge(&h, e);
 }
@@ -445,10 +461,8 @@ static void judge_file(struct engine *eng, enum view_file file, struct verdict *
 {
 	struct view_left l;
 
-	if (file == VIEW_PT && !eng->c->totals.has_model) {
-		no_verdict(v, CKPT_SERVES_ABSENT, "absent", no_model);
+	if (file == VIEW_PT && lacks_model(eng, v))
 		return;
-	}
 	view_left(eng->view, file, &l);
 	v->serves = l.left_out ? CKPT_SERVES_NO : CKPT_SERVES_YES;
 	if (l.left_out) {

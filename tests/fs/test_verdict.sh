@@ -220,6 +220,19 @@ END
 
 # ---- mount and export ----
 
+# As in the directory of an optimizer that is saved by itself.
+test_a_model_without_tensors_is_told() {
+  local none why="empty: no tensor seems to be a weight of a model: name the weights with weights= or rename="
+  model llama
+  ckptfs reshard -q dcp opt -o rename=<(echo 's/^/optimizer.state.exp_avg./')
+  is "$why" "$(ckptfs info opt | sed -n 's|.* hf/: ||p')"
+  is "$why" "$(ckptfs info opt | sed -n 's|.* pt/: ||p')"
+  refused "option 'strict': hf/: $why" ckptfs export opt hf no -o strict
+  ckptfs info opt -o weights=optimizer.state.exp_avg. | grep -q 'pt/: complete: '
+  none=$(ckptfs info "$DATA/mcore_flat/ckpt" -o include=common.pt)
+  is "empty: the checkpoint has no tensors" "$(echo "$none" | sed -n 's|.* pt/: ||p')"
+}
+
 test_mount_has_a_line_for_each_face() {
   model llama
   mount_at m dcp -o assets=hf 2>err
