@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * trust - may a file outside a checkpoint's directory be treated as part of the checkpoint? Only if
- * anyone able to change that file can also change the checkpoint.
+ * anyone able to change that file can also change the checkpoint. And is a file in a directory that
+ * others can write to, such as /tmp, one that they cannot have made or changed?
  *
  * Threads: no shared state.
  */
@@ -27,6 +28,17 @@ static inline bool trust_others_write(const struct stat *st, const struct stat *
 static inline bool trust_owner(uid_t owner, const struct stat *checkpoint)
 {
 	return !owner || owner == geteuid() || owner == checkpoint->st_uid;
+}
+
+/* st: of an entry of dir, without following a link. False if someone other than root and we made it
+ * or can change it, who could not have put it in another's place either. */
+static inline bool trust_entry(const struct stat *st, const struct stat *dir)
+{
+	struct stat d = *dir;
+
+	if (d.st_mode & S_ISVTX)
+		d.st_mode &= ~(mode_t)(S_IWGRP | S_IWOTH);
+	return trust_owner(st->st_uid, &d) && !trust_others_write(st, &d);
 }
 
 #endif

@@ -547,6 +547,8 @@ static int may_resume(const struct run *x, bool *ret, struct ckpt_err *e)
 	int rc;
 
 	*ret = exists(x, x->names.partial);
+	if (*ret && export_state_refuse_foreign(x->parent, x->names.partial, e))
+		return -e->code;
 	rc = *ret ? export_state_match(&x->state, &x->id, x->names.partial, &why) : 0;
 	if (rc < 0)
 		*e = why;

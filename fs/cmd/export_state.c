@@ -6,6 +6,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/trust.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,6 +50,31 @@ static void make_header(const struct export_identity *id, char ret[static HEADER
 		       o->layout, o->rename, id->files);
 }
 
+/* Hard links would lead to a file elsewhere. */
+static int refuse_foreign(int dirfd, const char *name, const struct stat *st, struct ckpt_err *e)
+{
+	struct stat dir;
+
+	if (fstat(dirfd, &dir))
+		return err_sys(e, errno, "stat");
+	if (trust_entry(st, &dir) && (S_ISDIR(st->st_mode) || st->st_nlink == 1))
+		return 0;
+	return err_set(
+		e, EPERM,
+		"'%s' can have been written by another user (its owner is %u): remove it, or "
+		"choose another DEST",
+		name, st->st_uid);
+}
+
+int export_state_refuse_foreign(int dirfd, const char *name, struct ckpt_err *e)
+{
+	struct stat st;
+
+	if (!fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW))
+		return refuse_foreign(dirfd, name, &st, e);
+	return errno == ENOENT ? 0 : err_sys(e, errno, "stat '%s'", name);
+}
+
 int export_state_open(int dirfd, const char *name, struct export_state *ret, struct ckpt_err *e)
 {
 	autoclose int fd = -1;
@@ -71,6 +97,8 @@ int export_state_open(int dirfd, const char *name, struct export_state *ret, str
 	}
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, EEXIST, "'%s' is not a regular file", name);
+	if (refuse_foreign(dirfd, name, &st, e))
+		return -e->code;
 	ret->fd = steal_fd(&fd);
 	return 0;
 }

@@ -99,6 +99,35 @@ test_what_was_not_begun_by_an_export_is_not_touched() {
   [[ $(cat x.partial/w) == mine && ! -e x.partial.state && ! -e x ]]
 }
 
+# In a directory such as /tmp, another user can begin an export and mark any bytes as copied.
+test_a_copy_of_another_user_is_not_continued() {
+  [[ $(id -u) == 0 ]] || skip "not root"
+  mkdir -m 1777 s
+  big >/dev/null
+  (
+    trap '' XFSZ
+    ulimit -f 8192
+    refused "File too large" ckptfs export -q "$(big)/ckpt" tensors s/out
+  )
+  [[ -s s/out.partial.state && -d s/out.partial ]]
+  chown 65534 s/out.partial.state
+  refused "'out.partial.state' can have been written by another user \(its owner is 65534\)" \
+    ckptfs export "$(big)/ckpt" tensors s/out
+  chown 0 s/out.partial.state
+  chmod g+w s/out.partial.state
+  refused "'out.partial.state' can have been written by another user" ckptfs export "$(big)/ckpt" tensors s/out
+  chmod g-w s/out.partial.state
+  ln s/out.partial.state s/other
+  refused "'out.partial.state' can have been written by another user" ckptfs export "$(big)/ckpt" tensors s/out
+  rm s/other
+  chown 65534 s/out.partial
+  refused "'out.partial' can have been written by another user" ckptfs export "$(big)/ckpt" tensors s/out
+  chown 0 s/out.partial
+  # Who owns the directory could put anything there.
+  chown 65534 s s/out.partial s/out.partial.state
+  status_of 0 ckptfs export -q "$(big)/ckpt" tensors s/out
+}
+
 test_a_full_disk_is_found_first() {
   [[ $(id -u) == 0 ]] || skip "not root"
   mkdir small
