@@ -405,6 +405,8 @@ static void release(struct mount *m)
 	free(m->target);
 	free(m->cwd);
 	buf_release(&m->shape);
+	if (m->target_fd >= 0)
+		(void)close(m->target_fd);
 	if (m->log >= 0)
 		(void)close(m->log);
 }
@@ -434,6 +436,7 @@ static int mount_run(const struct options *o)
 {
 	autofree char *index = absolute_index(options_get(o, "index"));
 	struct mount m CLEANUP(release) = { .opts = o,
+					    .target_fd = -1,
 					    .index = index,
 					    .report = -1,
 					    .log = -1,

@@ -38,6 +38,7 @@ struct mount {
 	enum fs_io io;
 	enum sandbox_mode sandbox;
 	char *source, *target; /* absolute */
+	int target_fd;	       /* the directory `target`, until it is mounted; -1: none */
 	bool given;	       /* target is "/dev/fd/N": the caller has mounted that */
 	char *cwd;	       /* where the command was run, */
 	struct buf shape;      /* and the options that determine the tree: see options_add_shape */

@@ -14,6 +14,7 @@
 #include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,7 +211,9 @@ int mount_resolve(struct mount *m, struct ckpt_err *e)
 		return mount_explain_swapped(m, e) ? -e->code : rc;
 	}
 	m->target = realpath(target, NULL);
-	if (!m->target)
+	m->target_fd =
+		m->target ? open(m->target, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+	if (m->target_fd < 0)
 		return err_sys(e, errno, "mount point '%s'", target);
 	if (mount_lies_in(m->source, m->target))
 		return err_set(e, EINVAL,

@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 enum { MAX_MOUNTS = 16 << 20 }; /* bytes of the list of all mounts */
 
@@ -110,11 +111,23 @@ static int refused(const struct mount *m, const char *why, struct ckpt_err *e)
 			       : "");
 }
 
+/*
+ * The path to mount at. Opening the checkpoint may have taken minutes, in which the owner of a
+ * directory above the mount point can have put a link in its place. Root must not be led elsewhere,
+ * so root mounts by descriptor; for others fusermount3 mounts, which checks that the directory is
+ * theirs.
+ */
+static const char *where(const struct mount *m, char by_fd[static 32])
+{
+	(void)snprintf(by_fd, 32, "/proc/self/fd/%d", m->target_fd);
+	return !m->given && !geteuid() && !access(by_fd, F_OK) ? by_fd : m->target;
+}
+
 int mount_start_session(struct mount *m, struct ckpt_err *e)
 {
 	struct buf before CLEANUP(buf_release) = BUF_INIT(MAX_MOUNTS);
 	struct capture c;
-	char line[256];
+	char line[256], by_fd[32];
 	int rc;
 
 	if (mounts_list(&before, e))
@@ -123,8 +136,11 @@ int mount_start_session(struct mount *m, struct ckpt_err *e)
 		return err_set(e, EINVAL, "mount '%s': signal handlers refused", m->target);
 	m->signals = true;
 	capture_start(&c);
-	rc = fuse_session_mount(m->session, m->target);
+	rc = fuse_session_mount(m->session, where(m, by_fd));
 	capture_stop(&c, line, sizeof(line));
+	if (m->target_fd >= 0)
+		(void)close(m->target_fd);
+	m->target_fd = -1;
 	if (rc)
 		return refused(m, line, e);
 	if (!m->given && find_mount(m, &before, e))

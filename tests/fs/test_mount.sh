@@ -337,6 +337,24 @@ test_two_mounts_share_the_index() {
   ckptfs index "$(big)/ckpt" | grep 'up to date' >/dev/null
 }
 
+# Who owns a directory above the mount point may put a link in its place while the checkpoint is opened.
+test_root_is_not_led_to_another_mount_point() {
+  [[ $(id -u) == 0 ]] || skip "not root"
+  mkdir -p theirs/a/m ours/m
+  echo here >ours/m/file
+  mkfifo rules
+  ckptfs mount "$(zoo)" theirs/a/m -o rename=rules 2>err &
+  exec 9>rules # waits until the program reads it, and so has looked at the mount point
+  mv theirs/a theirs/b
+  ln -s ../ours theirs/a
+  echo '# no rules' >&9
+  exec 9>&-
+  wait $! && fail "mounted"
+  grep -q "was moved while it was mounted" err || fail "$(cat err)"
+  is here "$(cat ours/m/file)"
+  ckptfs umount -q theirs/b/m || umount -l theirs/b/m
+}
+
 # While it mounts, another mount of the same checkpoint is removed, and the kernel reuses its numbers for the new one.
 test_the_numbers_of_another_mount_come_again() {
   local pid
