@@ -150,6 +150,22 @@ while not os.path.exists("stop"):
 
 # The latest checkpoint of a run is one of its own or none.
 cases_latest_stays_inside() { printf '%s\n' /etc ../outside step-1/../../outside . ''; }
+# Whoever waits to write to a FIFO would go on when the program opens it.
+test_no_fifo_beside_a_checkpoint_is_opened() {
+  local writer
+  [[ $(id -u) == 0 ]] || skip "not root"
+  mkdir -m 1777 s
+  cp -r "$(zoo)" s/ckpt
+  mkfifo s/config.json
+  chown 65534 s/config.json
+  (exec 8>s/config.json && : >woken) &
+  writer=$!
+  ckptfs info s/ckpt >/dev/null
+  sleep 0.5
+  [[ ! -e woken ]] || fail "it was opened"
+  kill $writer
+}
+
 test_latest_stays_inside() {
   mkdir run outside
   big_copy run/step-1
