@@ -77,14 +77,17 @@ function counted(n, one) {
   return digits(n) + ' ' + one + (n === 1 ? '' : 's');
 }
 
+// As text_size does for the program: of two texts that are equally near, the even one.
 function sizeText(n) {
-  const units = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
   let k = 0;
   while (n >= 1024 && k < units.length - 1) {
     n /= 1024;
     k++;
   }
-  return (k ? n.toFixed(n < 10 ? 2 : n < 100 ? 1 : 0) : n) + ' ' + units[k];
+  const places = k && n < 100 ? 1 : 0, scaled = n * 10 ** places, down = Math.floor(scaled);
+  const rounded = scaled - down === 0.5 ? down + down % 2 : Math.round(scaled);
+  return (rounded / 10 ** places).toFixed(places) + ' ' + units[k];
 }
 
 function countText(n) {

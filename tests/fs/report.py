@@ -65,6 +65,12 @@ def checkpoint(file, path):
         found = cards(page)
         assert found["tensors"] == "14" and found["complete"] == "yes" and found["parameters"] == "1,931", found
         assert found["files"] == str(info["files"]) if "files" in info else True
+        # Sizes as the program prints them: text_size.
+        sizes = [0, 1023, 1024, 1075, 1280, 1331, 1434, 3200, 102348, 103000, 103936, 1 << 20, 5 << 28, 7 * 2**40]
+        for n, text in zip(sizes, page.value(f"{sizes}.map(sizeText)")):
+            k = max(0, n.bit_length() - 1) // 10
+            v = n / 1024**k
+            assert text == f"{v:.{int(k > 0 and v < 100)}f} {'B KiB MiB GiB TiB'.split()[k]}", (n, text)
         served = page.value("[...document.querySelectorAll('#verdicts li')].map(l => l.textContent)")
         assert any(s.startswith("\N{CHECK MARK}pt/ complete: 11 tensors") for s in served), served
         assert any(s.startswith("\N{BALLOT X}hf/ not loadable: no config.json") for s in served), served
