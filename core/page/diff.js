@@ -11,7 +11,8 @@ function percent(x) {
   const v = 100 * x;
   if (v < 100 && +v.toPrecision(3) === 100) // not all
     return '> 99.9 %';
-  return Number.isNaN(v) ? '\u2013' : v === Infinity ? '\u221e' : v === 0 ? '0 %' : (v >= 0.001 && v < 1e6 ? String(+v.toPrecision(3)) : v.toExponential(1)) + ' %';
+  return Number.isNaN(v) ? '\u2013' : v === Infinity ? '\u221e' : v === 0 ? '0 %'
+    : (v < 0.001 || v >= 1e6 ? v.toExponential(1) : v < 100 ? v.toPrecision(3) : String(+v.toPrecision(3))) + ' %';
 }
 
 // What is known of several rows: numbers of tensors, elements and bytes, and sums of squares.

@@ -260,6 +260,8 @@ def drive(page):
                          ("is:unreadable", []), ("is:inf", []), ("rank:1", [])):
         search(page, word)
         assert rows(page) == wanted, (word, rows(page))
+    texts = page.value("[0, 1e-7, 0.0000507, 0.00051, 0.027, 0.0271, 0.5, 0.99999, 1, 12.345].map(percent)")
+    assert texts == ["0 %", "1.0e-5 %", "0.00507 %", "0.0510 %", "2.70 %", "2.71 %", "50.0 %", "> 99.9 %", "100 %", "1230 %"], texts
     search(page, "is:changed")
     assert "46 matches" in page.value("document.getElementById('status').textContent")
     search(page, "layers.4.self_attn.q model")
