@@ -401,8 +401,8 @@ function showDiff(head, table, reveal) {
     heats.length ? fold('Changed the most', true, element('div', { class: 'tiles' }, ...heats)) : null,
     layers.length ? fold('By layer', true, element('div', { class: 'charts' }, ...layerCharts(layers)), ...sumTable('layer', layers)) : null,
     layers.length ? roles : null].filter(Boolean));
-  at('hint').replaceChildren('words, ', ...['*', 'dtype:bfloat16', 'role:optimizer', 'is:changed', 'is:missing', 'is:a', 'is:b', 'is:nan', 'is:equal']
-    .flatMap((x) => [element('kbd', null, x), ' ']), 'on the right: change, relative to A');
+  at('hint').replaceChildren('words, ', ...['*', 'dtype:bfloat16', 'role:optimizer', 'is:changed', 'is:missing', 'is:a', 'is:b', 'is:nan', 'is:equal', 'is:unreadable']
+    .flatMap((x, i) => [i ? ' ' : '', element('kbd', null, x)]), '; on the right: change, relative to A');
 }
 
 async function startDiff(head, table) {
