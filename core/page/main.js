@@ -24,17 +24,18 @@ function showHead(head, table) {
   if (!c)
     return;
   const sums = new Map();
-  for (let i = 0; i < table.stored; i++)
-    sums.set(table.dtypeName(i), (sums.get(table.dtypeName(i)) || 0) + table.elements(i));
+  for (let i = 0; i < table.stored + table.made; i++)
+    if (c.has_model ? table.inModel(i) : i < table.stored)
+      sums.set(table.dtypeName(i), (sums.get(table.dtypeName(i)) || 0) + table.elements(i));
   const dtypes = [...sums].sort((a, b) => b[1] - a[1]);
   const values = c.values, bad = values ? values.nan + values.inf : 0;
   const cards = [
     ['parameters', c.has_model ? countText(c.parameters) : '\u2013', c.has_model ? counted(c.model_tensors, 'tensor') + ' of the model' : 'no model'],
     ['tensors', digits(c.tensors), `${sizeText(c.tensor_bytes)}, ${counted(c.objects, 'object')}`],
-    ['dtypes', dtypes.length ? dtypes[0][0] : '\u2013', dtypes.length < 2 ? 'all elements'
+    [c.has_model ? 'dtypes of the model' : 'dtypes', dtypes.length ? dtypes[0][0] : '\u2013', dtypes.length < 2 ? 'all elements'
       : dtypes.slice(0, 4).map(([name, n]) => `${name} ${countText(n)}`).join(', ') + (dtypes.length > 4 ? ', \u2026' : '')],
     ['files', digits(c.files), `${sizeText(c.stored_bytes)}, ${counted(c.chunks, 'chunk')}`],
-    ['ranks', c.ranks ? digits(c.ranks) : '\u2013', c.ranks ? 'wrote data files' : 'file names do not say'],
+    ['ranks', c.ranks ? digits(c.ranks) : '\u2013', c.ranks ? 'that wrote data files' : 'file names do not say'],
     ['complete', c.incomplete ? 'no' : 'yes', c.incomplete ? `${digits(c.incomplete)} cannot be opened` : 'everything can be opened', c.incomplete ? 'bad' : 'good'],
     values ? ['values', bad ? 'not finite' : 'finite', `${digits(values.nan)} NaN, ${digits(values.inf)} Inf`, bad ? 'bad' : 'good'] : null,
   ].filter(Boolean);

@@ -57,6 +57,11 @@ class Table {
       this.modelName.set(i, decodeName(name));
   }
 
+  // Whether the model has the tensor; `stored` tensors may be only material for it.
+  inModel(i) {
+    return i < this.stored ? !this.notModel[i] : this.role[i] === ROLE_MADE;
+  }
+
   faultOf(i) {
     const f = this.fault[i];
     return f === 0 ? null : f === 1 ? "incomplete; 'ckptfs check' says why" : this.faults[f - 2];

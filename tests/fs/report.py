@@ -65,6 +65,9 @@ def checkpoint(file, path):
         found = cards(page)
         assert found["tensors"] == "14" and found["complete"] == "yes" and found["parameters"] == "1,931", found
         assert found["files"] == str(info["files"]) if "files" in info else True
+        dtypes = re.search(r"^dtypes +(.*)$", ckptfs("info", path).decode(), re.M)[1].split(", ")
+        small = page.value("[...document.querySelectorAll('.card')].find(c => c.firstChild.textContent === 'dtypes of the model').lastChild.textContent")
+        assert small == ", ".join(dtypes[:4]) + ", \u2026" * (len(dtypes) > 4), (small, dtypes)
         # Sizes as the program prints them: text_size.
         sizes = [0, 1023, 1024, 1075, 1280, 1331, 1434, 3200, 102348, 103000, 103936, 1 << 20, 5 << 28, 7 * 2**40]
         for n, text in zip(sizes, page.value(f"{sizes}.map(sizeText)")):
