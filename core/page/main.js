@@ -44,6 +44,11 @@ function showHead(head, table) {
   document.getElementById('verdicts').replaceChildren(...verdictList(c.verdicts));
 }
 
+// undefined if there is no finite element, or if they are complex.
+function maxAbs(values) {
+  return values.max === undefined ? undefined : Math.max(Math.abs(values.min), Math.abs(values.max));
+}
+
 // In a mount, a checkpoint has a page of its own.
 function nameInRun(x) {
   const name = element('bdi', null, clipped(x.name));
@@ -56,7 +61,7 @@ function showRun(run, shown) {
   const box = document.getElementById('run'), all = run.checkpoints, last = all.slice(-RUN_ROWS);
   const withValues = all.some((x) => x.values);
   const opened = all.some((x) => x.tensors !== undefined); // the page in a mount opens none
-  const columns = ['checkpoint', 'saved', 'complete', ...(opened ? ['parameters', 'tensors', 'bytes'] : []), ...(withValues ? ['norm', 'max', 'NaN', 'Inf'] : [])];
+  const columns = ['checkpoint', 'saved', 'complete', ...(opened ? ['parameters', 'tensors', 'bytes'] : []), ...(withValues ? ['norm', 'max abs', 'NaN', 'Inf'] : [])];
   const cell = (text, how) => element('td', { class: how || null }, text);
   const rows = last.map((x) => element('tr', { class: x.latest ? 'latest' : null },
     element('td', null, nameInRun(x), x.latest ? element('span', { class: 'flag calm' }, 'latest') : null),
@@ -66,11 +71,11 @@ function showRun(run, shown) {
     ...(!opened ? [] : x.tensors === undefined ? [cell(''), cell(''), cell('')]
       : [cell(countText(x.parameters), 'n'), cell(digits(x.tensors), 'n'), cell(sizeText(x.tensor_bytes), 'n')]),
     ...(!withValues ? [] : !x.values ? [cell(''), cell(''), cell(''), cell('')]
-      : [cell(numberText(x.values.norm), 'n'), cell(numberText(x.values.max), 'n'),
+      : [cell(numberText(x.values.norm), 'n'), cell(numberText(maxAbs(x.values)), 'n'),
         cell(digits(x.values.nan), 'n' + (x.values.nan ? ' bad' : '')), cell(digits(x.values.inf), 'n' + (x.values.inf ? ' bad' : ''))])));
   box.hidden = false;
-  const charts = withValues ? ['norm', 'std', 'max'].map((what) => lineChart(`${what} of the model`, all.map((x) => x.values ? x.values[what] ?? NaN : NaN), -1,
-    [all[0].name, all[all.length - 1].name])).filter(Boolean) : [];
+  const charts = withValues ? [['norm', (v) => v.norm], ['std', (v) => v.std], ['max abs', maxAbs]].map(([what, of]) => lineChart(`${what} of the model`,
+    all.map((x) => x.values ? of(x.values) ?? NaN : NaN), -1, [all[0].name, all[all.length - 1].name])).filter(Boolean) : [];
   box.replaceChildren(element('h2', null, 'Checkpoints'),
     element('div', { class: 'scroll' }, element('table', null, element('thead', null, element('tr', null,
       ...columns.map((c, i) => element('th', { class: i > 2 ? 'n' : null }, c)))), element('tbody', null, ...rows))),

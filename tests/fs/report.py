@@ -407,6 +407,16 @@ def long_run(tensors, steps):
         write_safetensors(f"long/step-{step}/model.safetensors", dict.fromkeys(names, [2, 3]))
 
 
+def magnitudes(file):
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file, height=1300)
+        column = "[...document.querySelectorAll('#run th')].findIndex(h => h.textContent === 'max abs')"
+        assert page.value(f"[...document.querySelectorAll('#run tbody tr')].map(r => r.cells[{column}].textContent)") == ["9", "11"]
+        charts = page.value("[...document.querySelectorAll('#run svg')].map(c => c.getAttribute('aria-label'))")
+        assert charts[-1] == "max abs of the model: from 9 to 11", charts
+        page.shot("magnitudes", whole=True)
+
+
 AXES = """[...document.querySelectorAll('svg.chart')].filter(c => c.querySelector('.line')).map(c =>
     [c.getAttribute('aria-label'), +c.querySelector('.point').getAttribute('cy'),
      [...c.querySelectorAll('text')].slice(0, -2).map(t => [t.textContent, +t.getAttribute('y')])])"""

@@ -100,6 +100,20 @@ for i, v in enumerate([(1, 2, 2), (1, 2, 4), (1, float("nan"), 4), (0, 0, 0), (0
   look the_series report.html run
 }
 
+# The largest magnitude may be that of a negative element.
+test_magnitudes_of_a_run() {
+  local v
+  mkdir run
+  for v in -9 -11; do
+    python3 -c 'import struct, sys
+open("v", "wb").write(struct.pack("<4f", 1, 2, int(sys.argv[1]), 3))' "$v"
+    make_dcp "run/step$v" w 4 1:v
+  done
+  aged run
+  ckptfs report -q --stat run
+  look magnitudes report.html
+}
+
 # Values that hardly change, and values that do not.
 test_axes_of_charts() {
   local i
