@@ -9,6 +9,15 @@ function verdictList(list) {
     element('bdi', null, visible(v.text))));
 }
 
+// What is not read may be NaN, too.
+function valuesCard({ values, unreadable, tensors }) {
+  const bad = values.nan + values.inf, found = `${digits(values.nan)} NaN, ${digits(values.inf)} Inf`;
+  if (unreadable)
+    return [bad ? 'not finite' : 'not known', `${digits(unreadable)} of ${counted(tensors, 'tensor')} could not be read` +
+      (unreadable < tensors ? `; ${found} in the others` : ''), 'bad'];
+  return values.elements ? [bad ? 'not finite' : 'finite', found, bad ? 'bad' : 'good'] : ['\u2013', 'nothing that is a number'];
+}
+
 function showHead(head, table) {
   const c = head.checkpoint, run = head.run;
   const path = run ? run.path : c.path;
@@ -28,7 +37,6 @@ function showHead(head, table) {
     if (c.has_model ? table.inModel(i) : i < table.stored)
       sums.set(table.dtypeName(i), (sums.get(table.dtypeName(i)) || 0) + table.elements(i));
   const dtypes = [...sums].sort((a, b) => b[1] - a[1]);
-  const values = c.values, bad = values ? values.nan + values.inf : 0;
   const cards = [
     ['parameters', c.has_model ? countText(c.parameters) : '\u2013', c.has_model ? counted(c.model_tensors, 'tensor') + ' of the model' : 'no model'],
     ['tensors', digits(c.tensors), `${sizeText(c.tensor_bytes)}, ${counted(c.objects, 'object')}`],
@@ -37,7 +45,7 @@ function showHead(head, table) {
     ['files', digits(c.files), `${sizeText(c.stored_bytes)}, ${counted(c.chunks, 'chunk')}`],
     ['ranks', c.ranks ? digits(c.ranks) : '\u2013', c.ranks ? 'that wrote data files' : 'file names do not say'],
     ['complete', c.incomplete ? 'no' : 'yes', c.incomplete ? `${digits(c.incomplete)} cannot be opened` : 'everything can be opened', c.incomplete ? 'bad' : 'good'],
-    values ? ['values', bad ? 'not finite' : 'finite', `${digits(values.nan)} NaN, ${digits(values.inf)} Inf`, bad ? 'bad' : 'good'] : null,
+    c.values ? ['values', ...valuesCard(c)] : null,
   ].filter(Boolean);
   document.getElementById('facts').replaceChildren(...cards.map(([name, big, small, how]) =>
     element('div', { class: 'card ' + (how || '') }, element('dt', null, name), element('dd', null, big), element('dd', { class: 'quiet' }, small))));
@@ -59,10 +67,14 @@ function nameInRun(x) {
 
 function showRun(run, shown) {
   const box = document.getElementById('run'), all = run.checkpoints, last = all.slice(-RUN_ROWS);
-  const withValues = all.some((x) => x.values);
+  const withValues = all.some((x) => x.values), unreadable = all.some((x) => x.unreadable);
   const opened = all.some((x) => x.tensors !== undefined); // the page in a mount opens none
-  const columns = ['checkpoint', 'saved', 'complete', ...(opened ? ['parameters', 'tensors', 'bytes'] : []), ...(withValues ? ['norm', 'max abs', 'NaN', 'Inf'] : [])];
   const cell = (text, how) => element('td', { class: how || null }, text);
+  const count = (n, known) => cell(known ? digits(n) : '\u2013', 'n' + (n ? ' bad' : ''));
+  const ofValues = withValues ? [['norm', (v) => cell(numberText(v.norm), 'n')], ['max abs', (v) => cell(numberText(maxAbs(v)), 'n')],
+    ['NaN', (v) => count(v.nan, v.elements)], ['Inf', (v) => count(v.inf, v.elements)],
+    ...(unreadable ? [['unreadable', (v, x) => count(x.unreadable, true)]] : [])] : [];
+  const columns = ['checkpoint', 'saved', 'complete', ...(opened ? ['parameters', 'tensors', 'bytes'] : []), ...ofValues.map(([name]) => name)];
   const rows = last.map((x) => element('tr', { class: x.latest ? 'latest' : null },
     element('td', null, nameInRun(x), x.latest ? element('span', { class: 'flag calm' }, 'latest') : null),
     cell(timeText(x.mtime)),
@@ -70,9 +82,7 @@ function showRun(run, shown) {
       : cell(!x.complete ? 'no' : x.incomplete ? `${digits(x.incomplete)} cannot be opened` : 'yes', x.complete && !x.incomplete ? 'good' : 'bad'),
     ...(!opened ? [] : x.tensors === undefined ? [cell(''), cell(''), cell('')]
       : [cell(countText(x.parameters), 'n'), cell(digits(x.tensors), 'n'), cell(sizeText(x.tensor_bytes), 'n')]),
-    ...(!withValues ? [] : !x.values ? [cell(''), cell(''), cell(''), cell('')]
-      : [cell(numberText(x.values.norm), 'n'), cell(numberText(maxAbs(x.values)), 'n'),
-        cell(digits(x.values.nan), 'n' + (x.values.nan ? ' bad' : '')), cell(digits(x.values.inf), 'n' + (x.values.inf ? ' bad' : ''))])));
+    ...ofValues.map(([, of]) => x.values ? of(x.values, x) : cell(''))));
   box.hidden = false;
   const charts = withValues ? [['norm', (v) => v.norm], ['std', (v) => v.std], ['max abs', maxAbs]].map(([what, of]) => lineChart(`${what} of the model`,
     all.map((x) => x.values ? of(x.values) ?? NaN : NaN), -1, [all[0].name, all[all.length - 1].name])).filter(Boolean) : [];

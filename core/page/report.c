@@ -13,10 +13,12 @@
 #include "base/err.h"
 #include "base/json_out.h"
 #include "base/sized.h"
+#include "base/text.h"
 #include "base/vec.h"
 #include <ckptfs/ckpt_values.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -37,6 +39,8 @@ struct report {
 	struct page page;
 	struct series series;
 	bool in_run; /* the data is that of a checkpoint in a run's tree */
+	/* Tensors of the checkpoint, or of the run's latest; other checkpoints of the run. */
+	uint64_t unreadable, unreadable_steps;
 };
 
 static void report_release(struct report *r)
@@ -146,6 +150,7 @@ static int read_values(struct report *r, struct table *t, struct ckpt_err *e)
 	if (!rc) {
 		add_values(&r->json, &t->all_values);
 		json_u64(&r->json, "unreadable", t->unreadable);
+		r->unreadable = t->unreadable;
 	}
 	return rc;
 }
@@ -217,7 +222,7 @@ static int ignore_item(void *arg, const struct ckpt_values_item *item)
 	return 0;
 }
 
-static int add_step_values(struct report *r, struct ckpt *c, struct ckpt_err *e)
+static int add_step_values(struct report *r, struct ckpt *c, bool latest, struct ckpt_err *e)
 {
 	struct ckpt_values_scan s = { .jobs = r->o->jobs,
 				      .model = ckpt_model_tensors(c) != 0,
@@ -226,8 +231,11 @@ static int add_step_values(struct report *r, struct ckpt *c, struct ckpt_err *e)
 				      .arg = r->o->arg };
 	int rc = ckpt_values_scan(c, &s, e);
 
-	if (!rc)
+	if (!rc) {
 		add_values(&r->json, &s.total);
+		json_u64(&r->json, "unreadable", s.failed);
+		r->unreadable_steps += s.failed && !latest;
+	}
 	return rc;
 }
 
@@ -263,7 +271,7 @@ static int add_step(struct run_rows *s, const struct ckpt_run_entry *x, struct c
 		if (c) {
 			ckpt_totals(c, &t);
 			add_totals(j, c, &t);
-			rc = s->r->o->stat ? add_step_values(s->r, c, e) : 0;
+			rc = s->r->o->stat ? add_step_values(s->r, c, x->latest, e) : 0;
 		}
 	}
 	json_close(j);
@@ -338,6 +346,27 @@ static int add_sections(struct report *r, struct ckpt *c, struct ckpt_err *e)
 	return rc || r->page.data ? rc : add_series(r, e);
 }
 
+/* The page says so, too, but may never be looked at. */
+static void warn_of_unreadable(const struct report *r, const struct ckpt *c)
+{
+	uint64_t steps = r->unreadable_steps + (r->unreadable != 0);
+	struct ckpt_totals t;
+	char what[100];
+
+	if (!r->o->warn || !steps)
+		return;
+	ckpt_totals(c, &t);
+	if (ckpt_is_run(c))
+		(void)snprintf(what, sizeof(what),
+			       "tensors of %" PRIu64 " checkpoint%s cannot be read", steps,
+			       text_s(steps));
+	else
+		(void)snprintf(what, sizeof(what),
+			       "%" PRIu64 " of %" PRIu64 " tensors cannot be read", r->unreadable,
+			       t.tensors);
+	r->o->warn(r->o->arg, what);
+}
+
 static int finish(struct report *r, int rc, char **ret, size_t *ret_len, struct ckpt_err *e)
 {
 	if (!rc && r->page.out.err)
@@ -366,7 +395,10 @@ int ckpt_report_sized(struct ckpt *c, const struct ckpt_report *r, size_t size, 
 		rc = add_sections(&report, c, e);
 	if (!rc)
 		rc = page_end(&report.page, e);
-	return finish(&report, rc, ret, ret_len, e);
+	rc = finish(&report, rc, ret, ret_len, e);
+	if (!rc)
+		warn_of_unreadable(&report, c);
+	return rc;
 }
 
 /* ---- the page in the tree ---- */

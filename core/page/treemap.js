@@ -118,8 +118,10 @@ class Treemap {
     }
     const parts = [...sums.values()];
     // A single NaN in a hundred layers must be visible.
-    if (this.colouring === 'nan')
-      return [parts.find((p) => p[1] === 'NaN') || parts.find((p) => p[1] === 'Inf') || parts[0]].map((p) => [p[0], p[1], 1]);
+    if (this.colouring === 'nan') {
+      const worst = ['NaN', 'Inf', 'unknown'].map((key) => parts.find((p) => p[1] === key)).find(Boolean) || parts[0];
+      return [[worst[0], worst[1], 1]];
+    }
     return parts.map((p) => [p[0], p[1], p[2] / n]).sort((x, y) => +x[1].slice(5) - +y[1].slice(5));
   }
 

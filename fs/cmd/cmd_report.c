@@ -8,6 +8,8 @@
 #include "base/progress.h"
 #include <ckptfs/ckpt_report.h>
 
+#include <stdio.h>
+
 #define DEFAULT_FILE "report.html"
 
 /* ---- the page ---- */
@@ -55,6 +57,15 @@ static void show_bytes(void *arg, uint64_t done, uint64_t total)
 	progress_report(&m->progress, done, total);
 }
 
+static void show_warning(void *arg, const char *what)
+{
+	char line[200];
+
+	end_progress(arg);
+	(void)snprintf(line, sizeof(line), "report: %s: 'ckptfs stat' says why", what);
+	cmd_warn(line);
+}
+
 static int make_page(const struct options *o, struct ckpt *c, char **ret, size_t *ret_len,
 		     struct ckpt_err *e)
 {
@@ -66,6 +77,7 @@ static int make_page(const struct options *o, struct ckpt *c, char **ret, size_t
 				       .jobs = (unsigned)o->jobs,
 				       .open = open_step,
 				       .progress = show_bytes,
+				       .warn = show_warning,
 				       .arg = &m };
 	int rc = cmd_refuse_nothing(c, o, e);
 

@@ -407,6 +407,17 @@ def long_run(tensors, steps):
         write_safetensors(f"long/step-{step}/model.safetensors", dict.fromkeys(names, [2, 3]))
 
 
+def not_read(file, big, small, table=""):
+    with Quiet(SHOTS) as b:
+        page = b.open(URL + file, height=1300)
+        card = "[...document.querySelectorAll('.card')].at(-1)"
+        assert page.value(f"[...{card}.children].map(x => x.textContent)") == ["values", big, small], page.value(f"{card}.textContent")
+        assert page.value(f"{card}.classList.contains('bad')")
+        # NaN, Inf and the tensors that could not be read, of each checkpoint of a run
+        assert page.value("[...document.querySelectorAll('#run tbody tr')].map(r => [...r.cells].slice(-3).map(c => c.textContent).join()).join(' ')") == table
+        page.shot("not-read" + "-run" * bool(table), whole=True)
+
+
 def magnitudes(file):
     with Quiet(SHOTS) as b:
         page = b.open(URL + file, height=1300)

@@ -100,6 +100,44 @@ for i, v in enumerate([(1, 2, 2), (1, 2, 4), (1, float("nan"), 4), (0, 0, 0), (0
   look the_series report.html run
 }
 
+# Overwrites the tensors of a checkpoint with zeros, which no zip archive begins with.
+unzipped() {
+  local file size
+  for file in "$1"/*.distcp; do
+    size=$(stat -c %s "$file")
+    truncate -s 0 "$file"
+    truncate -s "$size" "$file"
+  done
+}
+
+# What is not read is not called finite.
+test_values_that_cannot_be_read() {
+  local why="cannot be read: 'ckptfs stat' says why"
+  [[ -d $DATA/hole/ckpt ]] || skip "no fixture hole"
+  ckptfs report -q --stat "$DATA/hole/ckpt" 2>err
+  is "ckptfs: warning: report: 3 of 13 tensors $why" "$(cat err)"
+  look not_read report.html 'not known' '3 of 13 tensors could not be read; 0 NaN, 0 Inf in the others'
+  python3 -c 'import struct
+open("good", "wb").write(struct.pack("<2f", 1, 2))
+open("bad", "wb").write(struct.pack("<2f", 1, float("nan")))'
+  mkdir run
+  make_dcp run/step-1 w 2 1:good x 2 1:bad
+  cp -r run/step-1 run/step-2
+  cp -r run/step-1 run/step-3
+  unzipped run/step-2
+  ckptfs report -q --stat run/step-2 2>err
+  is "ckptfs: warning: report: 2 of 2 tensors $why" "$(cat err)"
+  look not_read report.html 'not known' '2 of 2 tensors could not be read'
+  aged run
+  ckptfs report -q --stat run 2>err
+  is "ckptfs: warning: report: tensors of 1 checkpoint $why" "$(cat err)"
+  look not_read report.html 'not finite' '1 NaN, 0 Inf' $'1,0,0 \u2013,\u2013,2 1,0,0'
+  unzipped run/step-3
+  aged run
+  ckptfs report -q --stat run 2>err
+  is "ckptfs: warning: report: tensors of 2 checkpoints $why" "$(cat err)"
+}
+
 # The largest magnitude may be that of a negative element.
 test_magnitudes_of_a_run() {
   local v

@@ -36,12 +36,13 @@ struct ckpt_report {
 	int (*open)(void *arg, const char *checkpoint, struct ckpt **ret, struct ckpt_err *e);
 	/* Bytes of values; starts again at 0 for each checkpoint. May be NULL. */
 	void (*progress)(void *arg, uint64_t done, uint64_t total);
+	void (*warn)(void *arg, const char *what); /* values that cannot be read; may be NULL */
 	void *arg;
 };
 
 /*
- * The caller frees *ret with free(). A tensor or a checkpoint of a run that cannot be read is shown
- * with the reason. EFBIG: the page would exceed 2 GiB.
+ * The caller frees *ret with free(). A tensor or a checkpoint of a run that cannot be opened is
+ * shown with the reason. EFBIG: the page would exceed 2 GiB.
  */
 CKPT_API int ckpt_report_sized(struct ckpt *c, const struct ckpt_report *r, size_t size, char **ret,
 			       size_t *ret_len, struct ckpt_err *e);
