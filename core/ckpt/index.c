@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/index.h"
 
+#include "base/cache_dir.h"
 #include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/err.h"
@@ -241,75 +242,18 @@ static char *absolute(const char *path)
 	return cwd && asprintf(&r, "%s/%s", cwd, path) >= 0 ? r : NULL;
 }
 
-/* Can only root and members of our group replace `dir` by another directory? */
-static bool is_ours_to_rename(const char *dir)
-{
-	autofree char *at = strdup(dir);
-	struct stat st;
-	char *slash;
-
-	if (!at)
-		return false;
-	while ((slash = strrchr(at, '/'))) {
-		slash[slash == at] = 0; /* the parent directory; "/" has none */
-		if (lstat(at, &st) || !S_ISDIR(st.st_mode) ||
-		    (st.st_uid && st.st_uid != geteuid()) ||
-		    ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)))
-			return false;
-		if (slash == at)
-			break;
-	}
-	return true;
-}
-
-/*
- * $XDG_CACHE_HOME/ckptfs with links resolved, or NULL if it does not exist or is not writable. Do
- * not trust a directory that belongs to another user, or that another user could replace between
- * two uses of its name.
- */
-static char *cache_dir(struct ckpt_err *why)
-{
-	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-	autofree char *dir = NULL, *real = NULL;
-	struct stat st;
-	int n = -1, rc;
-
-	if (xdg && *xdg == '/')
-		n = asprintf(&dir, "%s/ckptfs", xdg);
-	else if (home && *home == '/')
-		n = asprintf(&dir, "%s/.cache/ckptfs", home);
-	if (n < 0) {
-		dir = NULL;
-		(void)err_set(why, ENOENT, "neither $XDG_CACHE_HOME nor $HOME is an absolute path");
-		return NULL;
-	}
-	rc = io_mkdirs(dir);
-	real = rc ? NULL : realpath(dir, NULL);
-	if (!real || lstat(real, &st) || access(real, W_OK | X_OK)) {
-		(void)err_sys(why, rc ? -rc : errno, "'%.160s'", dir);
-		return NULL;
-	}
-	if (!is_ours_to_rename(real) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
-	    (st.st_mode & (S_IWGRP | S_IWOTH))) {
-		(void)err_set(why, EACCES,
-			      "'%.160s' belongs to another user, or others can replace it", dir);
-		return NULL;
-	}
-	return steal_ptr(&real);
-}
-
 char *index_cache_dir(void)
 {
 	struct ckpt_err ignored;
 
-	return cache_dir(&ignored);
+	return cache_dir("index", &ignored);
 }
 
-/* DIR/NAME-HASH.sqlite, where DIR is cache_dir(), or NULL. */
+/* DIR/NAME-HASH.sqlite in the cache of indexes, or NULL. */
 static char *cache_path(const char *root, struct ckpt_err *why)
 {
 	const char *name = strrchr(root, '/');
-	autofree char *dir = cache_dir(why);
+	autofree char *dir = cache_dir("index", why);
 	char *path;
 	int n;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "remote/depot_internal.h"
 
+#include "base/cache_dir.h"
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/io.h"
@@ -19,19 +20,6 @@
 #define DEFAULT_SIZE ((uint64_t)64 << 30)
 
 /* ---- the directory ---- */
-
-/* Where the directory is by default; NULL: out of memory, or no home. */
-static char *default_dir(void)
-{
-	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-	char *path;
-
-	if (xdg && *xdg == '/')
-		return asprintf(&path, "%s/ckptfs/objects", xdg) < 0 ? NULL : path;
-	if (home && *home == '/')
-		return asprintf(&path, "%s/.cache/ckptfs/objects", home) < 0 ? NULL : path;
-	return NULL;
-}
 
 /* Do other machines see this directory? Then a word of a map may arrive before the bytes that it is
  * about, if at all: mappings of a file are one thing on one machine only. */
@@ -144,14 +132,12 @@ int depot_new(const struct depot_options *o, depot_drop_fn *drop, void *arg, str
 	d->written = UINT64_MAX;
 	read_boot(d);
 	if (!none) {
-		d->path = given ? strdup(o->dir) : default_dir();
+		d->path = given ? strdup(o->dir) : cache_dir("objects", &d->note);
 		if (!d->path && given) {
 			free(d);
 			return err_nomem(e);
 		}
-		if (!d->path)
-			(void)err_set(&d->note, ENOENT, "neither XDG_CACHE_HOME nor HOME is set");
-		else if (open_dir(d, &d->note)) {
+		if (d->path && open_dir(d, &d->note)) {
 			if (d->dir >= 0)
 				(void)close(d->dir);
 			d->dir = -1;

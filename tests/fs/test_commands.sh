@@ -513,7 +513,7 @@ test_index_builds_once() {
   status_of 0 ckptfs index --rebuild c
   grep -q ': built' out || fail "$(cat out)"
   status_of 0 ckptfs index --print c
-  [[ $(cat out) == "$XDG_CACHE_HOME"/ckptfs/* && -s $(cat out) ]] || fail "$(cat out)"
+  [[ $(cat out) == "$XDG_CACHE_HOME"/ckptfs/index/* && -s $(cat out) ]] || fail "$(cat out)"
   [[ -z $(find c -newer out) ]]
 }
 

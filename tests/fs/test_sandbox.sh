@@ -27,16 +27,17 @@ code.write(bytes.fromhex("b814000000cd80c3"))  # mov $getpid, %eax; int $0x80; r
 ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()' 2>/dev/null
 }
 
-# serve_criminal CRIME FILE [options]: a daemon in the foreground, with crime.c preloaded. $world: missing system calls.
+# serve_criminal CRIME FILE [options]: a daemon in the foreground, with crime.c preloaded. $world: missing system calls;
+# $served: a run whose step-1 is the big checkpoint.
 serve_criminal() {
   local crime=$1 file=$2
   shift 2
   [[ -e $SCRATCH/crime.so ]] || ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -o "$SCRATCH/crime.so" "$HERE/crime.c"
   mkdir -p m
-  LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file ${world:+"${CKPTFS%/*}/tests/without" "$world"} "$CKPTFS" mount "$(big)/ckpt" m -f "$@" 2>said &
+  LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file ${world:+"${CKPTFS%/*}/tests/without" "$world"} "$CKPTFS" mount "${served:-$(big)/ckpt}" m -f "$@" 2>said &
   pid=$!
   wait_until mounted_or_gone
-  cmp -n 100 m/tensors/v "$(big)/v.bin" # it serves, so from here on it is in the sandbox
+  cmp -n 100 "m${served:+/step-1}/tensors/v" "$(big)/v.bin" # it serves, so from here on it is in the sandbox
 }
 mounted_or_gone() { is_mounted m || gone "$pid"; }
 # What the crime's thread reports in its name, which threads that it starts inherit. Other threads may end meanwhile.
@@ -263,6 +264,25 @@ END
   end_it
 }
 
+# It writes chunk indexes, but not what all commands of the user take for the bytes of object stores.
+test_the_cache_of_objects_is_out_of_reach_of_a_run() {
+  local crime served=$PWD/run cache=$XDG_CACHE_HOME/ckptfs
+  need_sandbox
+  need_landlock
+  mkdir run
+  big_copy run/step-1
+  mkdir -p "$cache/objects"
+  echo bytes >"$cache/objects/x"
+  for crime in read_file write_file remove_file; do
+    serve_criminal $crime "$cache/objects/x" -o sandbox=on
+    commit_it
+    is "errno 13" "$(told)"
+    end_it
+  done
+  is bytes "$(cat "$cache/objects/x")"
+  ls "$cache"/index/step-1-*.sqlite
+}
+
 # ---- kernels that lack half of it ----
 
 cases_forbidden_calls_kill_without_landlock() {
@@ -310,7 +330,7 @@ test_run_of_a_new_user_gets_its_indexes() {
   [[ ! -e $XDG_CACHE_HOME ]]
   mount_at m run
   cmp -n 1000 m/step-1/tensors/v "$(big)/v.bin"
-  ls "$XDG_CACHE_HOME"/ckptfs/step-1-*.sqlite
+  ls "$XDG_CACHE_HOME"/ckptfs/index/step-1-*.sqlite
 }
 
 test_run_reads_the_files_of_its_options() {

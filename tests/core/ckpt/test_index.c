@@ -152,7 +152,7 @@ static unsigned count_cache(void)
 {
 	char path[4300];
 
-	(void)snprintf(path, sizeof(path), "%s/cache/ckptfs", dir);
+	(void)snprintf(path, sizeof(path), "%s/cache/ckptfs/index", dir);
 	return count_entries(path);
 }
 
@@ -180,7 +180,7 @@ START_TEST(by_default_it_is_in_the_users_cache)
 
 	put_metadata(".metadata", 3, 100);
 	open_index(&o, NULL, false);
-	(void)snprintf(want, sizeof(want), "%s/cache/ckptfs/ckpt-", dir);
+	(void)snprintf(want, sizeof(want), "%s/cache/ckptfs/index/ckpt-", dir);
 	ck_assert_int_eq(strncmp(o.path, want, strlen(want)), 0);
 	ck_assert_uint_eq(strlen(o.path), strlen(want) + 16 + 7);
 	ck_assert(o.built);
@@ -200,7 +200,7 @@ START_LOOP_TEST(without_xdg_it_is_below_home, 2)
 			 0);
 	ck_assert_int_eq(setenv("HOME", dir, 1), 0);
 	open_index(&o, NULL, false);
-	(void)snprintf(want, sizeof(want), "%s/.cache/ckptfs/ckpt-", dir);
+	(void)snprintf(want, sizeof(want), "%s/.cache/ckptfs/index/ckpt-", dir);
 	ck_assert_int_eq(strncmp(o.path, want, strlen(want)), 0);
 }
 END_TEST

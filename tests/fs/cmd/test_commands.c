@@ -546,7 +546,7 @@ static const struct row others[] = {
 	  "cat: 'nosuch/tensors': there is no such file in the tree" },
 	{ "cat @plain", 2, NULL, "cat: needs CKPT PATH" },
 	{ "index -o index=:memory: @plain", 0, ":memory:: built, 5 tensors, 5 chunks\n", NULL },
-	{ "index --print @plain", 0, "/cache/ckptfs/ckpt-|.sqlite\n", NULL },
+	{ "index --print @plain", 0, "/cache/ckptfs/index/ckpt-|.sqlite\n", NULL },
 	{ "index @plain", 0, ".sqlite: built, 5 tensors, 5 chunks\n", NULL },
 	{ "index %/run", 2, NULL, "it is a run with 2 checkpoints" },
 	{ "index -o index=%/none/x @plain", 2, NULL,
