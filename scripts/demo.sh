@@ -41,4 +41,4 @@ cd - >/dev/null
 echo "$n of $n tensors are byte for byte what torch loads"
 echo
 run "$ckptfs umount $mnt"
-echo "done: no bytes were converted, and nothing was written."
+echo "done: no bytes were converted, and nothing was written but the index."
