@@ -355,12 +355,13 @@ static int check_ranks(const struct ckpt *c, const struct ckpt_values_scan *s, s
 
 	ckpt_totals(c, &totals);
 	if (s->model)
-		return err_set(e, EINVAL,
-			       "by rank: this is for stored tensors, not for those of the model");
+		return err_set(
+			e, EINVAL,
+			"option 'by': ranks are for stored tensors, not for those of the model");
 	return totals.ranks || ckpt_is_run(c) ? 0
 					      : err_set(e, ENOTSUP,
-							"by rank: the names of its data files do "
-							"not tell which rank wrote them");
+							"option 'by': the names of the data files "
+							"do not tell which rank wrote them");
 }
 
 static int scan(struct ckpt *c, struct ckpt_values_scan *s, struct ckpt_err *e)
