@@ -201,54 +201,73 @@ static bool in_list(const struct word *w)
 	return w->group & (WORDS_OPEN | WORDS_MOUNT) && !w->letter;
 }
 
-static const struct {
+static const struct open_group {
 	const char *name;
 	unsigned group;
+	const char *reshard; /* its help there, where there is no tree; NULL: the library's */
 } open_groups[] = {
-	{ "index", WORDS_STORE },	  { "ignore_ctime", WORDS_STORE },
-	{ "endpoint", WORDS_STORE },	  { "region", WORDS_STORE },
-	{ "profile", WORDS_STORE },	  { "anonymous", WORDS_STORE },
-	{ "cache_dir", WORDS_STORE },	  { "cache_size", WORDS_STORE },
-	{ "retry", WORDS_STORE },	  { "include", WORDS_NAMES },
-	{ "exclude", WORDS_NAMES },	  { "rename", WORDS_NAMES },
-	{ "dtype", WORDS_DTYPE },	  { "dequantize", WORDS_DTYPE },
-	{ "average", WORDS_DTYPE },	  { "overlay", WORDS_DTYPE },
-	{ "lora", WORDS_DTYPE },	  { "weights", WORDS_MODEL },
-	{ "recipe", WORDS_MODEL },	  { "assets", WORDS_MODEL },
-	{ "master", WORDS_MODEL },	  { "experts", WORDS_MODEL },
-	{ "shard_size", WORDS_FILES },	  { "layout", WORDS_FILES },
-	{ "gguf_dtype", WORDS_QUANTISE }, { "quantize", WORDS_QUANTISE },
-	{ "cache", WORDS_CACHE },	  { "allow_missing", WORDS_MISSING },
+	{ "index", WORDS_STORE, NULL },
+	{ "ignore_ctime", WORDS_STORE, NULL },
+	{ "endpoint", WORDS_STORE, NULL },
+	{ "region", WORDS_STORE, NULL },
+	{ "profile", WORDS_STORE, NULL },
+	{ "anonymous", WORDS_STORE, NULL },
+	{ "cache_dir", WORDS_STORE, NULL },
+	{ "cache_size", WORDS_STORE, NULL },
+	{ "retry", WORDS_STORE, NULL },
+	{ "include", WORDS_NAMES, NULL },
+	{ "exclude", WORDS_NAMES, NULL },
+	{ "rename", WORDS_NAMES, NULL },
+	{ "dtype", WORDS_DTYPE, NULL },
+	{ "dequantize", WORDS_DTYPE, NULL },
+	{ "average", WORDS_DTYPE, NULL },
+	{ "overlay", WORDS_DTYPE, NULL },
+	{ "lora", WORDS_DTYPE, NULL },
+	{ "weights", WORDS_MODEL, NULL },
+	{ "recipe", WORDS_MODEL, NULL },
+	{ "assets", WORDS_MODEL, "directory with config.json, the tokenizer, ..." },
+	{ "master", WORDS_MODEL, NULL },
+	{ "experts", WORDS_MODEL, NULL },
+	{ "shard_size", WORDS_FILES,
+	  "maximum tensor bytes per file (default 5GB), or per chunk of zarr (256MiB)" },
+	{ "layout", WORDS_FILES, "distribute the tensors over the ranks as FILE says" },
+	{ "gguf_dtype", WORDS_QUANTISE, NULL },
+	{ "quantize", WORDS_QUANTISE, NULL },
+	{ "cache", WORDS_CACHE, NULL },
+	{ "allow_missing", WORDS_MISSING, "leave out what cannot be read" },
 };
 
-static unsigned open_group(const char *name)
+static const struct open_group *open_group(const char *name)
 {
+	static const struct open_group all = { .group = WORDS_OPEN };
+
 	for (size_t i = 0; i < ARRAY_LEN(open_groups); i++)
 		if (!strcmp(open_groups[i].name, name))
-			return open_groups[i].group;
-	return WORDS_OPEN;
+			return &open_groups[i];
+	return &all;
 }
 
-/* The library's option i. False: there is none, or commands do not offer it. */
-static bool open_word(size_t i, struct word *ret)
+/* The library's option i, as a command of these groups has it. False: it does not offer it. */
+static bool open_word(unsigned groups, size_t i, struct word *ret)
 {
 	const struct ckpt_option *x = ckpt_option(i);
+	const struct open_group *g = open_group(x->name);
 
-	if (!x || x->program)
+	if (x->program || !(g->group & groups))
 		return false;
 	*ret = (struct word){ .name = x->name,
 			      .kind = x->form == CKPT_OPTION_FLAG ? OPEN_FLAG : OPEN,
-			      .group = open_group(x->name),
+			      .group = g->group,
 			      .at = i,
 			      .value = x->value,
-			      .help = x->help };
+			      .help = groups & WORDS_RESHARD && g->reshard ? g->reshard : x->help };
 	return true;
 }
 
 static bool find_word(unsigned groups, const char *s, size_t len, struct word *ret)
 {
 	for (size_t i = 0; ckpt_option(i); i++)
-		if (open_word(i, ret) && ret->group & groups && same(ret->name, s, len))
+		if (open_word(groups, i, ret) && same(ret->name, s, len))
 			return true;
 	for (size_t i = 0; i < ARRAY_LEN(words); i++)
 		if (words[i].group & groups && same(words[i].name, s, len)) {
@@ -265,7 +284,7 @@ static bool meant(unsigned groups, const char *s, size_t len, struct word *ret)
 	size_t n = 0, at;
 
 	for (size_t i = 0; ckpt_option(i) && n < ARRAY_LEN(names); i++)
-		if (open_word(i, ret) && ret->group & groups)
+		if (open_word(groups, i, ret))
 			names[n++] = ret->name;
 	for (size_t i = 0; i < ARRAY_LEN(words) && n < ARRAY_LEN(names); i++)
 		if (words[i].group & groups)
@@ -780,17 +799,27 @@ static void help_word(FILE *to, const struct word *w, char of_letter)
 
 void options_help(FILE *to, unsigned groups)
 {
+	char last[OPTIONS_NAME_MAX + 1] = ""; /* of those that -o takes, which come first */
 	struct word w;
 
 	for (size_t i = 0; ckpt_option(i); i++)
-		if (open_word(i, &w) && w.group & groups)
+		if (open_word(groups, i, &w)) {
 			help_word(to, &w, 0);
-	for (size_t i = 0; i < ARRAY_LEN(words); i++)
-		if (words[i].help && words[i].group & groups)
-			help_word(to, &words[i],
-				  find_letter(groups, words[i].letter) == &words[i]
-					  ? words[i].letter
-					  : 0);
+			(void)options_spell(w.name, '-', last);
+		}
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		const struct word *x = &words[i];
+
+		if (!x->help || !(x->group & groups))
+			continue;
+		help_word(to, x, find_letter(groups, x->letter) == x ? x->letter : 0);
+		if (in_list(x))
+			(void)options_spell(x->name, '-', last);
+	}
+	if (*last)
+		(void)fprintf(to,
+			      "\nOptions up to --%s can also be given as -o OPTION,OPTION=VALUE.\n",
+			      last);
 }
 
 bool options_word(unsigned groups, size_t i, struct option_word *ret)
@@ -799,7 +828,7 @@ bool options_word(unsigned groups, size_t i, struct option_word *ret)
 	bool found = false;
 
 	for (size_t k = 0; !found && ckpt_option(k); k++)
-		found = open_word(k, &w) && w.group & groups && !i--;
+		found = open_word(groups, k, &w) && !i--;
 	for (size_t k = 0; !found && k < ARRAY_LEN(words); k++) {
 		w = words[k];
 		found = w.group & groups && w.help && !i--;

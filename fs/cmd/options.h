@@ -144,7 +144,7 @@ bool options_word(unsigned groups, size_t i, struct option_word *ret);
 enum { OPTIONS_NAME_MAX = 31 };
 const char *options_spell(const char *name, char between, char ret[OPTIONS_NAME_MAX + 1]);
 
-/* The words of these groups with one line each, as --help shows them. */
+/* The words of these groups with one line each, and which of them -o takes, as --help shows them. */
 void options_help(FILE *to, unsigned groups);
 
 #endif

@@ -80,9 +80,6 @@ static int print_help(const struct command *c)
 	if (c->details)
 		(void)printf("%s\n", c->details);
 	options_help(stdout, c->words | WORDS_ANY);
-	if (c->words & WORDS_MOUNT)
-		(void)printf(
-			"\nOptions with two dashes can also be given as -o OPTION,OPTION=VALUE.\n");
 	(void)printf("\nThe manual is ckptfs-%s(1).\n", c->name);
 	return cmd_finish(STATUS_DONE);
 }
