@@ -32,9 +32,9 @@ struct place_options;
 	X(LIST, include, TREE, "GLOB", "show only FQNs that match; repeatable") \
 	X(LIST, exclude, TREE, "GLOB", "hide FQNs that match; repeatable") \
 	X(FILE, rename, TREE, "FILE", "rules that rename FQNs, one s/REGEX/REPLACEMENT/ per line") \
-	X(TEXT, weights, TREE, "PREFIX", "tensors below PREFIX are the model in hf/, pt/, ranks/") \
-	X(TEXT, master, TREE, "yes|no", \
-	  "yes: show fp32 masters in place of weights in hf/, pt/, gguf/") \
+	X(TEXT, weights, TREE, "PREFIX", \
+	  "tensors below PREFIX are the model, from which hf/, pt/, gguf/ are made") \
+	X(TEXT, master, TREE, "yes|no", "yes: the model has fp32 masters in place of weights") \
 	X(TEXT, dtype, TREE, "bf16|fp16|fp32", "cast 16- to 64-bit floats to bf16, fp16 or fp32") \
 	X(TEXT, dequantize, TREE, "bf16|fp16|fp32", \
 	  "show quantised weights as the bf16, fp16 or fp32 they stand for") \
@@ -43,7 +43,7 @@ struct place_options;
 	X(LIST, overlay, TREE, "PATH", \
 	  "show tensors of PATH in place of their namesakes; repeatable") \
 	X(LIST, lora, TREE, "DIR[:SCALE]", "merge this LoRA adapter of PEFT; repeatable") \
-	X(FILE, assets, TREE, "DIR", "show the files of DIR (config.json, ...) in hf/") \
+	X(FILE, assets, TREE, "DIR", "show the files of DIR (config.json, ...) in hf/ and ranks/") \
 	X(SIZE, shard_size, TREE, "SIZE", \
 	  "maximum tensor bytes per file in hf/ (default 5GB) and gguf/") \
 	X(FILE, layout, TREE, "FILE", "show in ranks/ what each rank of a mesh holds") \
