@@ -145,7 +145,8 @@ static const struct word words[] = {
 	{ "overwrite", 0, FLAG, WORDS_RESHARD, AT(overwrite), NULL,
 	  "replace the checkpoint at DST when the new one is complete" },
 	{ "json", 0, FLAG, WORDS_JSON, AT(json), NULL, "write JSON, for programs" },
-	{ "quiet", 'q', FLAG, WORDS_QUIET, AT(quiet), NULL, "no progress bar, no verdicts" },
+	{ "quiet", 'q', FLAG, WORDS_QUIET, AT(quiet), NULL,
+	  "draw no progress bar, and print less" },
 	{ "help", 'h', FLAG, WORDS_ANY, AT(help), NULL, "this text" },
 };
 
