@@ -171,11 +171,12 @@ static int run_command(const struct command *c, int argc, char *const *argv)
 	return c->run(&o);
 }
 
-static bool is_directory(const char *path)
+/* mount.fuse3(8) runs "ckptfs CKPT MNT -o ..." for the type fuse.ckptfs. */
+static bool is_checkpoint(const char *arg)
 {
 	struct stat st;
 
-	return !stat(path, &st) && S_ISDIR(st.st_mode);
+	return arg[0] != '-' && (strchr(arg, '/') || (!stat(arg, &st) && S_ISDIR(st.st_mode)));
 }
 
 int program_run(int argc, char *const *argv)
@@ -201,7 +202,7 @@ int program_run(int argc, char *const *argv)
 	c = find_command(argv[1]);
 	if (c)
 		return run_command(c, argc - 2, argv + 2);
-	if (is_directory(argv[1]))
+	if (is_checkpoint(argv[1]))
 		return run_command(&command_mount, argc - 1, argv + 1);
 	return argv[1][0] == '-' ? unknown_word("option", argv[1], alone, ARRAY_LEN(alone))
 				 : unknown_command(argv[1]);

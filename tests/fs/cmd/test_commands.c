@@ -658,6 +658,10 @@ static const struct row calls[] = {
 	{ "help recipes nosuch", 2, NULL, "unknown recipe 'nosuch' (try 'ckptfs help recipes')" },
 	{ "help recipes torchtitan", 0, "torchtitan is the recipe", NULL },
 	{ "% %/none -o ro", 2, NULL, "ckptfs: " },
+	{ "%/none %/m -o ro", 2, NULL, "/none': No such file or directory\n" },
+	{ "%/run/step-1/model.safetensors %/none -o ro", 2, NULL,
+	  "mount point '|/none': No such file or directory\n" },
+	{ "--x=/y %/m", 2, NULL, "unknown option '--x=/y'" },
 	{ "ls", 2, NULL, "ls: needs CKPT" },
 	{ "sum @plain --frob", 2, NULL, "unknown option '--frob' (try 'ckptfs help sum')" },
 };
