@@ -151,7 +151,8 @@ static int add_entries(struct job *j, ckpt_node dir, const char *path, bool once
 	for (uint64_t pos = 0; !rc && !ckpt_next(j->place.ckpt, dir, &pos, name, &node);) {
 		autofree char *below = NULL;
 
-		if (once && !is_of_all(name))
+		/* .ckptfs/ is about the mount. */
+		if (once ? !is_of_all(name) : dir == CKPT_ROOT && !strcmp(name, ".ckptfs"))
 			continue;
 		if (path && asprintf(&below, "%s/%s", path, name) < 0) {
 			below = NULL;

@@ -113,6 +113,7 @@ test_runs() {
   is "35.0 MiB 5" "$(sources m/step-1)"
   is "35.0 MiB 5" "$(sources run/step-1)"
   is "35.1 MiB" "$(sources m | sed 's/ [0-9]*$//')" # both checkpoints
+  ! ckptfs warm m | grep 'in the mount' || fail "more than the data files was read"
 }
 
 # Warming must work for users of the mount who may not read the checkpoint.
