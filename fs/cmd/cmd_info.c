@@ -382,6 +382,7 @@ static int print_fqn(struct ckpt *c, const struct options *o, struct buf *b)
 struct run_summary {
 	uint64_t complete, incomplete;
 	struct buf latest;
+	bool latest_lacks;
 	struct faults faults;
 };
 
@@ -390,8 +391,10 @@ static int add_run_entry(void *arg, const struct ckpt_run_entry *x)
 	struct run_summary *s = arg;
 
 	*(x->complete ? &s->complete : &s->incomplete) += 1;
-	if (x->latest)
+	if (x->latest) {
 		cmd_add_fqn(&s->latest, x->name, strlen(x->name));
+		s->latest_lacks = !x->complete;
+	}
 	if (x->fault)
 		faults_add(&s->faults, indent, x->name, strlen(x->name), x->fault);
 	return 0;
@@ -406,10 +409,10 @@ static int print_run(struct ckpt *c, const char *path, bool color, struct buf *b
 	rc = ckpt_run_each(c, add_run_entry, &s, &e);
 	buf_str(b, "run         ");
 	cmd_add_fqn(b, path, strlen(path));
-	buf_printf(b, "\ncomplete    %" PRIu64 "\nlatest      %s%s%s\nincomplete  %" PRIu64 "\n",
+	buf_printf(b, "\ncomplete    %" PRIu64 "\nlatest      %s%s%s%s\nincomplete  %" PRIu64 "\n",
 		   s.complete, cmd_style(color, STYLE_STRONG),
 		   s.latest.len ? s.latest.data : "none", cmd_style(color, STYLE_PLAIN),
-		   s.incomplete);
+		   s.latest_lacks ? " (incomplete)" : "", s.incomplete);
 	faults_show(&s.faults, SIZE_MAX, b);
 	if (s.latest.err)
 		b->err = s.latest.err;

@@ -417,9 +417,9 @@ const struct command command_ls = {
 		    "  $ ckptfs ls -h --tree --depth=3 run/step-1000\n",
 	.details = "Names are in natural order; in a GLOB, '*' also matches dots and slashes. For "
 		   "a run, lists\n"
-		   "its complete checkpoints, and with -l also the incomplete ones. Exit status 1 "
-		   "if nothing\n"
-		   "matches.\n",
+		   "the checkpoints whose save has been completed; -l also finds out which have "
+		   "lost data. Exit\n"
+		   "status 1 if nothing matches.\n",
 	.words = WORDS_TENSORS | WORDS_QUIET | WORDS_LS | WORDS_COLOR | WORDS_JSON,
 	.min_args = 1,
 	.max_args = SIZE_MAX,

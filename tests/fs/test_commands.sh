@@ -481,6 +481,7 @@ test_complete_means_that_all_is_there() {
   status_of 0 ckptfs info run
   grep -qx 'complete    1' out || fail "$(cat out)"
   grep -qx 'incomplete  3' out || fail "$(cat out)"
+  grep -qx 'latest      step-4 (incomplete)' out || fail "$(cat out)"
   status_of 0 ckptfs info --json run
   python3 - out <<'END'
 import json, sys
