@@ -22,12 +22,18 @@ static const char indent[] = "  ";
 
 static void add_bytes(struct buf *b, uint64_t n)
 {
-	char size[16];
+	char size[16], digits[32];
 
-	if (n < 1024)
-		buf_printf(b, "%" PRIu64 " byte%s", n, text_s(n));
-	else
-		buf_printf(b, "%s (%" PRIu64 " bytes)", text_size(n, size), n);
+	buf_str(b, text_size(n, size));
+	if (n >= 1024)
+		buf_printf(b, " (%s bytes)", text_digits(n, digits));
+}
+
+static void add_number(struct buf *b, const char *before, uint64_t n)
+{
+	char digits[32];
+
+	buf_printf(b, "%s%s", before, text_digits(n, digits));
 }
 
 /* Why tensors and objects cannot be opened. */
@@ -65,7 +71,8 @@ static void add_model(struct buf *b, const struct ckpt *c, const struct ckpt_tot
 		   text_count(parameters, text), text_s(parameters), cmd_style(color, STYLE_PLAIN));
 	if (parameters >= 1000000)
 		buf_printf(b, " (%s)", text_digits(parameters, digits));
-	buf_printf(b, ", %" PRIu64 " tensor%s, ", t->model_tensors, text_s(t->model_tensors));
+	add_number(b, ", ", t->model_tensors);
+	buf_printf(b, " tensor%s, ", text_s(t->model_tensors));
 	add_bytes(b, t->model_bytes);
 	if (t->model_prefix_len) {
 		buf_str(b, ", under '");
@@ -132,14 +139,19 @@ static int print_checkpoint(struct ckpt *c, const char *path, bool color, struct
 	add_model(b, c, &t, color);
 	info_add_dtypes(b, c, &t);
 	info_add_family(b, c);
-	buf_printf(b, "\nformat      %s\ntensors     %" PRIu64 ", ", t.format, t.tensors);
+	buf_printf(b, "\nformat      %s", t.format);
+	add_number(b, "\ntensors     ", t.tensors);
+	buf_str(b, ", ");
 	add_bytes(b, t.tensor_bytes);
-	buf_printf(b,
-		   "\nobjects     %" PRIu64 "\nchunks      %" PRIu64 "\nfiles       %" PRIu64 ", ",
-		   t.objects, t.chunks, t.files);
+	add_number(b, "\nobjects     ", t.objects);
+	add_number(b, "\nchunks      ", t.chunks);
+	add_number(b, "\nfiles       ", t.files);
+	buf_str(b, ", ");
 	add_bytes(b, t.stored_bytes);
-	if (t.ranks)
-		buf_printf(b, ", written by %" PRIu64 " rank%s", t.ranks, text_s(t.ranks));
+	if (t.ranks) {
+		add_number(b, ", written by ", t.ranks);
+		buf_printf(b, " rank%s", text_s(t.ranks));
+	}
 	add_assets(b, c);
 	if (ckpt_verdicts(c, false, add_verdict, &verdicts, &e))
 		return cmd_fail(&e);
@@ -149,8 +161,9 @@ static int print_checkpoint(struct ckpt *c, const char *path, bool color, struct
 		add_complete(b, NULL, color);
 		buf_str(b, "\n");
 	} else {
-		buf_printf(b, "%sno%s: %" PRIu64 " cannot be opened\n", cmd_style(color, STYLE_BAD),
-			   cmd_style(color, STYLE_PLAIN), t.incomplete);
+		buf_printf(b, "%sno%s", cmd_style(color, STYLE_BAD), cmd_style(color, STYLE_PLAIN));
+		add_number(b, ": ", t.incomplete);
+		buf_str(b, " cannot be opened\n");
 		add_faults(b, c, &t);
 	}
 	return cmd_print(b);
@@ -219,11 +232,13 @@ static void add_tensor(struct buf *b, const struct ckpt_tensor *t, bool color)
 	add_bytes(b, t->bytes);
 	buf_str(b, "\ncomplete  ");
 	add_complete(b, t->fault, color);
-	if (t->chunks && !t->files)
-		buf_printf(b, "\nchunks    %" PRIu64 " in the index\n", t->chunks);
-	else
-		buf_printf(b, "\nchunks    %" PRIu64 " in %" PRIu64 " file%s\n", t->chunks,
-			   t->files, text_s(t->files));
+	add_number(b, "\nchunks    ", t->chunks);
+	if (t->chunks && !t->files) {
+		buf_str(b, " in the index\n");
+	} else {
+		add_number(b, " in ", t->files);
+		buf_printf(b, " file%s\n", text_s(t->files));
+	}
 }
 
 static void add_tensor_json(struct json_out *j, const struct ckpt_tensor *t)

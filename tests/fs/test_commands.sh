@@ -272,7 +272,7 @@ test_both_names_of_a_tensor_are_accepted() {
 test_info_describes_the_checkpoint() {
   status_of 0 ckptfs info "$(big)/ckpt"
   grep -qE '^format  *dcp$' out || fail "$(cat out)"
-  grep -qE '^tensors  *2, .*\(36733916 bytes\)$' out || fail "$(cat out)"
+  grep -qE '^tensors  *2, .*\(36,733,916 bytes\)$' out || fail "$(cat out)"
   grep -qE '^chunks  *14$' out || fail "$(cat out)"
   grep -qE '^complete  *yes$' out || fail "$(cat out)"
   status_of 0 ckptfs info --json "$(big)/ckpt"

@@ -188,12 +188,12 @@ test_info_leads_with_parameters() {
   ckptfs info "$(layers)" >out
   head -3 out | tail -2 | diff - <(
     cat <<'END'
-model       4,083 parameters, 19 tensors, 14.2 KiB (14582 bytes), under 'model.'
+model       4,083 parameters, 19 tensors, 14.2 KiB (14,582 bytes), under 'model.'
 dtypes      float32 3,208, bfloat16 490, float16 385
 END
   )
   ckptfs info --dtype=fp16 "$(big)/ckpt" >out
-  grep -qxF 'model       9.18 M parameters (9,183,479), 2 tensors, 17.5 MiB (18366958 bytes)' out || fail "$(cat out)"
+  grep -qxF 'model       9.18 M parameters (9,183,479), 2 tensors, 17.5 MiB (18,366,958 bytes)' out || fail "$(cat out)"
   grep -qxF 'dtypes      float16' out || fail "$(cat out)"
   need_fixture mp4_fsdp2_adamw
   ckptfs info "$(fixture mp4_fsdp2_adamw)/ckpt" >out

@@ -252,15 +252,15 @@ static const struct row looks[] = {
 	{ "info --exclude=* @plain", 2, NULL,
 	  "info: include and exclude leave nothing of the checkpoint\n" },
 	{ "info @plain", 0,
-	  "model       58 parameters, 4 tensors, 196 bytes, under 'model.'\ndtypes      float32 "
-	  "40, bfloat16 18\nformat      dcp\ntensors     5, 204 bytes\nobjects     5\n|pt/: "
+	  "model       58 parameters, 4 tensors, 196 B, under 'model.'\ndtypes      float32 "
+	  "40, bfloat16 18\nformat      dcp\ntensors     5, 204 B\nobjects     5\n|pt/: "
 	  "complete: 4 tensors\n|complete    yes\n",
 	  NULL },
 	{ "info --json @plain", 0,
 	  "\"format\": \"dcp\"|\"tensor_bytes\": 204|\"complete\": true|\"prefix\": \"model.\"",
 	  NULL },
 	{ "info @plain -o index=:memory:", 0, "index       :memory: (built just now)\n", NULL },
-	{ "info @mp4_stale", 0, " 24 parameters, 1 tensor, 96 bytes\n", NULL },
+	{ "info @mp4_stale", 0, " 24 parameters, 1 tensor, 96 B\n", NULL },
 	{ "info @hole", 0,
 	  "pt/: not complete: 3 of 13 tensors left out|complete    no: 3 cannot be opened\n  s0s0, "
 	  "s0s1, uneven_s0s1: no chunk holds the elements at [0,0] of size [2,3] (and 2 more like "
@@ -274,7 +274,7 @@ static const struct row looks[] = {
 	{ "info @plain nosuch", 2, NULL, "info 'nosuch': no tensor or object of that name" },
 	{ "info @plain model.nor", 2, NULL, "; did you mean 'model.norm'?" },
 	{ "info @plain model.norm", 0,
-	  "tensor    model.norm\ndtype     float32\nshape     [5]\nbytes     20 bytes\ncomplete  "
+	  "tensor    model.norm\ndtype     float32\nshape     [5]\nbytes     20 B\ncomplete  "
 	  "yes\nchunks    1 in 1 file\n  [0] + [5]  __0_0.distcp at 11164, 1577 bytes, dcp\n",
 	  NULL },
 	{ "info --color=always @truncated_data model.norm", 0, "complete  |no", NULL },
