@@ -319,14 +319,19 @@ static int wider(int width, const struct buf *b)
 
 static void add_elements(struct buf *b, const struct line *l, bool human)
 {
-	char short_[16];
+	char short_[16], *billions;
 
-	if (!l->tensors)
+	if (!l->tensors) {
 		buf_str(b, "-");
-	else if (human)
-		buf_str(b, text_count(l->elements, short_));
-	else
+	} else if (human) {
+		(void)text_count(l->elements, short_);
+		billions = strchr(short_, 'B'); /* which are bytes in the column beside it */
+		if (billions)
+			*billions = 'G';
+		buf_str(b, short_);
+	} else {
 		buf_u64(b, l->elements);
+	}
 }
 
 static void add_tensors(struct buf *b, const struct line *l)

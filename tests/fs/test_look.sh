@@ -117,6 +117,10 @@ END
   diff - <(ckptfs ls --tree "$(layers)" 'model.layers.[0124].q.*') <<'END'
 4992  1248  4  model.layers.{0..2,4}.q.weight x4  float32 [13,24]
 END
+  # A billion elements are not to be taken for a byte.
+  printf '\x49\0\0\0\0\0\0\0{"w":{"dtype":"U8","shape":[2,1000000000],"data_offsets":[0,2000000000]}}' >w.safetensors
+  truncate -s $((8 + 73 + 2000000000)) w.safetensors
+  is "1.9 GiB  2.00 G  1  w  uint8 [2,1000000000]" "$(ckptfs ls --tree -h w.safetensors)"
   shown_on_terminal ls --tree --depth=1 "$(layers)" --color=never
   diff - out <<'END'
 BYTES  ELEMENTS  TENSORS  NAME
