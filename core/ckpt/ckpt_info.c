@@ -2,10 +2,12 @@
 #include <ckptfs/ckpt.h>
 
 #include "base/buf.h"
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/json_out.h"
 #include "ckpt/ckpt_internal.h"
+#include "model/dtype.h"
 #include "tree/view.h"
 
 enum { MAX_INFO = 64 << 20, MAX_LISTED = 1000 };
@@ -45,6 +47,28 @@ static void put_faults(struct json_out *j, const struct ckpt *c)
 	json_close(j);
 }
 
+/* The model's elements, in all and of each dtype. */
+static void put_parameters(struct json_out *j, const struct ckpt *c, size_t n_tensors)
+{
+	uint64_t of[CKPT_DTYPE_COUNT] = { 0 };
+
+	json_u64(j, "parameters", ckpt_parameters(c));
+	for (size_t i = 0; i < n_tensors; i++) {
+		struct tensor_info t;
+		size_t size;
+
+		view_model_tensor(c->engine->view, i, &t);
+		size = dtype_info(t.dtype)->size;
+		if (size && ckd_add(&of[t.dtype], of[t.dtype], t.bytes / size))
+			of[t.dtype] = UINT64_MAX;
+	}
+	json_open_line(j, "dtypes", '{');
+	for (size_t i = 0; i < CKPT_DTYPE_COUNT; i++)
+		if (of[i])
+			json_u64(j, dtype_info((enum ckpt_dtype)i)->name, of[i]);
+	json_close(j);
+}
+
 /* The model that hf/, pt/ and ranks/ are made from. */
 static void put_model(struct json_out *j, const struct ckpt *c)
 {
@@ -60,6 +84,7 @@ static void put_model(struct json_out *j, const struct ckpt *c)
 	json_str_n(j, "prefix", a.prefix, a.prefix_len);
 	json_u64(j, "tensors", a.model_tensors);
 	json_u64(j, "bytes", a.model_bytes);
+	put_parameters(j, c, a.model_tensors);
 	json_u64(j, "hf_files", a.shards);
 	json_u64(j, "ranks", a.ranks);
 	json_open(j, "left_out", '[');
@@ -155,6 +180,7 @@ int engine_info(struct tree *tree, char **ret, size_t *ret_len, struct ckpt_err 
 	const struct ckpt_totals *t = &c->totals;
 	struct buf b CLEANUP(buf_release) = BUF_INIT(MAX_INFO);
 	struct json_out j = { .to = &b };
+	char family[CKPT_FAMILY_MAX];
 
 	json_open(&j, NULL, '{');
 	json_str(&j, "program", "ckptfs " CKPTFS_VERSION);
@@ -172,6 +198,7 @@ int engine_info(struct tree *tree, char **ret, size_t *ret_len, struct ckpt_err 
 	json_u64(&j, "incomplete", t->incomplete);
 	put_faults(&j, c);
 	put_model(&j, c);
+	json_str(&j, "family", ckpt_family(c, family, sizeof(family)) ? family : NULL);
 	put_assets(&j, c);
 	if (put_verdicts(&j, c, e))
 		return -e->code;

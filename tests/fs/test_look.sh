@@ -210,6 +210,7 @@ test_info_names_the_family() {
   echo '{"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}' >assets/config.json
   ckptfs info "$(big)/ckpt" --assets=assets >out
   grep -qxF 'family      qwen3 (Qwen3ForCausalLM), as config.json says' out || fail "$(cat out)"
+  is 'qwen3 (Qwen3ForCausalLM)' "$(ckptfs info --json "$(big)/ckpt" --assets=assets | jq -r .family)"
   printf '{"model_type": "a\\u001b[31mb"}' >assets/config.json
   ckptfs info "$(big)/ckpt" --assets=assets >out
   grep -qxF 'family      a%1B[31mb, as config.json says' out || fail "$(cat -v out)"

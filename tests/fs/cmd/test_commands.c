@@ -257,7 +257,9 @@ static const struct row looks[] = {
 	  "complete: 4 tensors\n|complete    yes\n",
 	  NULL },
 	{ "info --json @plain", 0,
-	  "\"format\": \"dcp\"|\"tensor_bytes\": 204|\"complete\": true|\"prefix\": \"model.\"",
+	  "\"format\": \"dcp\"|\"tensor_bytes\": 204|\"complete\": true|\"prefix\": "
+	  "\"model.\"|\"parameters\": 58,|\"dtypes\": {\"float32\": 40, \"bfloat16\": "
+	  "18},|\"family\": null,",
 	  NULL },
 	{ "info @plain -o index=:memory:", 0, "index       :memory: (built just now)\n", NULL },
 	{ "info @mp4_stale", 0, " 24 parameters, 1 tensor, 96 B\n", NULL },
