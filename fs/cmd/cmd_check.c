@@ -177,6 +177,7 @@ static int check_run(const struct options *o)
 	}
 	if (o->json) {
 		json_open(&r.json, NULL, '{');
+		json_str(&r.json, "checkpoint", o->args[0]);
 		json_open(&r.json, "faults", '[');
 	}
 	progress_start(&r.progress, "check", 0, !o->quiet);

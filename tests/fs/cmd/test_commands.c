@@ -454,7 +454,9 @@ static const struct row numbers[] = {
 	{ "check -v --max-abs=2 %/run/step-1", 1,
 	  "fault: model.ids: the largest|fault: model.layers.0.w: the largest|FAULTY", NULL },
 	{ "check --json --max-abs=2 %/run/step-1", 1,
-	  "\"fqn\": \"model.ids\", \"warning\": false|\"fault_count\": 3", NULL },
+	  "{\n  \"checkpoint\": \"|/run/step-1\",\n  \"faults\": [\n|\"fqn\": \"model.ids\", "
+	  "\"warning\": false|\"fault_count\": 3",
+	  NULL },
 	{ "check --allow-inf=* --allow-nan=* --allow-zero=* --allow-constant=* @special_floats", 0,
 	  "ok: 5 tensors", NULL },
 	{ "check --allow-inf=float* --allow-nan=* --allow-zero=* @special_floats", 1,
