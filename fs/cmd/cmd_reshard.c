@@ -162,6 +162,15 @@ static void die_of(int number)
 
 /* ---- the command ---- */
 
+/* Can what was written be loaded as a model? It is what hf/ shows. */
+static int show_verdict(void *arg, const struct ckpt_verdict *v)
+{
+	(void)arg;
+	if (!strcmp(v->face, "hf"))
+		(void)fprintf(stderr, "ckptfs: reshard: %s/: %s\n", v->face, v->text);
+	return 0;
+}
+
 /* Only rank 0 shows the bar, the warnings and the final message. */
 static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_err *e)
 {
@@ -196,6 +205,8 @@ static int reshard(const struct options *o, struct ckpt_reshard *r, struct ckpt_
 	catch_signals();
 	rc = ckpt_reshard(c, o->args[1], r, e);
 	progress_end(&p);
+	if (!rc && !open.quiet && r->model && r->format == CKPT_SAFETENSORS && !r->layout)
+		rc = ckpt_verdicts(c, true, show_verdict, NULL, e);
 	if (rc)
 		return err_wrap(e, "reshard");
 	if (!open.quiet)

@@ -611,6 +611,8 @@ static const struct row others[] = {
 	  "already exists and is not empty: use the option overwrite to replace it" },
 	{ "reshard -q --format=safetensors @plain %/st", 0, NULL,
 	  "warning: 5 objects are left out: safetensors files hold only tensors" },
+	{ "reshard --format=safetensors --model @plain %/model", 0, "/model: 4 tensors",
+	  "ckptfs: reshard: hf/: not loadable: no config.json beside" },
 	{ "reshard -q --format=megatron --ranks=2 @plain %/mg", 0, NULL, NULL },
 	{ "reshard -q --format=zarr %/run/step-1 %/za", 0, NULL, NULL },
 	{ "reshard -q --zstd --threads=2 @plain %/dcp", 0, NULL, NULL },
