@@ -8,8 +8,8 @@
  *	rc = ckpt_reshard(c, "run/step-100.8", &r, &e);
  *
  * It writes what the tree shows: names and dtypes are those of tensors/ and objects/ under the
- * options the checkpoint was opened with. Tensors that cannot be opened are left out with a warning
- * (with the option allow_missing they are written), and so are objects if the format has none.
+ * options the checkpoint was opened with. What cannot be read, if the option allow_missing or the
+ * format allows that, is left out with a warning, and so are objects if the format has none.
  *
  * Objects are values of the training program, and each format stores them in its own form;
  * ckptfs-reshard(1) says how each is converted.
