@@ -758,8 +758,9 @@ int gguf_model_read(const struct catalog *c, const char *dtype, const struct pee
 	r.t = catalog_tensors(c, NULL);
 	r.j.to = &ret->config;
 	if (!dtype) {
-		no_config(&r, "the weights are blocks of ggml's: with dequantize=bf16, fp16 or "
-			      "fp32 they have Hugging Face's names and a config.json");
+		no_config(&r,
+			  "the weights are quantised blocks; dequantize=bf16, fp16 or fp32 gives "
+			  "them Hugging Face's names and a config.json");
 		return 0;
 	}
 	put_config(&r, dtype);

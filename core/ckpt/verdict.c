@@ -365,7 +365,7 @@ static int read_arch(struct hf *h, struct ckpt_err *e)
 		return rc == -ENOMEM ? err_nomem(e) : 1;
 	}
 	if (!text && h->eng->format == &format_gguf) {
-		no_verdict(h->v, CKPT_SERVES_NO, "no config.json", h->eng->gguf.why);
+		no_verdict(h->v, CKPT_SERVES_NO, "not loadable: no config.json", h->eng->gguf.why);
 		return 1;
 	}
 	if (!text) {

@@ -150,7 +150,7 @@ test_a_number_of_heads_has_a_bound() {
   at=$(grep -abo deepseek2.attention.head_count x/model.gguf | head -n 1 | cut -d : -f 1)
   printf '\377\377\377\177' | dd of=x/model.gguf bs=1 seek=$((at + 30 + 4)) conv=notrunc status=none
   ckptfs info x/model.gguf >out
-  grep 'hf/: no config.json: 2147483647 heads are more than 1024' out >/dev/null || fail "$(cat out)"
+  grep 'hf/: not loadable: no config.json: 2147483647 heads are more than 1024' out >/dev/null || fail "$(cat out)"
 }
 
 # configured MODEL JQ: makes ./x/model.gguf of a model, with config.json edited by JQ
@@ -201,14 +201,14 @@ test_blocks_have_no_model() {
   make_dcp --flat dcp $(gguf model llama hf)
   mount_at m dcp -o assets=hf,gguf_dtype=q8_0
   cp m/gguf/model.gguf x/model.gguf
-  ckptfs info x/model.gguf | grep 'hf/: no config.json: the weights are blocks of ggml' >/dev/null
+  ckptfs info x/model.gguf | grep 'hf/: not loadable: no config.json: the weights are quantised blocks; dequantize=' >/dev/null
   ckptfs info x/model.gguf --dequantize=bf16 | grep 'hf/: complete for LlamaForCausalLM' >/dev/null
   is bfloat16 "$(sed -n 's/.*"torch_dtype": "\(.*\)".*/\1/p' <(ckptfs cat x/model.gguf hf/config.json --dequantize=bf16))"
 }
 
 test_a_model_that_is_not_known_has_its_names() {
   made make m.gguf
-  ckptfs info m.gguf --dequantize=bf16 | grep "hf/: no config.json: the GGUF has no key 'general.architecture'" >/dev/null
+  ckptfs info m.gguf --dequantize=bf16 | grep "hf/: not loadable: no config.json: the GGUF has no key 'general.architecture'" >/dev/null
 }
 
 run_suite "$@"
