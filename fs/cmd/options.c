@@ -74,7 +74,7 @@ static const struct word words[] = {
 	  "show the names as a tree, in which equal layers are folded" },
 	{ "depth", 0, COUNT, WORDS_LS, AT(depth), "N", "show N levels of --tree" },
 	{ "color", 0, TEXT, WORDS_COLOR, AT(color), "auto|always|never",
-	  "when to use color (default auto: on a terminal)" },
+	  "when to use colour (default auto: on a terminal)" },
 	{ "fqn", 0, FLAG, WORDS_CAT, AT(fqn), NULL, "PATH is the raw FQN of a tensor or object" },
 	{ "data", 0, FLAG, WORDS_CHECK, AT(data), NULL, "read every item and verify its CRCs" },
 	{ "verbose", 'v', FLAG, WORDS_CHECK, AT(verbose), NULL,
