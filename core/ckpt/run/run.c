@@ -215,14 +215,18 @@ static struct run_child *find(const struct ckpt_run *r, const char *name)
 	return i < r->n_names && !strcmp(r->names[i]->name, name) ? r->names[i] : NULL;
 }
 
-/* Takes over k. False: out of memory, and nothing has changed. */
-static bool add(struct ckpt_run *r, struct run_child *k)
+/* Is there memory for add()? */
+static bool has_room(struct ckpt_run *r)
+{
+	return VEC_ROOM(r->names, r->cap_names, r->n_names + 1) &&
+	       VEC_ROOM(r->slots, r->cap_slots, r->n_slots + 1);
+}
+
+/* Takes over k. */
+static void add(struct ckpt_run *r, struct run_child *k)
 {
 	size_t at = place_of(r, k->name);
 
-	if (!VEC_ROOM(r->names, r->cap_names, r->n_names + 1) ||
-	    !VEC_ROOM(r->slots, r->cap_slots, r->n_slots + 1))
-		return false;
 	memmove(r->names + at + 1, r->names + at, (r->n_names - at) * sizeof(*r->names));
 	r->names[at] = k;
 	r->n_names++;
@@ -231,7 +235,6 @@ static bool add(struct ckpt_run *r, struct run_child *k)
 		k->slot = (unsigned)r->n_slots;
 		r->slots[r->n_slots++] = k;
 	}
-	return true;
 }
 
 /* Removes k from the names. Returns what the caller must free: k, unless it is in use. */
@@ -276,7 +279,7 @@ static int put(struct ckpt_run *r, const char *name, struct run_child *old, cons
 	       struct ckpt_err *e)
 {
 	struct run_child *k = NULL, *end = NULL;
-	bool added = true;
+	bool room;
 
 	if (l->what != LOOK_OTHER) {
 		k = child_new(name, l);
@@ -286,13 +289,14 @@ static int put(struct ckpt_run *r, const char *name, struct run_child *old, cons
 	}
 	{
 		SCOPED_LOCK(&r->lock);
-		if (old)
+		room = !k || has_room(r);
+		if (room && old)
 			end = take_out(r, old);
-		if (k)
-			added = add(r, k);
+		if (room && k)
+			add(r, k);
 	}
 	run_child_free(end);
-	if (!added) {
+	if (!room) {
 		run_child_free(k);
 		return err_set(e, ENOMEM, "out of memory");
 	}
