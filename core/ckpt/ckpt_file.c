@@ -167,8 +167,7 @@ int ckpt_engine_open(struct tree *t, ckpt_node node, struct ckpt_file **ret, str
 	int rc;
 
 	if (kind == VIEW_NONE)
-		return err_set(e, ENOENT, "inode %llu: there is no such file",
-			       (unsigned long long)node);
+		return ckpt_no_node(node, e);
 	if (kind != VIEW_FILE)
 		return kind == VIEW_DIR ? err_set(e, EISDIR, "it is a directory")
 					: err_set(e, ELOOP, "it is a link");

@@ -213,6 +213,8 @@ int engine_absent(struct tree *t, uint64_t dir, const char *name, const char *pa
 bool engine_why_absent(const struct engine *eng, const char *face, const char *name, char *why,
 		       size_t cap);
 int engine_info(struct tree *t, char **ret, size_t *ret_len, struct ckpt_err *e);
+/* ENOENT */
+int ckpt_no_node(ckpt_node node, struct ckpt_err *e);
 int engine_sources(struct tree *t, ckpt_node node,
 		   int (*each)(void *arg, const struct ckpt_source *s), void *arg,
 		   struct ckpt_err *e);

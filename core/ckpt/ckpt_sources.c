@@ -173,10 +173,13 @@ int engine_sources(struct tree *tree, ckpt_node node,
 		   struct ckpt_err *e)
 {
 	struct teller t = { engine_of(tree), each, arg, e };
+	enum view_kind kind = view_kind(t.eng->view, node);
 
 	if (node == CKPT_ROOT)
 		return tell_all(&t);
-	return view_kind(t.eng->view, node) == VIEW_FILE ? tell_file(&t, node) : 0;
+	if (kind == VIEW_NONE)
+		return ckpt_no_node(node, e);
+	return kind == VIEW_FILE ? tell_file(&t, node) : 0;
 }
 
 static int bring(struct files *f, uint32_t i, uint64_t off, uint64_t len, struct ckpt_err *e)

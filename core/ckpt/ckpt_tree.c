@@ -92,13 +92,17 @@ int ckpt_object_size(struct engine *eng, size_t i, uint64_t *ret, struct ckpt_er
 	return 0;
 }
 
+int ckpt_no_node(ckpt_node node, struct ckpt_err *e)
+{
+	return err_set(e, ENOENT, "inode %llu: there is no such file", (unsigned long long)node);
+}
+
 static int engine_type(struct tree *t, ckpt_node node, struct ckpt_stat *ret, struct ckpt_err *e)
 {
 	enum view_kind kind = view_kind(engine_of(t)->view, node);
 
 	if (kind == VIEW_NONE)
-		return err_set(e, ENOENT, "inode %llu: there is no such file",
-			       (unsigned long long)node);
+		return ckpt_no_node(node, e);
 	*ret = (struct ckpt_stat){ .node = node,
 				   .is_dir = kind == VIEW_DIR,
 				   .is_link = kind == VIEW_LINK };
@@ -140,8 +144,11 @@ static int64_t engine_readlink(struct tree *t, ckpt_node node, char out[static C
 			       struct ckpt_err *e)
 {
 	const struct engine *eng = engine_of(t);
+	enum view_kind kind = view_kind(eng->view, node);
 
-	if (view_kind(eng->view, node) != VIEW_LINK)
+	if (kind == VIEW_NONE)
+		return ckpt_no_node(node, e);
+	if (kind != VIEW_LINK)
 		return err_set(e, EINVAL, "not a symbolic link");
 	view_target(eng->view, node, out);
 	return (int64_t)strlen(out);

@@ -69,11 +69,6 @@ static bool is_own(ckpt_node node)
 	return !slot_of(node) || local_of(node) == CKPT_ROOT;
 }
 
-static int no_such_node(ckpt_node node, struct ckpt_err *e)
-{
-	return err_set(e, ENOENT, "inode %llu: there is no such file", (unsigned long long)node);
-}
-
 static int is_gone(struct ckpt_err *e)
 {
 	return err_set(e, ESTALE, "the checkpoint is gone");
@@ -364,7 +359,7 @@ static int own_type(struct ckpt_run *r, ckpt_node node, struct ckpt_stat *ret, s
 	ret->is_link = target_of(node);
 	ret->is_dir = node == CKPT_ROOT || node == CONTROL || node == PAGES;
 	if (!ret->is_link && !ret->is_dir && node != INFO && !is_page(node))
-		return no_such_node(node, e);
+		return ckpt_no_node(node, e);
 	if (place_look(r->place, ".", &seen, &ignored) > 0)
 		ret->mtime_ns = seen.mtime_ns;
 	return 0;

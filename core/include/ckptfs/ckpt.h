@@ -190,7 +190,7 @@ CKPT_API uint64_t ckpt_parameters(const struct ckpt *c);
  */
 #define CKPT_FAMILY_MAX 256
 CKPT_API size_t ckpt_family(struct ckpt *c, char *buf, size_t cap);
-/* Index of the tensor with that name, or -1. */
+/* Number of the stored tensor, or of the model's tensor, with that name, or -1. */
 CKPT_API int64_t ckpt_tensor_find(const struct ckpt *c, const char *fqn, size_t len);
 CKPT_API int64_t ckpt_model_find(const struct ckpt *c, const char *name, size_t len);
 /*
@@ -212,6 +212,8 @@ CKPT_API int64_t ckpt_model_stored(const struct ckpt *c, const char *name, size_
  */
 CKPT_API bool ckpt_rank_box(const struct ckpt *c, uint64_t rank, uint64_t i, uint64_t *ret_off,
 			    uint64_t *ret_len);
+/* Counts the data files that hold chunks of tensor i, each once, into *ret. Reads the chunk index, so
+ * it is not part of ckpt_tensor. */
 CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct ckpt_err *e);
 
 /*
@@ -482,6 +484,7 @@ CKPT_API int ckpt_box_open(struct ckpt *c, uint64_t i, const uint64_t *off, cons
 			   struct ckpt_file **ret, struct ckpt_err *e);
 CKPT_API int ckpt_model_box_open(struct ckpt *c, uint64_t i, const uint64_t *off,
 				 const uint64_t *len, struct ckpt_file **ret, struct ckpt_err *e);
+/* ckpt_walk and ckpt_file_open; messages name the path. */
 CKPT_API int ckpt_file_open_path(struct ckpt *c, const char *path, struct ckpt_file **ret,
 				 struct ckpt_err *e);
 CKPT_API void ckpt_file_close(struct ckpt_file *f); /* NULL is fine */

@@ -619,10 +619,11 @@ static void call_readlink(struct side *s)
 		char out[CKPT_NAME_MAX + 1];
 		struct ckpt_err e = { 0 };
 		struct ckpt_stat st = { 0 };
-		bool link = !ckpt_stat(s->c, s->nodes[i], &st, &e) && st.is_link;
+		int there = ckpt_stat(s->c, s->nodes[i], &st, &e);
 		int64_t rc = ckpt_readlink(s->c, s->nodes[i], out, &e);
 
-		refused_or_there(rc, &e, EINVAL, link);
+		refused_or_there(rc, &e, EINVAL, !there && st.is_link);
+		REQUIRE((rc == -ENOENT) == (there == -ENOENT));
 		REQUIRE(rc < 0 || strlen(out) == (size_t)rc);
 	}
 }
@@ -951,7 +952,12 @@ static void call_sources(struct side *s)
 	for (size_t i = 0; i < s->n_nodes; i++) {
 		struct ckpt_err e = { 0 };
 
-		well_of_node(ckpt_sources(s->c, s->nodes[i], count_source, &n, &e), &e);
+		struct ckpt_stat st;
+		int there = ckpt_stat(s->c, s->nodes[i], &st, &e);
+		int rc = ckpt_sources(s->c, s->nodes[i], count_source, &n, &e);
+
+		well_of_node(rc, &e);
+		REQUIRE(there != -ENOENT || rc == -ENOENT);
 	}
 	ck_assert_uint_gt(n, 0);
 	n = 0;
