@@ -18,6 +18,8 @@ CLEANUP_POINTER(cleanup_file, struct ckpt_file, ckpt_file_close)
 static int find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
 		struct ckpt_err *e)
 {
+	if (!*path && !is_fqn)
+		return err_set(e, EINVAL, "PATH is empty: name a file of the tree");
 	if (cmd_find(c, path, is_fqn, ret, e))
 		return -e->code;
 	return ret->is_dir ? err_set(e, EISDIR, "'%s' is a directory: name a file in it", path) : 0;

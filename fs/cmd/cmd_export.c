@@ -188,6 +188,10 @@ static int run_export(const struct options *o)
 	const char *path = o->args[1];
 	struct ckpt_err e = { 0 };
 
+	if (!*path && !o->fqn) { /* a variable of the shell that is not set */
+		(void)err_set(&e, EINVAL, "export: PATH is empty; '.' is the whole tree");
+		return cmd_fail(&e);
+	}
 	if (cmd_open(o->args[0], o,
 		     &(struct cmd_how){ CMD_WORDS("map_files", o->fqn ? NULL : "runs"), NULL }, &c,
 		     &e) ||

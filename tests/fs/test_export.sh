@@ -63,7 +63,7 @@ test_a_tree() {
 cases_every_kind_of_tensor() { printf '%s\n' plain weird_fqns shapes zstd dtypes mp4_mesh2d; }
 test_every_kind_of_tensor() {
   need_fixture "$1"
-  status_of 0 ckptfs export "$(fixture "$1")/ckpt" '' x
+  status_of 0 ckptfs export "$(fixture "$1")/ckpt" . x
   mount_at m "$(fixture "$1")/ckpt"
   diff -r m x
 }
