@@ -37,7 +37,7 @@ struct run {
 	struct ckpt_check *k;
 	struct todo *todo;
 	size_t n, cap;
-	uint64_t total;
+	uint64_t done, total; /* bytes, for the progress */
 	uint8_t *buf;
 };
 
@@ -230,6 +230,13 @@ static int by_place(const void *ap, const void *bp)
 	return a->loc.offset < b->loc.offset ? -1 : a->loc.offset > b->loc.offset;
 }
 
+static void add_done(struct run *r, uint64_t bytes)
+{
+	r->done += bytes;
+	if (r->k->progress)
+		r->k->progress(r->k->arg, r->done, r->total);
+}
+
 static void check_all_data(struct run *r)
 {
 	const struct catalog_tensor *t = catalog_tensors(r->eng->catalog, NULL);
@@ -240,7 +247,7 @@ static void check_all_data(struct run *r)
 		qsort(r->todo, r->n, sizeof(*r->todo), by_place);
 	for (size_t i = 0; i < r->n; i++) {
 		const struct todo *d = &r->todo[i];
-		struct ckpt_err why;
+		struct ckpt_err why = { 0 };
 
 		if (check_data(r, &d->loc, d->needs, &why)) {
 			(void)err_wrap(&why, "item at %llu of '%s'",
@@ -250,9 +257,9 @@ static void check_all_data(struct run *r)
 			else
 				report(r->k, t[d->owner].fqn, t[d->owner].fqn_len, why.msg, false);
 		}
-		r->k->bytes += d->loc.length;
-		if (r->k->progress)
-			r->k->progress(r->k->arg, r->k->bytes, r->total);
+		if (!why.code || why.code == ERR_CORRUPT) /* bytes that are wrong were read, too */
+			r->k->bytes += d->loc.length;
+		add_done(r, d->loc.length);
 	}
 }
 
@@ -263,8 +270,7 @@ static void add_read(void *arg, uint64_t bytes)
 	struct run *r = arg;
 
 	r->k->bytes += bytes;
-	if (r->k->progress)
-		r->k->progress(r->k->arg, r->k->bytes, r->total);
+	add_done(r, bytes);
 }
 
 static void check_hashes(struct run *r, const struct integrity *in)
