@@ -2,6 +2,7 @@
 #include "cmd/stat_series.h"
 
 #include "cmd/cmd.h"
+#include "cmd/faults.h"
 #include "cmd/options.h"
 
 #include "base/buf.h"
@@ -193,7 +194,9 @@ static int refuse(const struct options *o, struct ckpt_err *e)
 			   : o->sort   ? "sort"
 			   : o->hist   ? "hist"
 			   : o->resume ? "resume"
-				       : NULL;
+			   : o->plot && !strcmp(o->plot, "always")
+				   ? "plot"
+				   : NULL;
 
 	return word ? err_set(e, EINVAL,
 			      "option '%s' is for a checkpoint, not for a run: name one of its "
@@ -202,16 +205,33 @@ static int refuse(const struct options *o, struct ckpt_err *e)
 		    : 0;
 }
 
-static int verdict(const struct options *o, const struct ckpt_series *s)
+static int add_left_out(void *arg, const struct ckpt_run_entry *x)
 {
+	if (!x->complete)
+		faults_add(arg, "ckptfs: warning: left out: ", x->name, strlen(x->name),
+			   x->fault ? x->fault : "it is not complete");
+	return 0;
+}
+
+static void warn_of_left_out(struct ckpt *run, struct buf *b)
+{
+	struct faults left_out = { 0 };
+	struct ckpt_err ignored;
+
+	(void)ckpt_run_each(run, add_left_out, &left_out, &ignored);
+	faults_show(&left_out, SIZE_MAX, b);
+	faults_release(&left_out);
+	if (!b->err && b->len)
+		(void)fprintf(stderr, "%.*s", (int)b->len, b->data);
+}
+
+static int verdict(struct ckpt *run, const struct ckpt_series *s)
+{
+	struct buf b CLEANUP(buf_release) = BUF_INIT(LINE_MAX_BYTES);
 	struct ckpt_err e = { 0 };
 
-	if (s->incomplete && !o->quiet)
-		(void)fprintf(stderr,
-			      "ckptfs: warning: %" PRIu64
-			      " incomplete checkpoint%s left out; 'ckptfs ls -l' names %s\n",
-			      s->incomplete, s->incomplete == 1 ? " is" : "s are",
-			      s->incomplete == 1 ? "it" : "them");
+	if (s->incomplete)
+		warn_of_left_out(run, &b);
 	if (s->failed)
 		(void)err_set(&e, EIO, "stat: %" PRIu64 " row%s of a tensor that cannot be read",
 			      s->failed, s->failed == 1 ? " is" : "s are");
@@ -253,5 +273,5 @@ int stat_series(struct ckpt *run, const struct options *o)
 		json_close(&r.json);
 		json_close(&r.json);
 	}
-	return cmd_print(&out) ? STATUS_TROUBLE : cmd_finish(verdict(o, &s));
+	return cmd_print(&out) ? STATUS_TROUBLE : cmd_finish(verdict(run, &s));
 }
