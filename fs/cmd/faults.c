@@ -15,7 +15,7 @@ enum { NAMES_SHOWN = 3, MAX_CAUSES = 256, SENTENCE = sizeof(((struct ckpt_err *)
 
 struct fault_cause {
 	const char *before;
-	char what[SENTENCE], pattern[SENTENCE]; /* of the first */
+	char what[SENTENCE], pattern[SENTENCE]; /* of the first name, or else of the first file */
 	bool differ;				/* not all sentences are identical */
 	uint64_t names, files;
 	char *shown[NAMES_SHOWN]; /* names, each of shown_len bytes */
@@ -102,10 +102,13 @@ void faults_add(struct faults *f, const char *before, const char *fqn, size_t le
 		return;
 	}
 	c->differ |= strncmp(c->what, what, SENTENCE - 1) != 0;
-	if (fqn)
-		add_name(f, c, fqn, len);
-	else
+	if (!fqn) {
 		c->files++;
+		return;
+	}
+	if (!c->names) /* names are said before files */
+		(void)snprintf(c->what, sizeof(c->what), "%s", what);
+	add_name(f, c, fqn, len);
 }
 
 size_t faults_causes(const struct faults *f, const char *before)
@@ -117,19 +120,40 @@ size_t faults_causes(const struct faults *f, const char *before)
 	return n;
 }
 
-static void show(const struct fault_cause *c, struct buf *b)
+/* "a, b, c, 97 more and the file itself", without the names before number `from` */
+static void add_names(const struct fault_cause *c, size_t from, struct buf *b)
 {
-	buf_str(b, c->before);
-	for (size_t i = 0; i < NAMES_SHOWN && i < c->names; i++) {
-		buf_str(b, i ? ", " : "");
+	const char *between = "";
+
+	for (size_t i = from; i < NAMES_SHOWN && i < c->names; i++, between = ", ") {
+		buf_str(b, between);
 		cmd_add_fqn(b, c->shown[i], c->shown_len[i]);
 	}
 	if (c->names > NAMES_SHOWN)
-		buf_printf(b, " and %" PRIu64 " more", c->names - NAMES_SHOWN);
-	buf_printf(b, "%s%s", c->names ? ": " : "", c->what);
-	if (c->differ)
-		buf_printf(b, " (and %" PRIu64 " more like it)",
-			   (c->files > 1 ? c->files : c->names) - 1);
+		buf_printf(b, "%s%" PRIu64 " more", c->files ? ", " : " and ",
+			   c->names - NAMES_SHOWN);
+	buf_str(b, c->files && *between ? " and " : "");
+	if (c->files == 1)
+		buf_str(b, "the file itself");
+	else if (c->files)
+		buf_printf(b, "%" PRIu64 " files", c->files);
+}
+
+static void show(const struct fault_cause *c, struct buf *b)
+{
+	buf_str(b, c->before);
+	if (!c->names) {
+		buf_str(b, c->what);
+		if (c->differ)
+			buf_printf(b, " (and %" PRIu64 " more like it)", c->files - 1);
+	} else if (!c->differ) {
+		add_names(c, 0, b);
+		buf_printf(b, ": %s", c->what);
+	} else { /* the sentence is true of the first one alone */
+		cmd_add_fqn(b, c->shown[0], c->shown_len[0]);
+		buf_printf(b, ": %s; similarly ", c->what);
+		add_names(c, 1, b);
+	}
 	buf_str(b, "\n");
 }
 

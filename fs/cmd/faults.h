@@ -2,8 +2,8 @@
 /*
  * faults - the faults of tensors, objects and files, reported once for each cause.
  *
- *	fault: a, b, c and 97 more: data file '__0_0.distcp' is missing
- *	fault: s, t: no chunk holds the elements at [0,0] of size [2,3] (and 1 more like it)
+ *	fault: a, b, c, 97 more and the file itself: data file '__0_0.distcp' is missing
+ *	fault: s: no chunk holds the elements at [0,0] of size [2,3]; similarly t
  *	warning: data file '__0_0.distcp' is newer than the metadata (and 1023 more like it)
  *
  * Sentences that differ only in numbers and in quoted text have the same cause. At most 256 causes

@@ -27,7 +27,7 @@ test_findings() {
   diff - out <<'END'
 fault: a.inf: infinity in 1 of 8 elements, first at [1, 2]
 fault: a.large: the largest magnitude is 2000000, above the limit of 1000000
-fault: a.nan, a.nan2: NaN in 2 of 8 elements, first at [0, 2] (and 1 more like it)
+fault: a.nan: NaN in 2 of 8 elements, first at [0, 2]; similarly a.nan2
 fault: a.same: all 8 elements are 1.5
 fault: a.zero: all 8 elements are zero
 FAULTY: 10 tensors, 0 objects, 14 items, values of 10 tensors examined, 6 faults of 5 kinds, 0 warnings (-v shows each)

@@ -264,9 +264,8 @@ static const struct row looks[] = {
 	{ "info @plain -o index=:memory:", 0, "index       :memory: (built just now)\n", NULL },
 	{ "info @mp4_stale", 0, " 24 parameters, 1 tensor, 96 B\n", NULL },
 	{ "info @hole", 0,
-	  "pt/: not complete: 3 of 13 tensors left out|complete    no: 3 cannot be opened\n  s0s0, "
-	  "s0s1, uneven_s0s1: no chunk holds the elements at [0,0] of size [2,3] (and 2 more like "
-	  "it)\n",
+	  "pt/: not complete: 3 of 13 tensors left out|complete    no: 3 cannot be opened\n  s0s0: "
+	  "no chunk holds the elements at [0,0] of size [2,3]; similarly s0s1, uneven_s0s1\n",
 	  NULL },
 	{ "info --color=always @truncated_data", 0,
 	  "complete    \033[31mno\033[0m: 10 cannot be opened\n  model.layers.0.w, "
@@ -450,8 +449,8 @@ static const struct row numbers[] = {
 	{ "check --data %/run/step-1", 0, "ok: 4 tensors|4 items", NULL },
 	{ "check --values %/run/step-1", 0, "values of 4 tensors examined, 0 faults", NULL },
 	{ "check --max-abs=2 %/run/step-1", 1,
-	  "fault: model.ids, model.layers.0.w, model.layers.1.w: the largest magnitude is 7, above "
-	  "the limit of 2 (and 2 more like it)\nFAULTY: 4 tensors|3 faults of 1 kind, 0 warnings "
+	  "fault: model.ids: the largest magnitude is 7, above the limit of 2; similarly "
+	  "model.layers.0.w, model.layers.1.w\nFAULTY: 4 tensors|3 faults of 1 kind, 0 warnings "
 	  "(-v shows each)\n",
 	  NULL },
 	{ "check -v --max-abs=2 %/run/step-1", 1,
@@ -465,9 +464,13 @@ static const struct row numbers[] = {
 	{ "check --allow-inf=float* --allow-nan=* --allow-zero=* @special_floats", 1,
 	  "fault: bfloat16: infinity in 3 of 7 elements, first at [2]\n", NULL },
 	{ "check --allow-zero=* --allow-inf=* @special_floats", 1, "NaN", NULL },
-	{ "check @hole", 1, "fault: s0s0, s0s1, uneven_s0s1: |FAULTY", NULL },
+	{ "check @hole", 1, "fault: s0s0: |; similarly s0s1, uneven_s0s1\nFAULTY", NULL },
+	{ "check @missing_data_file", 1,
+	  "fault: a, c and the file itself: data file '__1_0.distcp' is missing\nFAULTY|, 3 "
+	  "faults of 1 kind",
+	  NULL },
 	{ "check @truncated_data", 1,
-	  "fault: |data file '__0_0.distcp' has 11318 bytes, items in it reach up to 14318|FAULTY",
+	  "fault: |, 7 more and the file itself: data file '__0_0.distcp' has 11318 bytes, items in it reach up to 14318|FAULTY",
 	  NULL },
 	{ "check --values @truncated_data", 1, "items in it reach up to 14318|FAULTY", NULL },
 	{ "check %/run", 2, NULL, "it is a run with 2 checkpoints; name one, as in '" },
