@@ -36,6 +36,18 @@ static int by_name(const void *ap, const void *bp)
 	return text_natural_cmp(a->name, strlen(a->name), b->name, strlen(b->name));
 }
 
+/* Without the path that errors of opening it begin with: the name stands beside the sentence. */
+static const char *without_path(const struct ckpt_run *r, const char *name, const char *why)
+{
+	const char *s = why;
+
+	if (!why || !text_take(&s, "checkpoint '") || !text_take(&s, r->root) ||
+	    !text_take(&s, "/") || !text_take(&s, name))
+		return why;
+	s = strstr(s, "': "); /* behind the inner directory, if there is one */
+	return s ? s + strlen("': ") : why;
+}
+
 static int copy_table(struct ckpt_run *r, unsigned latest, struct listing *ret)
 {
 	SCOPED_LOCK(&r->lock);
@@ -45,7 +57,7 @@ static int copy_table(struct ckpt_run *r, unsigned latest, struct listing *ret)
 		return -ENOMEM;
 	for (size_t i = 0; i < r->n_names; i++) {
 		const struct run_child *k = r->names[i];
-		const char *why = k->why ? k->why : k->lacks;
+		const char *why = without_path(r, k->name, k->why ? k->why : k->lacks);
 		struct ckpt_run_entry *x = &ret->v[ret->n++];
 
 		*x = (struct ckpt_run_entry){ .name = strdup(k->name),

@@ -1105,10 +1105,20 @@ static void set_age(int fd, const char *name, time_t seconds)
 	REQUIRE(!utimensat(fd, name, t, 0));
 }
 
-#define UNSETTLED(name) \
-	"checkpoint '@/" name "': its data is newer than its metadata, and was written less " \
-	"than 20 seconds ago, perhaps by a save that is not finished: try again in " \
-	"20 seconds, or copy with the files' times (cp -a)"
+#define NEWER \
+	"its data is newer than its metadata, and was written less than 20 seconds ago, perhaps " \
+	"by a save that is not finished: try again in 20 seconds, or copy with the files' times " \
+	"(cp -a)"
+#define UNSETTLED(name) "checkpoint '@/" name "': " NEWER
+
+/* The fault of the first one. */
+static int expect_newer(void *arg, const struct ckpt_run_entry *entry)
+{
+	(void)arg;
+	ck_assert_str_eq(entry->name, "step-1");
+	ck_assert_str_eq(entry->fault, NEWER);
+	return 1;
+}
 
 START_TEST(a_save_over_an_old_checkpoint_is_not_taken_for_one)
 {
@@ -1129,6 +1139,7 @@ START_TEST(a_save_over_an_old_checkpoint_is_not_taken_for_one)
 	}
 	c = open_run(&plain);
 	expect_msg(ckpt_enter(c, node_of(c, "step-1"), &e), &e, EAGAIN, UNSETTLED("step-1"));
+	ck_assert_int_eq(ckpt_run_each(c, expect_newer, NULL, &e), 1);
 	expect_save(c, "step-2", "step-2", 1);
 	save("step-1", 2);
 	expect_save(c, "step-1", "step-1", 2);
