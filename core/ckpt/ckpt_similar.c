@@ -74,6 +74,30 @@ static void add(struct names *names, const char *s, size_t len)
 	names->n++;
 }
 
+/* Names in a directory, as paths that begin with the n_dir bytes at path. */
+static size_t similar_entries(const struct ckpt *c, ckpt_node dir, const char *path, size_t n_dir,
+			      const char *name, size_t name_len, char *buf, size_t cap)
+{
+	struct nearest near = NEAREST_INIT(name, name_len);
+	char entry[CKPT_NAME_MAX + 1], whole[SHOWN];
+	struct names names = { 0 };
+	uint64_t pos;
+	ckpt_node node;
+	int len;
+
+	for (pos = 0; near.steps && !c->tree->ops->next(c->tree, dir, &pos, entry, &node);)
+		nearest_try(&near, entry, strlen(entry), pos - 1);
+	for (size_t i = 0; i < near.n; i++) {
+		pos = near.best[i].id;
+		if (c->tree->ops->next(c->tree, dir, &pos, entry, &node))
+			continue;
+		len = snprintf(whole, sizeof(whole), "%.*s%s", (int)n_dir, path, entry);
+		if (len < (int)sizeof(whole))
+			add(&names, whole, (size_t)len);
+	}
+	return say(&names, buf, cap);
+}
+
 size_t ckpt_similar(const struct ckpt *c, const char *name, size_t len, char *buf, size_t cap)
 {
 	struct nearest near = NEAREST_INIT(name, len);
@@ -83,36 +107,14 @@ size_t ckpt_similar(const struct ckpt *c, const char *name, size_t len, char *bu
 
 	if (!cap)
 		return 0;
+	if (c->run)
+		return similar_entries(c, CKPT_ROOT, "", 0, name, len, buf, cap);
 	for (uint64_t i = 0; name_at(c, i, &s, &s_len); i++)
 		if (!bytes_equal(s, s_len, name, len))
 			nearest_try(&near, s, s_len, i);
 	for (size_t i = 0; i < near.n; i++)
 		if (name_at(c, near.best[i].id, &s, &s_len))
 			add(&names, s, s_len);
-	return say(&names, buf, cap);
-}
-
-/* Names in a directory, as paths that begin with the n_dir bytes at path. */
-static size_t similar_entries(struct ckpt *c, ckpt_node dir, const char *path, size_t n_dir,
-			      const char *name, char *buf, size_t cap)
-{
-	struct nearest near = NEAREST_INIT(name, strlen(name));
-	char entry[CKPT_NAME_MAX + 1], whole[SHOWN];
-	struct names names = { 0 };
-	uint64_t pos;
-	ckpt_node node;
-	int len;
-
-	for (pos = 0; near.steps && !ckpt_next(c, dir, &pos, entry, &node);)
-		nearest_try(&near, entry, strlen(entry), pos - 1);
-	for (size_t i = 0; i < near.n; i++) {
-		pos = near.best[i].id;
-		if (ckpt_next(c, dir, &pos, entry, &node))
-			continue;
-		len = snprintf(whole, sizeof(whole), "%.*s%s", (int)n_dir, path, entry);
-		if (len < (int)sizeof(whole))
-			add(&names, whole, (size_t)len);
-	}
 	return say(&names, buf, cap);
 }
 
@@ -143,7 +145,7 @@ void ckpt_propose_path(struct ckpt *c, ckpt_node dir, const char *path, size_t n
 	if (dir == CKPT_ROOT && c->engine)
 		n = path_of_fqn(c, path, e->msg + at, room);
 	if (!n)
-		n = similar_entries(c, dir, path, n_dir, name, e->msg + at, room);
+		n = similar_entries(c, dir, path, n_dir, name, strlen(name), e->msg + at, room);
 	if (n) {
 		memcpy(e->msg + used, ask, strlen(ask));
 		memcpy(e->msg + at + n, "?", sizeof("?"));

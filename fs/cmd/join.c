@@ -26,19 +26,34 @@ static int compare_entry(void *arg, const struct ckpt_run_entry *x)
 	return 0;
 }
 
-/* Is it a run that has a checkpoint of that name, or any name if that is NULL? Anything it lacks is
- * reported when it is opened. */
-static bool has_checkpoint(const char *run, const char *name)
+/* Anything a checkpoint lacks is reported when it is opened. NULL: it is not a run. */
+static struct ckpt *open_run(const char *path)
 {
-	struct ckpt *c CLEANUP(cmd_closep) = NULL;
+	struct ckpt *c = NULL;
+	struct ckpt_err ignored;
+
+	if (!ckpt_open(path, CMD_WORDS("runs", "allow_missing", "index=:memory:"), NULL, &c,
+		       &ignored) &&
+	    ckpt_is_run(c))
+		return c;
+	ckpt_close(c);
+	return NULL;
+}
+
+static bool has(struct ckpt *run, const char *name)
+{
 	struct sought s = { name, false };
 	struct ckpt_err ignored;
 
-	if (ckpt_open(run, CMD_WORDS("runs", "allow_missing", "index=:memory:"), NULL, &c,
-		      &ignored) ||
-	    !ckpt_is_run(c))
-		return false;
-	return !name || (!ckpt_run_each(c, compare_entry, &s, &ignored) && s.found);
+	return !ckpt_run_each(run, compare_entry, &s, &ignored) && s.found;
+}
+
+/* Is it a run that has a checkpoint of that name, or any name if that is NULL? */
+static bool has_checkpoint(const char *path, const char *name)
+{
+	struct ckpt *run CLEANUP(cmd_closep) = open_run(path);
+
+	return run && (!name || has(run, name));
 }
 
 /* Only the name of a directory entry is worth looking for in a run. */
@@ -93,11 +108,21 @@ int cmd_join_runs(const struct command *c, struct options *o, struct ckpt_err *e
 
 int cmd_fail_open(const struct options *o, struct ckpt_err *e)
 {
-	const char *run = o->args[0], *name = o->args[1];
+	const char *path = o->args[0], *name = o->args[1], *similar;
+	struct ckpt *run CLEANUP(cmd_closep) = NULL;
 	struct ckpt_err why = *e;
+	char meant[CMD_MEANT];
 
-	if (e->code == EISDIR && name && *name && !strpbrk(name, "/*?[{\\") &&
-	    has_checkpoint(run, NULL) && !has_checkpoint(run, name))
-		(void)err_set(e, why.code, "%s; none of them is '%s'", why.msg, name);
+	if (e->code != EISDIR || !name || !*name || strpbrk(name, "/*?[{\\"))
+		return cmd_fail(e);
+	run = open_run(path);
+	if (run && !has(run, name)) {
+		similar = cmd_meant(run, name, meant);
+		if (*similar)
+			(void)err_set(e, EISDIR, "run '%.200s' has no checkpoint '%.100s'%s", path,
+				      name, similar);
+		else
+			(void)err_set(e, EISDIR, "%s; none of them is '%s'", why.msg, name);
+	}
 	return cmd_fail(e);
 }

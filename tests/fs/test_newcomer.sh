@@ -250,7 +250,8 @@ test_20_a_misspelt_checkpoint_of_a_run() {
   refused "no such checkpoint in the run" ckptfs export run step-300 hf out
   refused "unexpected argument 'step-300'" ckptfs check run/step-100 step-300
   refused "unexpected argument 'step-300'" ckptfs check run step-100 step-300
-  refused "it is a run with 2 checkpoints; name one" ckptfs head run step-300 lm_head.weight
+  refused "run 'run' has no checkpoint 'step-300'; did you mean 'step-100' or 'step-200'[?]" \
+    ckptfs head run step-300 lm_head.weight
   mkdir other
   mv run/step-100 other/final
   refused "latest checkpoint cannot be determined: no file names it, and no name ends in a number" ckptfs check other latest
