@@ -66,14 +66,18 @@ static int read_letters(struct call *c, int argc, char *const *argv, struct ckpt
 
 int helper_main(int argc, char *const *argv)
 {
+	static const char usage[] = "usage: mount.ckptfs CKPT DIR [-sfnv] [-N namespace] "
+				    "[-t type] [-o options]";
 	struct options o CLEANUP(options_release) = { .helper = true };
 	struct call c = { .o = &o };
 	struct ckpt_err e = { 0 };
 
+	if (argc == 1 && (!strcmp(argv[0], "-h") || !strcmp(argv[0], "--help"))) {
+		(void)puts(usage);
+		return cmd_finish(STATUS_DONE);
+	}
 	if (argc < 2 || argv[0][0] == '-' || argv[1][0] == '-') {
-		(void)err_set(&e, EINVAL,
-			      "usage: mount.ckptfs CKPT DIR [-sfnv] [-N namespace] "
-			      "[-t type] [-o options]");
+		(void)err_set(&e, EINVAL, "%s", usage);
 		return cmd_fail(&e);
 	}
 	/* getopt skips argv[0], which is the directory here. */

@@ -695,6 +695,9 @@ END_TEST
 
 static const struct row helper_calls[] = {
 	{ "mount.ckptfs", 2, NULL, "usage: mount.ckptfs CKPT DIR" },
+	{ "mount.ckptfs -h", 0, "usage: mount.ckptfs CKPT DIR", NULL },
+	{ "mount.ckptfs --help", 0, "usage: mount.ckptfs CKPT DIR", NULL },
+	{ "mount.ckptfs -V", 0, "ckptfs |(libfuse ", NULL },
 	{ "mount.ckptfs @plain", 2, NULL, "usage: mount.ckptfs CKPT DIR" },
 	{ "mount.ckptfs -s @plain", 2, NULL, "usage: mount.ckptfs CKPT DIR" },
 	{ "mount.ckptfs @plain -s", 2, NULL, "usage: mount.ckptfs CKPT DIR" },
