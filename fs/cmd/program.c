@@ -135,18 +135,39 @@ static int unknown_command(const char *name)
 	return unknown_word("command", name, names, ARRAY_LEN(names));
 }
 
+static int unexpected(const char *word)
+{
+	struct ckpt_err e = { 0 };
+
+	(void)err_set(&e, EINVAL, "unexpected argument '%s'", word);
+	return bad_usage(&e, NULL);
+}
+
+static bool is_help(const char *word)
+{
+	return !strcmp(word, "help") || !strcmp(word, "--help") || !strcmp(word, "-h");
+}
+
+static bool is_version(const char *word)
+{
+	return !strcmp(word, "--version") || !strcmp(word, "-V");
+}
+
 static int run_help(int argc, char *const *argv)
 {
+	bool recipes = argc > 0 && !strcmp(argv[0], "recipes");
 	const struct command *c;
 
-	if (argc < 1 || argv[0][0] == '-' || !strcmp(argv[0], "help"))
+	if (argc > 1 + recipes)
+		return unexpected(argv[1 + recipes]);
+	if (recipes)
+		return print_recipes(argv[1]);
+	if (!argc || is_help(argv[0]))
 		return print_overview();
-	if (!strcmp(argv[0], "recipes"))
-		return print_recipes(argc > 1 ? argv[1] : NULL);
 	c = find_command(argv[0]);
 	if (c)
 		return print_help(c);
-	return unknown_command(argv[0]);
+	return argv[0][0] == '-' ? unexpected(argv[0]) : unknown_command(argv[0]);
 }
 
 static int run_command(const struct command *c, int argc, char *const *argv)
@@ -162,7 +183,7 @@ static int run_command(const struct command *c, int argc, char *const *argv)
 	if (cmd_join_runs(c, &o, &e))
 		return cmd_fail(&e);
 	if (o.n_args < c->min_args)
-		(void)err_set(&e, EINVAL, "%s: needs %s", c->name, c->usage);
+		(void)err_set(&e, EINVAL, "%s: usage: ckptfs %s %s", c->name, c->name, c->usage);
 	else if (o.n_args > c->max_args)
 		(void)err_set(&e, EINVAL, "%s: unexpected argument '%s'", c->name,
 			      o.args[c->max_args]);
@@ -187,15 +208,15 @@ int program_run(int argc, char *const *argv)
 	struct ckpt_err e = { 0 };
 
 	self = self ? self + 1 : argc > 0 ? argv[0] : "ckptfs";
+	if (argc > 1 && is_version(argv[1]))
+		return argc > 2 ? unexpected(argv[2]) : print_version();
 	if (!strncmp(self, "mount.", strlen("mount.")))
 		return helper_main(argc - 1, argv + 1);
 	if (argc < 2) {
 		(void)err_set(&e, EINVAL, "no command given");
 		return bad_usage(&e, NULL);
 	}
-	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V"))
-		return print_version();
-	if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
+	if (is_help(argv[1]))
 		return run_help(argc - 2, argv + 2);
 	if (!strcmp(argv[1], "__complete")) /* for the shells */
 		return complete_main(argc - 2, argv + 2);

@@ -139,7 +139,7 @@ test_unknown_commands_are_errors() {
   refused "unknown option '--x-foo'" ckptfs mount "$(big)/ckpt" m --x-foo
   refused "unknown option '--noatime'" ckptfs mount "$(big)/ckpt" m --noatime
   refused "unknown option '-x'" ckptfs ls -lx "$(big)/ckpt"
-  refused "needs CKPT" ckptfs ls
+  refused "ls: usage: ckptfs ls CKPT \[GLOB" ckptfs ls
 }
 
 test_ls_lists_in_natural_order() {
@@ -336,7 +336,7 @@ test_cat_errors() {
   refused "tensors/absent" ckptfs cat "$(big)/ckpt" tensors/absent
   refused "absent" ckptfs cat "$(big)/ckpt" absent/v
   refused "'absent'" ckptfs cat "$(big)/ckpt" --fqn absent
-  refused "needs CKPT PATH" ckptfs cat "$(big)/ckpt"
+  refused "usage: ckptfs cat CKPT PATH" ckptfs cat "$(big)/ckpt"
 }
 
 test_cat_of_info_json() {

@@ -159,10 +159,10 @@ test_mount_point_that_hides_what_an_option_names() {
 }
 
 test_usage_errors() {
-  refused "needs CKPT MNT" ckptfs mount
-  refused "needs CKPT MNT" ckptfs mount "$(big)/ckpt"
+  refused "usage: ckptfs mount CKPT MNT" ckptfs mount
+  refused "usage: ckptfs mount CKPT MNT" ckptfs mount "$(big)/ckpt"
   refused "unexpected argument 'x'" ckptfs mount "$(big)/ckpt" m x
-  refused "needs MNT" ckptfs umount
+  refused "usage: ckptfs umount MNT" ckptfs umount
 }
 
 test_umount_refuses_what_is_not_ours() {

@@ -300,7 +300,7 @@ test_the_command() {
   ckptfs stats n >table
   is 2 "$(grep -cE '^(identity|index) +none$' table)"
   refused 'No such file' ckptfs stats absent
-  refused 'needs MNT' ckptfs stats
+  refused 'usage: ckptfs stats MNT' ckptfs stats
   pid=$(daemon_of m)
   kill -9 "$pid"
   wait_until gone "$pid"
