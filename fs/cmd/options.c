@@ -294,8 +294,9 @@ static bool meant(unsigned groups, const char *s, size_t len, struct word *ret)
 	return at < n && find_word(groups, names[at], strlen(names[at]), ret);
 }
 
-/* Refuses a word that find_word did not find, or, without dashes, one that -o does not take. */
-static int refuse(unsigned groups, const char *dashes, const char *s, size_t len,
+/* Refuses a word that find_word did not find, or, without dashes, one that -o does not take. hint:
+ * ends the sentence if no option looks like the word. */
+static int refuse(unsigned groups, const char *dashes, const char *s, size_t len, const char *hint,
 		  struct ckpt_err *e)
 {
 	char name[OPTIONS_NAME_MAX + 1];
@@ -314,7 +315,7 @@ static int refuse(unsigned groups, const char *dashes, const char *s, size_t len
 		return err_set(e, EINVAL, "unknown option '%s%.*s': did you mean '%s%s'?", dashes,
 			       (int)len, s, front, options_spell(w.name, *front ? '-' : '_', name));
 	}
-	return err_set(e, EINVAL, "unknown option '%s%.*s'", dashes, (int)len, s);
+	return err_set(e, EINVAL, "unknown option '%s%.*s'%s", dashes, (int)len, s, hint);
 }
 
 const char *options_spell(const char *name, char between, char ret[OPTIONS_NAME_MAX + 1])
@@ -550,9 +551,10 @@ static int note_unclear(struct options *o, const struct word *last, const char *
 	return add_to_list(&o->unclear, s, e);
 }
 
-/* last: the option before it whose value is a list, or one without a name. */
+/* last: the option before it whose value is a list, or one without a name; valued: an option before
+ * it has a value. */
 static int parse_list_word(struct options *o, unsigned groups, unsigned flags, char *s,
-			   struct word *last, struct ckpt_err *e)
+			   struct word *last, bool valued, struct ckpt_err *e)
 {
 	size_t len = strcspn(s, "=");
 	struct word w;
@@ -575,7 +577,8 @@ static int parse_list_word(struct options *o, unsigned groups, unsigned flags, c
 		return add_to_value(o, last, s, e);
 	if (flags & OPTIONS_SLOPPY)
 		return 0;
-	return len ? refuse(groups, "", s, len, e)
+	return len ? refuse(groups, "", s, len,
+			    valued ? "; a comma inside a value is written '\\,'" : "", e)
 		   : err_set(e, EINVAL, "option '%s' has no name before the '='", s);
 }
 
@@ -584,14 +587,17 @@ int options_parse_list(struct options *o, unsigned groups, unsigned flags, const
 {
 	char *rest = own(o, strdup(list), e);
 	struct word last = { 0 };
+	bool valued = false;
 
 	if (!rest)
 		return -ENOMEM;
 	while (*rest) {
-		int rc = parse_list_word(o, groups, flags, next_of_list(&rest), &last, e);
+		char *s = next_of_list(&rest);
+		int rc = parse_list_word(o, groups, flags, s, &last, valued, e);
 
 		if (rc)
 			return rc;
+		valued |= strchr(s, '=') != NULL;
 	}
 	return 0;
 }
@@ -606,7 +612,7 @@ static int parse_long(struct options *o, unsigned groups, const char *s, const c
 	int rc, used = 1;
 
 	if (!len || !find_word(groups, s, len, &w))
-		return refuse(groups, "--", s, len, e);
+		return refuse(groups, "--", s, len, "", e);
 	if (!value && next && w.kind != FLAG && w.kind != OPEN_FLAG && w.kind != LEVEL) {
 		value = next;
 		used = 2;
