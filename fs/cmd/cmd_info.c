@@ -92,6 +92,10 @@ static void add_assets(struct buf *b, const struct ckpt *c)
 			continue;
 		buf_str(b, n ? "\n            " : "\nassets      ");
 		cmd_add_fqn(b, a.name, strlen(a.name));
+		if (!strcmp(a.from, "GGUF")) {
+			buf_str(b, " made from the keys of the GGUF");
+			continue;
+		}
 		buf_str(b, !strcmp(a.from, "checkpoint") ? " in the checkpoint's directory: "
 			   : !strcmp(a.from, "parent")	 ? " in the directory above: "
 							 : " of assets=: ");

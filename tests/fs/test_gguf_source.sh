@@ -138,6 +138,7 @@ test_layers_that_predict_further_tokens_are_left_out() {
   ckptfs diff --model dcp x/model.gguf | grep ' equal, 0 differ, 0 only in A, 0 only in B$' >/dev/null
   ckptfs info x/model.gguf >out
   grep 'hf/: complete for Glm4MoeForCausalLM (config.json from GGUF)' out >/dev/null || fail "$(cat out)"
+  grep -x 'assets      config.json made from the keys of the GGUF' out >/dev/null || fail "$(cat out)"
 }
 
 # The bound matters because the weights of keys and values would be named head by head.
