@@ -115,7 +115,7 @@ static int show_verdict(void *arg, const struct ckpt_verdict *v)
 
 static void begun(void)
 {
-	interrupt_say("ckptfs: export: interrupted; the same command goes on from here\n");
+	interrupt_say("ckptfs: export: interrupted; the same command resumes the copy\n");
 }
 
 /* ckptfs-fetch sees that this process has ended. */

@@ -547,7 +547,7 @@ static int resume(const struct options *o, struct buf *request, struct ckpt_valu
 			request->data[i] = '\n';
 	s->resume = o->resume;
 	s->resume_key = request->data;
-	interrupt_say("ckptfs: stat: interrupted; the same command goes on from here\n");
+	interrupt_say("ckptfs: stat: interrupted; the same command resumes it\n");
 	return 0;
 }
 

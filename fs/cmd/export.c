@@ -120,7 +120,7 @@ static int refuse_existing(const struct run *x, struct ckpt_err *e)
 	if (!*x->job->dest)
 		return err_set(e, EINVAL, "DEST is empty: name the file or directory to write");
 	if (!*x->names.base || exists(x, x->names.base))
-		return err_set(e, EEXIST, "'%s' exists already", x->job->dest);
+		return err_set(e, EEXIST, "'%s' exists already: name another DEST", x->job->dest);
 	return errno == ENOENT ? 0 : err_sys(e, errno, "'%s'", x->job->dest);
 }
 
@@ -163,7 +163,7 @@ static int name_of(const struct run *x, size_t i, char name[static CKPT_NAME_MAX
 		       : 0;
 }
 
-/* Puts "what 'tensors/NAME'" in front of the message. */
+/* Puts "what 'tensors/NAME'" in front of the message, unless it names the tensor itself. */
 static int blame(const struct run *x, const char *what, size_t i, struct ckpt_err *e)
 {
 	const struct export_file *f = &x->list.files[i];
@@ -172,6 +172,8 @@ static int blame(const struct run *x, const char *what, size_t i, struct ckpt_er
 	struct ckpt_err ignored;
 	ckpt_node node;
 
+	if (!strncmp(e->msg, "tensor '", strlen("tensor '")))
+		return -e->code;
 	(void)name_of(x, i, name, &node, &ignored);
 	return err_wrap(e, "%s '%s%s%s'", what, dir, *dir ? "/" : "", name);
 }
@@ -716,7 +718,7 @@ static int run_locked(struct run *x, struct ckpt_err *e)
 	}
 	why = *e;
 	return err_set(e, why.code,
-		       "%s; the same command goes on from here, unless the checkpoint has changed",
+		       "%s; the same command resumes the copy, unless the checkpoint has changed",
 		       why.msg);
 }
 

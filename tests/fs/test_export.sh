@@ -75,7 +75,7 @@ test_the_umask_holds() {
 
 test_dest_is_never_touched() {
   mkdir x
-  refused "^ckptfs: export: 'x' exists already$" ckptfs export "$(big)/ckpt" tensors x
+  refused "^ckptfs: export: 'x' exists already: name another DEST$" ckptfs export "$(big)/ckpt" tensors x
   rmdir x
   ln -s nowhere x
   refused "'x' exists already" ckptfs export "$(big)/ckpt" tensors/v x
@@ -88,7 +88,7 @@ test_dest_is_never_touched() {
   refused "'/' exists already" ckptfs export "$(big)/ckpt" tensors/v /
   refused "'\.\.' exists already" ckptfs export "$(big)/ckpt" tensors/v ..
   refused "no such file in the tree" ckptfs export "$(big)/ckpt" tensors/nothing y
-  refused "at most 256" ckptfs export --jobs=300 "$(big)/ckpt" tensors/v y
+  refused "export: 300 jobs are too many: at most 256 are possible$" ckptfs export --jobs=300 "$(big)/ckpt" tensors/v y
   [[ $(find . -mindepth 1 ! -name out ! -name err) == ./x ]]
 }
 
@@ -145,7 +145,7 @@ test_a_disk_that_fills_up_can_be_emptied() {
   (
     ulimit -f 8192 # KiB
     trap '' XFSZ
-    refused "'w'?.*(File too large|No space).*the same command goes on" ckptfs export -q "$(big)/ckpt" tensors small/x
+    refused "'w'?.*(File too large|No space).*the same command resumes the copy" ckptfs export -q "$(big)/ckpt" tensors small/x
   )
   [[ -e small/x.partial && -e small/x.partial.state && ! -e small/x ]]
   status_of 0 ckptfs export "$(big)/ckpt" tensors small/x
@@ -296,7 +296,7 @@ test_what_cannot_be_read_is_named() {
       ckptfs export --allow_missing c "$p" x
   done
   nothing_left_over
-  refused "read 'x\.partial': tensor 'v' cannot be read: .*__v_1\.distcp" ckptfs export --allow_missing c tensors/v x
+  refused "^ckptfs: export: tensor 'v' cannot be read: .*__v_1\.distcp" ckptfs export --allow_missing c tensors/v x
   status_of 0 ckptfs export --allow_missing c tensors/w w
   cmp w "$(big)/w.bin"
   rm -f x.partial*
@@ -330,6 +330,15 @@ END
   nothing_left_over
 }
 
+test_a_tensor_that_cannot_be_read_is_named_once() {
+  local at
+  copy_of zstd c
+  at=$(ckptfs info c zeros | sed -n 's/.* at \([0-9]*\), .*/\1/p')
+  printf '%0400d' 0 | dd of=c/__0_0.distcp bs=1 seek=$((at + 100)) conv=notrunc status=none
+  refused "^ckptfs: export: tensor 'zeros', item at $at of .*; the same command resumes the copy, unless the checkpoint has changed$" \
+    ckptfs export -q c npy x
+}
+
 test_an_interruption_says_how_it_goes_on() {
   local signal pid rc=0
   for signal in INT TERM HUP; do
@@ -343,7 +352,7 @@ test_an_interruption_says_how_it_goes_on() {
     kill -CONT "$pid"
     wait "$pid" || rc=$?
     is $((128 + $(kill -l "$signal"))) "$rc"
-    is "ckptfs: export: interrupted; the same command goes on from here" "$(tail -1 err)"
+    is "ckptfs: export: interrupted; the same command resumes the copy" "$(tail -1 err)"
   done
   ckptfs export -q --jobs=1 "$(many)/ckpt" . x
   nothing_left_over
