@@ -257,6 +257,12 @@ int cmd_open_in_run(struct ckpt *run, const char *path, const struct options *o,
 	return open_it(run, path, o, how, ret, ret_rest, e);
 }
 
+int cmd_too_many(const char *what, uint64_t n, unsigned max, struct ckpt_err *e)
+{
+	return err_set(e, EINVAL, "%" PRIu64 " %s are too many: at most %u are possible", n, what,
+		       max);
+}
+
 const char *cmd_meant(const struct ckpt *c, const char *name, char out[static CMD_MEANT])
 {
 	static const char ask[] = "; did you mean ";

@@ -101,6 +101,9 @@ int cmd_open_in_run(struct ckpt *run, const char *path, const struct options *o,
 		    const struct cmd_how *how, struct ckpt **ret, const char **ret_rest,
 		    struct ckpt_err *e);
 
+/* -EINVAL, in the words of the library: "300 jobs are too many: at most 256 are possible". */
+int cmd_too_many(const char *what, uint64_t n, unsigned max, struct ckpt_err *e);
+
 enum { CMD_MEANT = 256 };
 /* "; did you mean 'a' or 'b'?" for a name that does not exist, or "". */
 const char *cmd_meant(const struct ckpt *c, const char *name, char out[CKPT_ROOM(CMD_MEANT)]);

@@ -138,7 +138,7 @@ static int copy(const struct options *o, struct ckpt *c, const char *path, struc
 				  .threads = o->jobs ? (size_t)o->jobs : DEFAULT_JOBS };
 
 	if (o->jobs > EXPORT_MAX_JOBS)
-		return err_set(e, EINVAL, "option 'jobs': at most %d", EXPORT_MAX_JOBS);
+		return cmd_too_many("jobs", o->jobs, EXPORT_MAX_JOBS, e);
 	if (!strcmp(job.dest, "-"))
 		return err_set(e, EINVAL,
 			       "'-': 'ckptfs cat' writes to standard output; a file of that name "

@@ -98,9 +98,9 @@ static int read_options(const struct options *o, struct ckpt_reshard *r,
 	if (o->zstd > 22)
 		return err_set(e, EINVAL, "option 'zstd': levels are 1 to 22");
 	if (o->threads > 256)
-		return err_set(e, EINVAL, "option 'threads': at most 256");
+		return cmd_too_many("threads", o->threads, 256, e);
 	if (o->jobs > 256)
-		return err_set(e, EINVAL, "option 'jobs': at most 256");
+		return cmd_too_many("jobs", o->jobs, 256, e);
 	r->ranks = o->ranks;
 	r->layout = options_get(o, "layout");
 	r->model = o->model || options_get(o, "weights") || options_get(o, "recipe");

@@ -640,7 +640,7 @@ static int warm_main(const struct options *o)
 	int rc = 0;
 
 	if (threads > WARM_MAX_THREADS)
-		rc = err_set(&e, EINVAL, "option 'jobs': at most %d", WARM_MAX_THREADS);
+		rc = cmd_too_many("jobs", o->jobs, WARM_MAX_THREADS, &e);
 	for (size_t i = 0; !rc && i < o->n_args; i++)
 		rc = add_arg(&j, o->args[i], &e);
 	if (!rc && o->open && !j.opened)

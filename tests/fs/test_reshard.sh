@@ -371,8 +371,8 @@ test_options_that_cannot_be() {
   refused "option 'shard_size' is for --format=safetensors and --format=zarr$" "${r[@]}" --shard-size=1G
   refused "option 'experts' is for --model$" "${r[@]}" --experts=split
   refused "option 'zstd': levels are 1 to 22$" "${r[@]}" --zstd=23
-  refused "option 'threads': at most 256$" "${r[@]}" --threads=257
-  refused "option 'jobs': at most 256$" "${r[@]}" --jobs=257
+  refused "257 threads are too many: at most 256 are possible$" "${r[@]}" --threads=257
+  refused "257 jobs are too many: at most 256 are possible$" "${r[@]}" --jobs=257
   refused "option 'ranks': 'many' is not a whole number from 1 to 4294967295" "${r[@]}" --ranks=many
   refused "option 'ranks': must be at least 1" "${r[@]}" --ranks=0
   refused "option 'zstd': must be at least 1" "${r[@]}" --zstd=0
