@@ -54,14 +54,14 @@ static int copy_out(struct ckpt_file *f, const char *path, char *buf, struct pro
 
 		n = ckpt_file_read(f, buf, BLOCK, off, e);
 		if (n < 0)
-			return err_wrap(e, "cat '%s'", path);
+			return err_wrap(e, "cat: '%s'", path);
 		if (!n)
-			return err_set(e, EIO, "cat '%s': ends at %ju of %ju bytes", path,
+			return err_set(e, EIO, "cat: '%s': ends at %ju of %ju bytes", path,
 				       (uintmax_t)off, (uintmax_t)ckpt_file_size(f));
 		if (to_terminal && !is_text(buf, (size_t)n))
 			return err_set(
 				e, EINVAL,
-				"cat '%s': it is binary, and standard output is a terminal: "
+				"cat: '%s': it is binary, and standard output is a terminal: "
 				"redirect it to a file ('> FILE') or to a program ('| xxd'); "
 				"'ckptfs info' describes a tensor",
 				path);
@@ -83,7 +83,7 @@ static int cat_one(struct ckpt *c, const char *path, const struct options *o, ch
 	if (find(c, path, o->fqn, &st, e))
 		return err_wrap(e, "cat");
 	if (ckpt_file_open(c, st.node, &f, e))
-		return err_wrap(e, "cat '%s'", path);
+		return err_wrap(e, "cat: '%s'", path);
 	return copy_out(f, path, buf, p, done, e);
 }
 

@@ -181,7 +181,7 @@ static int head_run(const struct options *o)
 		return cmd_fail(&e);
 	}
 	if (i < 0) {
-		(void)err_set(&e, ENOENT, "head: there is no tensor '%s'%s", name,
+		(void)err_set(&e, ENOENT, "head: '%s': no tensor of that name%s", name,
 			      cmd_meant(c, name, meant));
 		return cmd_fail(&e);
 	}

@@ -391,7 +391,7 @@ static int print_fqn(struct ckpt *c, const struct options *o, struct buf *b)
 	i = ckpt_object_find(c, fqn, strlen(fqn));
 	if (i >= 0)
 		return print_object(c, (uint64_t)i, o, b);
-	(void)err_set(&e, ENOENT, "info '%.100s': no tensor or object of that name%s", fqn,
+	(void)err_set(&e, ENOENT, "info: '%.100s': no tensor or object of that name%s", fqn,
 		      cmd_meant(c, fqn, meant));
 	return cmd_fail(&e);
 }

@@ -21,7 +21,7 @@ static int unmount_address(const char *address, struct ckpt_err *e)
 	int rc = mounts_find_source(address, &found, e);
 
 	if (rc > 0)
-		return err_set(e, EINVAL, "umount '%s': nothing is mounted from this address",
+		return err_set(e, EINVAL, "umount: '%s': nothing is mounted from this address",
 			       text_show_address(address, shown, sizeof(shown)));
 	return rc ? err_wrap(e, "umount") : mounts_remove(&found, 0, e);
 }
@@ -38,7 +38,7 @@ static int unmount(const char *path, struct ckpt_err *e)
 	if (rc < 0)
 		return rc;
 	if (rc || strcmp(found.type, MOUNTS_TYPE) != 0)
-		return err_set(e, EINVAL, "umount '%s': not a mount of ckptfs", path);
+		return err_set(e, EINVAL, "umount: '%s': not a mount of ckptfs", path);
 	return mounts_remove(&found, 0, e);
 }
 

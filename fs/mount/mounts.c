@@ -297,7 +297,7 @@ static unsigned mount_of(const char *name)
 static int in_use(const char *path, struct ckpt_err *e)
 {
 	return err_set(e, EBUSY,
-		       "umount '%s': in use; 'umount -l' detaches it now and ends the daemon when "
+		       "umount: '%s': in use; 'umount -l' detaches it now and ends the daemon when "
 		       "the last file is closed",
 		       path);
 }
@@ -314,7 +314,7 @@ static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)
 	pid_t pid;
 
 	if (!copy)
-		return err_sys(e, ENOMEM, "umount '%s'", path);
+		return err_sys(e, ENOMEM, "umount: '%s'", path);
 	capture_start(&c);
 	rc = posix_spawnp(&pid, name, NULL, NULL, argv, environ);
 	if (!rc && waitpid(pid, &status, 0) < 0)
@@ -326,11 +326,11 @@ static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)
 		return in_use(path, e);
 	if (status && strstr(line, "not found in")) /* looks only for mounts of the same user */
 		return err_set(e, EPERM,
-			       "umount '%s': mounted by another user: only that user or root can "
+			       "umount: '%s': mounted by another user: only that user or root can "
 			       "unmount it",
 			       path);
 	if (status)
-		return err_set(e, EIO, "umount '%s': %s", path,
+		return err_set(e, EIO, "umount: '%s': %s", path,
 			       *line ? line : "fusermount3 failed");
 	return 0;
 }
@@ -357,7 +357,7 @@ static int remove_at(const struct mount_found *m, const char *path, int flags, s
 	autofree char *dir = dir_of(path, &name);
 
 	if (!dir)
-		return err_sys(e, ENOMEM, "umount '%s'", path);
+		return err_sys(e, ENOMEM, "umount: '%s'", path);
 	if (chdir(dir))
 		return errno == ENOENT || errno == ENOTDIR
 			       ? NOT_THERE
@@ -372,7 +372,7 @@ static int remove_at(const struct mount_found *m, const char *path, int flags, s
 		return run_fusermount(path, flags & MNT_DETACH, e);
 	if (errno == EBUSY)
 		return in_use(path, e);
-	return err_sys(e, errno, "umount '%s'", path);
+	return err_sys(e, errno, "umount: '%s'", path);
 }
 
 int mounts_remove(const struct mount_found *m, int flags, struct ckpt_err *e)
@@ -392,7 +392,7 @@ int mounts_remove(const struct mount_found *m, int flags, struct ckpt_err *e)
 			continue;
 		if (rc == OTHER_PLACE) /* of another mount, which has its numbers now */
 			return 0;
-		return err_set(e, EBUSY, "umount '%s': something else is mounted on it", path);
+		return err_set(e, EBUSY, "umount: '%s': something else is mounted on it", path);
 	}
 }
 

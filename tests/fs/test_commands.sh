@@ -241,7 +241,7 @@ test_names_that_are_not_there_have_neighbours() {
   need_fixture plain
   local c words="did you mean 'model.layers.0.w' or 'model.layers.1.w'"
   c=$(fixture plain)/ckpt
-  refused "^ckptfs: info 'model.layer.0.w': no tensor or object of that name; $words.$" ckptfs info "$c" model.layer.0.w
+  refused "^ckptfs: info: 'model.layer.0.w': no tensor or object of that name; $words.$" ckptfs info "$c" model.layer.0.w
   refused "; $words.$" ckptfs cat --fqn "$c" model.layer.0.w
   refused "; $words.$" ckptfs export --fqn "$c" model.layer.0.w here
   status_of 2 ckptfs diff "$c" "$c" model.layer.0.w
@@ -323,7 +323,7 @@ test_cat_accepts_objects_by_fqn() {
 test_cat_writes_nothing_binary_to_a_terminal() {
   on_terminal "$CKPTFS" cat "$(big)/ckpt" tensors/v </dev/null
   is 2 "$(cat rc)"
-  grep -q "^ckptfs: cat 'tensors/v': it is binary, and standard output is a terminal: redirect it" out || fail "$(cat -v out)"
+  grep -q "^ckptfs: cat: 'tensors/v': it is binary, and standard output is a terminal: redirect it" out || fail "$(cat -v out)"
   is 1 "$(wc -l <out)"
   on_terminal "$CKPTFS" cat "$(big)/ckpt" .ckptfs/info.json </dev/null
   is 0 "$(cat rc)"

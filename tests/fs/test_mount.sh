@@ -167,7 +167,7 @@ test_usage_errors() {
 
 test_umount_refuses_what_is_not_ours() {
   mkdir dir
-  refused 'not a mount of ckptfs' ckptfs umount dir
+  refused "^ckptfs: umount: 'dir': not a mount of ckptfs$" ckptfs umount dir
   refused 'not a mount of ckptfs' ckptfs umount /proc
   refused 'no such file' ckptfs umount nowhere
 }
@@ -578,7 +578,7 @@ test_unprivileged_user() {
     $as "$CKPTFS" umount m
     "$CKPTFS" mount -q c m -o allow_other
     if $as "$CKPTFS" umount m 2>err; then exit 1; fi
-    grep -q "^ckptfs: umount '.*': mounted by another user: only that user or root can unmount it$" err
+    grep -q "^ckptfs: umount: '.*': mounted by another user: only that user or root can unmount it$" err
     "$CKPTFS" umount m
     $as "$CKPTFS" mount -q c m -o auto_unmount
     kill -9 "$(daemon_of m)"

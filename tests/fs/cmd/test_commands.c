@@ -278,7 +278,7 @@ static const struct row looks[] = {
 	  "model.layers.1.w, model.norm and 7 more: data file",
 	  NULL },
 	{ "info @empty_metadata", 2, NULL, "'.metadata' is empty" },
-	{ "info @plain nosuch", 2, NULL, "info 'nosuch': no tensor or object of that name" },
+	{ "info @plain nosuch", 2, NULL, "info: 'nosuch': no tensor or object of that name" },
 	{ "info @plain model.nor", 2, NULL, "; did you mean 'model.norm'?" },
 	{ "info @plain model.norm", 0,
 	  "tensor    model.norm\ndtype     float32\nshape     [5]\nbytes     20 B\ncomplete  "
@@ -440,7 +440,7 @@ static const struct row numbers[] = {
 	{ "head --bits --json @plain model.norm", 2, NULL,
 	  "options 'bits' and 'json' cannot be combined" },
 	{ "head @plain model.nor", 2, NULL,
-	  "head: there is no tensor 'model.nor'; did you mean 'model.norm'?" },
+	  "head: 'model.nor': no tensor of that name; did you mean 'model.norm'?" },
 	{ "head @plain betas", 2, NULL,
 	  "head: 'betas' is an object, not a tensor; 'ckptfs info' prints its value" },
 	{ "head @dtypes float4_e2m1fn_x2", 2, NULL,
