@@ -565,6 +565,8 @@ static const struct row others[] = {
 	{ "cat @plain ''", 2, NULL, "cat: PATH is empty: name a file of the tree\n" },
 	{ "cat --fqn @plain nosuch", 2, NULL, "cat: 'nosuch': no tensor or object of that name" },
 	{ "cat --fqn @plain model.nor", 2, NULL, "did you mean 'model.norm'?" },
+	{ "cat @plain objects/betas.json nosuch objects/betas.json", 2, "[0.9, 0.95]\n",
+	  "cat: 'nosuch': there is no such file in the tree" },
 	{ "cat @plain objects/betas.json", 0, "[0.9,|0.95]", NULL },
 	{ "cat %/run nosuch/tensors", 2, NULL,
 	  "cat: 'nosuch/tensors': there is no such file in the tree" },
