@@ -348,6 +348,52 @@ void cmd_add_fqn(struct buf *b, const char *fqn, size_t len)
 		b->len++;
 }
 
+/* wcwidth() would need a locale, which the program does not set. */
+static size_t width_of(uint32_t c)
+{
+	static const struct {
+		uint32_t first, last;
+		size_t width;
+	} ranges[] = {
+		{ 0x0300, 0x036f, 0 },	 /* combining marks */
+		{ 0x200b, 0x200f, 0 },	 /* joiners and marks of direction */
+		{ 0x3099, 0x309a, 0 },	 /* voicing marks of kana */
+		{ 0xfe00, 0xfe0f, 0 },	 /* variation selectors */
+		{ 0x1100, 0x115f, 2 },	 /* Hangul Jamo */
+		{ 0x2e80, 0x303e, 2 },	 /* CJK radicals and punctuation */
+		{ 0x3041, 0xa4cf, 2 },	 /* kana to Yi */
+		{ 0xac00, 0xd7a3, 2 },	 /* Hangul */
+		{ 0xf900, 0xfaff, 2 },	 /* CJK compatibility */
+		{ 0xfe30, 0xfe6f, 2 },	 /* their forms */
+		{ 0xff00, 0xff60, 2 },	 /* full-width letters */
+		{ 0xffe0, 0xffe6, 2 },	 /* and signs */
+		{ 0x1f300, 0x1f64f, 2 }, /* pictures and faces */
+		{ 0x1f900, 0x1f9ff, 2 }, { 0x20000, 0x3fffd, 2 }, /* more of CJK */
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(ranges); i++)
+		if (c >= ranges[i].first && c <= ranges[i].last)
+			return ranges[i].width;
+	return 1;
+}
+
+size_t cmd_columns(const char *s, size_t len)
+{
+	const char *end = s + len;
+	size_t n = 0;
+
+	while (s < end)
+		n += width_of(text_next(&s, end));
+	return n;
+}
+
+void cmd_pad(struct buf *b, size_t start, size_t columns)
+{
+	size_t used = b->len > start ? cmd_columns(b->data + start, b->len - start) : 0;
+
+	buf_printf(b, "%*s", (int)(max_u64(columns, used) - used), "");
+}
+
 void cmd_add_csv(struct buf *b, const char *s, size_t len)
 {
 	buf_str(b, "\"");

@@ -133,6 +133,10 @@ bool cmd_color(const struct options *o);
 struct buf;
 /* An FQN, or another name, as a terminal can show it, with control bytes as %XX. */
 void cmd_add_fqn(struct buf *b, const char *fqn, size_t len);
+/* How many columns text of cmd_add_fqn takes on a terminal, where Chinese characters are two wide. */
+size_t cmd_columns(const char *s, size_t len);
+/* Blanks behind the text that b has since `start`, to fill that many columns. */
+void cmd_pad(struct buf *b, size_t start, size_t columns);
 /* A blank and the number, in 13 columns, or '-' if it is not known. */
 void cmd_add_number(struct buf *b, bool known, double v);
 /* Adds a CSV field in the form of RFC 4180: in quotes, with quotes inside doubled. */

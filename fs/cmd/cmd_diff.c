@@ -101,7 +101,8 @@ static void add_line(const struct report *r, const struct ckpt_diff_item *i)
 	buf_printf(b, "%-10s  ", names[i->result].text);
 	start = b->len;
 	cmd_add_fqn(b, i->fqn, i->fqn_len);
-	buf_printf(b, "%*s  ", (int)(max_u64(start + r->columns, b->len) - b->len), "");
+	cmd_pad(b, start, r->columns);
+	buf_str(b, "  ");
 	add_side(b, i->result == CKPT_DIFF_ONLY_B ? &i->b : &i->a);
 	if (i->result == CKPT_DIFF_KIND || i->result == CKPT_DIFF_SHAPE ||
 	    i->result == CKPT_DIFF_DTYPE) {
@@ -258,7 +259,9 @@ static void measure(const struct ckpt *c, const struct ckpt_diff *d, struct buf 
 			if (text_glob_any(d->globs, o.fqn, o.fqn_len, &glob_steps))
 				cmd_add_fqn(scratch, o.fqn, o.fqn_len);
 		}
-		*ret = max_u64(*ret, min_u64(scratch->len, FQN_MAX_COLUMNS));
+		if (scratch->len)
+			*ret = max_u64(*ret, min_u64(cmd_columns(scratch->data, scratch->len),
+						     FQN_MAX_COLUMNS));
 	}
 	scratch->len = 0;
 }

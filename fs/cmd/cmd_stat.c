@@ -26,6 +26,7 @@ enum {
 	LINE_MAX_BYTES = 64 << 20,
 	PLOT_COLUMNS = 16,
 	BAR_COLUMNS = 40, /* of a histogram's bin */
+	FIRST_COLUMNS = 9,
 };
 
 /* A row that is waiting to be sorted or shown. */
@@ -147,7 +148,7 @@ static void add_heading(const struct report *r)
 {
 	struct buf *b = r->out;
 
-	buf_printf(b, "%-9s %13s %12s %12s %12s %12s %12s %10s %6s %6s  ",
+	buf_printf(b, "%-*s %13s %12s %12s %12s %12s %12s %10s %6s %6s  ", FIRST_COLUMNS,
 		   r->by == CKPT_VALUES_TENSOR ? "dtype"
 		   : r->by == CKPT_VALUES_RANK ? "chunks"
 					       : "tensors",
@@ -191,38 +192,83 @@ static void add_hist(const struct report *r, const char *name, const struct ckpt
 	buf_printf(r->out, "  %14.8g\n", h->edges[h->n]);
 }
 
+/* A line whose columns are filled from the left. */
+struct line {
+	struct buf *b;
+	size_t end; /* of the column, in b */
+};
+
+/* Text at the right of the next column. Text that is too wide takes room from the columns behind it,
+ * so that those behind these are in their places. */
+static void add_column(struct line *l, int width, const char *text)
+{
+	size_t len = strlen(text), at;
+
+	l->end += 1 + (size_t)width;
+	at = max_u64(l->b->len + 1, max_u64(l->end, len) - len);
+	buf_printf(l->b, "%*s%s", (int)(at - l->b->len), "", text);
+}
+
+static void add_count(struct line *l, int width, uint64_t n)
+{
+	char text[24];
+
+	(void)snprintf(text, sizeof(text), "%" PRIu64, n);
+	add_column(l, width, text);
+}
+
+static void add_real(struct line *l, bool known, double v)
+{
+	char text[32] = "-";
+
+	if (known)
+		(void)snprintf(text, sizeof(text), "%.6g", v);
+	add_column(l, 12, text);
+}
+
+static void add_numbers(struct line *l, const struct ckpt_values_item *i)
+{
+	const struct ckpt_values *v = &i->values;
+	bool any = v->finite != 0;
+	char text[64];
+
+	add_count(l, 13, v->elements);
+	if (has_order(v) && is_integer(i)) {
+		add_extreme(text, v->min, v->min_rest, true);
+		add_column(l, 12, text);
+		add_extreme(text, v->max, v->max_rest, true);
+		add_column(l, 12, text);
+	} else {
+		add_real(l, has_order(v), v->min);
+		add_real(l, has_order(v), v->max);
+	}
+	if (v->is_complex && any) {
+		(void)snprintf(text, sizeof(text), "%.6g%+.6gj", v->mean[0], v->mean[1]);
+		add_column(l, 12, text);
+	} else {
+		add_real(l, any, v->mean[0]);
+	}
+	add_real(l, any, v->std);
+	add_real(l, any, v->norm);
+	add_count(l, 10, v->zero);
+	add_count(l, 6, v->nan);
+	add_count(l, 6, v->infinite);
+}
+
 static void add_line(const struct report *r, const char *first, const struct ckpt_values_item *i)
 {
 	struct buf *b = r->out;
 	const struct ckpt_values *v = &i->values;
-	char min[64] = "-", max[64] = "-";
+	struct line line = { b, b->len + FIRST_COLUMNS };
 
-	buf_printf(b, "%-9s", first);
+	buf_printf(b, "%-*s", FIRST_COLUMNS, first);
 	if (i->fault) {
 		buf_str(b, " unreadable: ");
 		buf_str(b, i->fault);
 	} else if (!v->known) {
 		buf_str(b, " its bytes are not numbers by themselves");
 	} else {
-		bool complex = v->is_complex, any = v->finite != 0;
-
-		if (has_order(v) && is_integer(i)) {
-			add_extreme(min, v->min, v->min_rest, true);
-			add_extreme(max, v->max, v->max_rest, true);
-			buf_printf(b, " %13" PRIu64 " %12s %12s", v->elements, min, max);
-		} else {
-			buf_printf(b, " %13" PRIu64, v->elements);
-			cmd_add_number(b, has_order(v), v->min);
-			cmd_add_number(b, has_order(v), v->max);
-		}
-		if (complex && any)
-			buf_printf(b, " %12.6g%+.6gj", v->mean[0], v->mean[1]);
-		else
-			cmd_add_number(b, any, v->mean[0]);
-		cmd_add_number(b, any, v->std);
-		cmd_add_number(b, any, v->norm);
-		buf_printf(b, " %10" PRIu64 " %6" PRIu64 " %6" PRIu64, v->zero, v->nan,
-			   v->infinite);
+		add_numbers(&line, i);
 	}
 	buf_str(b, "  ");
 	if (r->plots && v->known)

@@ -76,7 +76,7 @@ static void add_row(struct report *r, const struct ckpt_series_item *i)
 	r->begun = true;
 	at = b->len;
 	cmd_add_fqn(b, i->checkpoint, strlen(i->checkpoint));
-	buf_printf(b, "%*s", (int)(max_u64(at + 20, b->len) - b->len), "");
+	cmd_pad(b, at, 20);
 	if (i->fault) {
 		buf_printf(b, " %s%s", i->dtype ? "unreadable: " : "", i->fault);
 	} else {
@@ -190,13 +190,12 @@ static void show_progress(void *arg, uint64_t done, uint64_t total)
 
 static int refuse(const struct options *o, struct ckpt_err *e)
 {
-	const char *word = o->by       ? "by"
-			   : o->sort   ? "sort"
-			   : o->hist   ? "hist"
-			   : o->resume ? "resume"
-			   : o->plot && !strcmp(o->plot, "always")
-				   ? "plot"
-				   : NULL;
+	const char *word = o->by				   ? "by"
+			   : o->sort				   ? "sort"
+			   : o->hist				   ? "hist"
+			   : o->resume				   ? "resume"
+			   : o->plot && !strcmp(o->plot, "always") ? "plot"
+								   : NULL;
 
 	return word ? err_set(e, EINVAL,
 			      "option '%s' is for a checkpoint, not for a run: name one of its "

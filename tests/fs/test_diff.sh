@@ -21,6 +21,18 @@ every_way() {
     flat 4x2 1x1:u narrow 2x4:bfloat16 2x1:w
 }
 
+test_columns_are_counted_as_a_terminal_does() {
+  make_dcp a plain 2 1 é.weight 2 1 日本語.重み 2 1
+  make_dcp b plain 3 1 é.weight 3 1 日本語.重み 3 1
+  status_of 1 ckptfs diff a b
+  diff - out <<'END'
+shape       plain        float32 [2] | float32 [3]
+shape       é.weight     float32 [2] | float32 [3]
+shape       日本語.重み  float32 [2] | float32 [3]
+0 equal, 3 differ, 0 only in A, 0 only in B
+END
+}
+
 test_every_kind_of_difference_has_its_line() {
   every_way
   status_of 1 ckptfs diff a b

@@ -338,7 +338,21 @@ static const struct row numbers[] = {
 	  "\"complex32.empty\",complex32,1,0,0,0,0,0,0,,,,,,,|\"complex64\",complex64,1,120,15,0,0,"
 	  "0,0,,,-0.030869945387045541,-0.071594159801801047,",
 	  NULL },
-	{ "stat @dtypes complex64", 0, "   -0.0308699-0.0715942j ", NULL },
+	/* What is too wide does not move what is far behind it. */
+	{ "stat @dtypes complex64", 0,
+	  "complex64            15            -            - -0.0308699-0.0715942j 1.42815  "
+	  "5.53943 "
+	  "         0      0      0  complex64\n",
+	  NULL },
+	{ "stat @dtypes int64.scalar float8_e4m3fnuz", 0,
+	  "dtype          elements          min          max         mean          std         "
+	  "norm "
+	  "     zeros    NaN    Inf  tensor\nfloat8_e4m3fnuz      15          -24          104 "
+	  "      5.0748       27.106      106.805          0      0      0  float8_e4m3fnuz\n"
+	  "int64                 1 2296501442707757766 2296501442707757766 2.2965e+18 0  "
+	  "2.2965e+18 "
+	  "         0      0      0  int64.scalar\n",
+	  NULL },
 	{ "stat @dtypes float4*", 0, "float4_e2m1fn_x2|its bytes are not numbers by themselves",
 	  NULL },
 	{ "stat --csv @dtypes float4*", 0, "\"float4_e2m1fn_x2\",float4_e2m1fn_x2,1,15,,,,,,,,,,,,",
