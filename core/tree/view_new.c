@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/nearest.h"
 #include "base/text.h"
 #include "codec/cast.h"
 #include "index/catalog_query.h"
@@ -13,6 +14,7 @@
 #include "tensor/rename.h"
 #include "tree/view_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,20 +48,6 @@ static int new_flags(const char *const *globs, bool **ret, struct ckpt_err *e)
 	return *ret ? 0 : err_nomem(e);
 }
 
-/* A glob that matches nothing is usually a typo. */
-static void warn_unused(const struct view *v, const char *word, const char *const *globs,
-			const bool *used)
-{
-	struct ckpt_err what;
-
-	for (size_t i = 0; v->o.warn && globs && globs[i]; i++)
-		if (!used[i]) {
-			(void)err_set(&what, ENOENT, "option '%s': '%.200s' matches no FQN", word,
-				      globs[i]);
-			v->o.warn(v->o.warn_arg, what.msg);
-		}
-}
-
 static void stored_tensor(const void *arg, uint32_t index, const char **ret, size_t *ret_len)
 {
 	const struct view *v = arg;
@@ -76,6 +64,40 @@ static void stored_object(const void *arg, uint32_t index, const char **ret, siz
 
 	*ret = o->hidden ? NULL : o->fqn;
 	*ret_len = o->fqn_len;
+}
+
+/* "; did you mean 'a'?" for a glob that matches no name, or "". */
+static const char *name_meant(const struct view *v, const char *glob, char out[static 160])
+{
+	struct nearest near = NEAREST_INIT(glob, strlen(glob));
+	const char *fqn;
+	size_t n, len;
+
+	(void)catalog_tensors(v->c, &n);
+	for (uint32_t i = 0; i < n; i++) {
+		stored_tensor(v, i, &fqn, &len);
+		nearest_try(&near, fqn, len, i);
+	}
+	if (!near.n)
+		return "";
+	stored_tensor(v, (uint32_t)near.best[0].id, &fqn, &len);
+	(void)snprintf(out, 160, "; did you mean '%s'?", FQN_TEXT(fqn, len));
+	return out;
+}
+
+/* A glob that matches nothing is usually a typo. */
+static void warn_unused(const struct view *v, const char *word, const char *const *globs,
+			const bool *used)
+{
+	struct ckpt_err what;
+	char meant[160];
+
+	for (size_t i = 0; v->o.warn && globs && globs[i]; i++)
+		if (!used[i]) {
+			(void)err_set(&what, ENOENT, "option '%s': '%.200s' matches no FQN%s", word,
+				      globs[i], name_meant(v, globs[i], meant));
+			v->o.warn(v->o.warn_arg, what.msg);
+		}
 }
 
 /* The names of the tree: those of n stored tensors or objects that exist, after renaming. */
