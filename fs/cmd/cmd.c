@@ -178,33 +178,41 @@ int cmd_open(const char *path, const struct options *o, const struct cmd_how *ho
 	return open_it(NULL, path, o, how, ret, NULL, e);
 }
 
-static bool leaves_out(const struct options *o)
+/* The words that leave something out; NULL: none. */
+static const char *leaves_out(const struct options *o)
 {
-	return options_get(o, "include") || options_get(o, "exclude");
+	const char *exclude = options_get(o, "exclude") ? "exclude" : NULL;
+
+	if (!options_get(o, "include"))
+		return exclude;
+	return exclude ? "include and exclude" : "include";
 }
 
 int cmd_refuse_nothing(const struct ckpt *c, const struct options *o, struct ckpt_err *e)
 {
+	const char *words = leaves_out(o);
 	struct ckpt_totals t;
 
-	if (ckpt_is_run(c) || !leaves_out(o))
+	if (ckpt_is_run(c) || !words)
 		return 0;
 	ckpt_totals(c, &t);
 	if (t.tensors || t.objects)
 		return 0;
-	return err_set(e, ENOENT, "include and exclude leave nothing of the checkpoint");
+	return err_set(e, ENOENT, "%s leave%s nothing of the checkpoint", words,
+		       strchr(words, ' ') ? "" : "s");
 }
 
 int cmd_none_left(const struct ckpt *c, const struct options *o, const char *const *globs,
 		  const char *none, struct ckpt_err *e)
 {
+	const char *words = leaves_out(o);
 	char meant[CMD_MEANT];
 
 	if (*globs)
 		return err_set(e, ENOENT, "%s matches '%s'%s", none, *globs,
 			       globs[1] ? " or another glob" : cmd_meant(c, *globs, meant));
-	if (leaves_out(o))
-		return err_set(e, ENOENT, "%s is left by include and exclude", none);
+	if (words)
+		return err_set(e, ENOENT, "%s is left by %s", none, words);
 	return 0;
 }
 
