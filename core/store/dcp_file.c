@@ -83,7 +83,7 @@ static int to_disk(struct dcp_file *f, const void *p, size_t n, struct ckpt_err 
 	int rc = staging_write(&f->to, p, n, e);
 
 	if (rc)
-		return err_wrap(e, "write %zu bytes at %" PRIu64, n, f->pos);
+		return err_wrap(e, "%zu bytes at %" PRIu64, n, f->pos);
 	f->pos += n;
 	if (f->pos - f->on_its_way >= WRITEBACK) {
 		/* Starts writeback, so that the final sync waits less. That sync reports errors. */

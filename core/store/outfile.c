@@ -16,6 +16,7 @@ int outfile_open(struct outfile *f, struct staging *s, const char *name,
 {
 	size_t cap = opts->buffer ? opts->buffer : DEFAULT_BUFFER;
 
+	f->staging = s;
 	f->name = name;
 	f->opts = opts;
 	f->cap = cap < MIN_BUFFER ? MIN_BUFFER : cap / MIN_BUFFER * MIN_BUFFER;
@@ -27,7 +28,7 @@ int outfile_write(struct outfile *f, const void *p, size_t n, struct ckpt_err *e
 	int rc = staging_write(&f->to, p, n, e);
 
 	if (rc)
-		return err_wrap(e, "write '%s'", f->name);
+		return staging_blame(f->staging, f->name, e);
 	f->size += n;
 	return 0;
 }
@@ -61,7 +62,7 @@ int outfile_source(struct outfile *f, const struct ckpt_data *src, struct ckpt_e
 
 int outfile_finish(struct outfile *f, struct ckpt_err *e)
 {
-	return staging_finish(&f->to, e) ? err_wrap(e, "write '%s'", f->name) : 0;
+	return staging_finish(&f->to, e) ? staging_blame(f->staging, f->name, e) : 0;
 }
 
 void outfile_release(struct outfile *f)

@@ -33,8 +33,9 @@ struct outfile_opts {
 
 struct outfile {
 	struct staging_file to;
-	const char *name; /* borrowed */
-	uint64_t size;	  /* bytes so far */
+	const struct staging *staging; /* borrowed, as is the name */
+	const char *name;
+	uint64_t size; /* bytes so far */
 	const struct outfile_opts *opts;
 	char *buf;
 	size_t cap;

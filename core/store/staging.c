@@ -371,6 +371,12 @@ void staging_drop(struct staging_file *f)
 	*f = (struct staging_file)STAGING_FILE_INIT;
 }
 
+int staging_blame(const struct staging *s, const char *name, struct ckpt_err *e)
+{
+	return s->far ? err_wrap(e, "write '%s'", name)
+		      : err_wrap(e, "write '%s.partial/%s'", s->place.path, name);
+}
+
 int staging_put(struct staging *s, const char *name, const void *data, size_t len,
 		struct ckpt_err *e)
 {
@@ -389,7 +395,7 @@ int staging_put(struct staging *s, const char *name, const void *data, size_t le
 	if (!rc)
 		rc = staging_finish(&f, e);
 	if (rc)
-		return err_wrap(e, "write '%s'", name);
+		return staging_blame(s, name, e);
 	if (!s->far && renameat(s->dir, tmp, s->dir, name))
 		return err_sys(e, errno, "rename '%s' to '%s'", tmp, name);
 	return 0;

@@ -103,6 +103,8 @@ void staging_drop(struct staging_file *f);
 /* Writes a whole file, under a temporary name until it is on disk. */
 int staging_put(struct staging *s, const char *name, const void *data, size_t len,
 		struct ckpt_err *e);
+/* Puts what failed in front of the message of writing a file: "write 'DEST.partial/NAME'". */
+int staging_blame(const struct staging *s, const char *name, struct ckpt_err *e);
 /* Makes a directory for files (one path element, else EINVAL); it may exist. */
 int staging_dir(struct staging *s, const char *name, struct ckpt_err *e);
 /* Syncs the names of all files in it to disk. */

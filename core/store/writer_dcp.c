@@ -261,7 +261,7 @@ static int write_file(struct work *k, const struct job *j, struct ckpt_err *e)
 	}
 	if (!rc)
 		rc = dcp_file_finish(f, e);
-	return rc ? err_wrap(e, "write '%s'", j->name) : 0;
+	return rc ? staging_blame(k->w->base.staging, j->name, e) : 0;
 }
 
 static void fail(struct work *k, int rc, const struct ckpt_err *e)
