@@ -218,7 +218,7 @@ test_globs_and_words_choose() {
 
 test_bad_usage_is_refused() {
   every_way
-  refused "needs A B" ckptfs diff a
+  refused 'usage: ckptfs diff A B' ckptfs diff a
   refused "index.*:memory:" ckptfs diff a b --index=i.sqlite
   [[ ! -e i.sqlite ]]
   refused "at most 64" ckptfs diff a b --jobs=1000

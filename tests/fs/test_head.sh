@@ -43,7 +43,7 @@ open("model.safetensors", "wb").write(struct.pack("<Q", len(head)) + head)'
 
 test_names() {
   is "$(ckptfs head "$(zoo)" model.layers.0.norm)" "$(ckptfs head "$(zoo)" layers.0.norm)"
-  refused "no tensor 'layers.0.nrm'.*did you mean" ckptfs head "$(zoo)" layers.0.nrm
+  refused "^ckptfs: head: 'layers.0.nrm': no tensor of that name; did you mean" ckptfs head "$(zoo)" layers.0.nrm
 }
 
 cases_bad_slices() {

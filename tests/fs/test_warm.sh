@@ -145,7 +145,7 @@ test_refusals() {
   refused 'No such file' ckptfs warm absent/one
   refused 'checkpoint' ckptfs warm empty
   refused 'at most 64' ckptfs warm --jobs 65 m
-  refused 'needs PATH' ckptfs warm
+  refused 'usage: ckptfs warm PATH' ckptfs warm
 }
 
 cases_any_number_of_jobs() { printf '%s\n' 1 2 7 64; }
