@@ -142,6 +142,7 @@ test_a_disk_that_fills_up_can_be_emptied() {
   mkdir small
   mount -t tmpfs -o size=40m tmpfs small
   # As if another process were filling the disk: a limit of which fstatvfs does not know.
+  big >/dev/null # without the limit
   (
     ulimit -f 8192 # KiB
     trap '' XFSZ
