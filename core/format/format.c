@@ -71,7 +71,7 @@ static int add_some(void *arg, const char *name, enum place_kind kind, struct ck
 	return l->n == LOOK_AT ? 1 : name_list_add(l, name, e);
 }
 
-/* The first names of a directory, in natural order: "'a', 'b', 'c', ...", or "nothing". */
+/* The first names of a directory, in natural order: "'a', 'b', 'c', ...", or "". */
 static int name_some(struct place *place, char *out, size_t cap, struct ckpt_err *e)
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
@@ -81,7 +81,7 @@ static int name_some(struct place *place, char *out, size_t cap, struct ckpt_err
 	if (rc < 0)
 		return rc;
 	name_list_sort(&l);
-	(void)snprintf(out, cap, "nothing");
+	*out = 0;
 	for (size_t i = 0; i < l.n && i <= SHOW; i++)
 		at += (size_t)snprintf(out + at, cap - at, i == SHOW ? "%s..." : "%s'%.40s'",
 				       at ? ", " : "", l.v[i]);
@@ -99,6 +99,8 @@ static int unknown(struct place *place, const char *file, struct ckpt_err *e)
 		return err_set(e, ENOENT, "not a checkpoint: '%.100s' is %s", file, known_files);
 	if (name_some(place, found, sizeof(found), e))
 		return -e->code;
+	if (!*found)
+		return err_set(e, ENOENT, "not a checkpoint: nothing is in it");
 	return err_set(e, ENOENT, "not a checkpoint: found %s; %s", found, known_directories);
 }
 

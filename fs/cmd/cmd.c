@@ -11,6 +11,7 @@
 #include "base/term.h"
 #include "base/text.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -284,45 +285,70 @@ const char *cmd_meant(const struct ckpt *c, const char *name, char out[static CM
 	return out;
 }
 
-/* Both may exist: a stored name takes precedence. */
-int64_t cmd_find_tensor(const struct ckpt *c, const char *name)
+/* Both a stored name and one of the model may exist: the stored one takes precedence. */
+static bool look_up(const struct ckpt *c, const char *name, size_t len, struct cmd_named *ret)
 {
-	size_t len = strlen(name);
 	int64_t stored = ckpt_tensor_find(c, name, len), model = ckpt_model_stored(c, name, len);
 	struct ckpt_tensor t;
 
-	if (stored < 0 && ckpt_object_find(c, name, len) >= 0)
-		return -1;
-	if (stored < 0)
-		return model;
-	if (model >= 0 && model != stored) {
+	*ret = (struct cmd_named){ stored, stored < 0 ? ckpt_object_find(c, name, len) : -1 };
+	if (stored < 0 && ret->object < 0)
+		ret->tensor = model;
+	if (stored >= 0 && model >= 0 && model != stored) {
 		ckpt_tensor(c, (uint64_t)model, &t);
 		(void)fprintf(stderr,
 			      "ckptfs: warning: '%s' is the name of a stored tensor, and the "
 			      "model's name for '%s'; the stored tensor is used\n",
 			      FQN_TEXT(name, len), FQN_TEXT(t.fqn, t.fqn_len));
 	}
-	return stored;
+	return ret->tensor >= 0 || ret->object >= 0;
+}
+
+/* Is it the form in which listings show another name? */
+static bool look_up_shown(const struct ckpt *c, const char *shown, struct cmd_named *ret)
+{
+	size_t len = 0, n = strlen(shown), cap = n + 8; /* room for what text_show looks ahead */
+	autofree char *name = malloc(n + 1), *again = malloc(cap);
+
+	if (!name || !again)
+		return false;
+	for (const char *s = shown; *s; s++) {
+		unsigned byte = (unsigned char)*s;
+
+		if (*s == '%' && isxdigit((unsigned char)s[1]) && isxdigit((unsigned char)s[2]) &&
+		    sscanf(s, "%%%2x", &byte) == 1)
+			s += 2;
+		name[len++] = (char)byte;
+	}
+	return !strcmp(text_show(name, len, again, cap), shown) && look_up(c, name, len, ret);
+}
+
+int cmd_look_up(const struct ckpt *c, const char *name, struct cmd_named *ret, struct ckpt_err *e)
+{
+	char meant[CMD_MEANT];
+	size_t len = strlen(name);
+
+	if (look_up(c, name, len, ret) || look_up_shown(c, name, ret))
+		return 0;
+	if (ckpt_model_find(c, name, len) >= 0)
+		return err_set(e, ENOENT,
+			       "'%.100s' is not stored: hf/ makes it from other tensors; only "
+			       "'stat', 'sum' and 'diff' take such names, with --model",
+			       name);
+	return err_set(e, ENOENT, "'%.100s': no tensor or object of that name%s", name,
+		       cmd_meant(c, name, meant));
 }
 
 int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,
 	     struct ckpt_err *e)
 {
-	char meant[CMD_MEANT];
+	struct cmd_named named;
 	ckpt_node node;
-	int64_t tensor;
-	int rc = 0;
+	int rc = is_fqn ? cmd_look_up(c, path, &named, e) : ckpt_walk(c, path, &node, e);
 
-	if (!is_fqn) {
-		rc = ckpt_walk(c, path, &node, e);
-	} else {
-		tensor = cmd_find_tensor(c, path);
-		if (tensor >= 0)
-			node = ckpt_tensor_node(c, (uint64_t)tensor);
-		else if (ckpt_fqn_node(c, path, strlen(path), &node))
-			rc = err_set(e, ENOENT, "'%.100s': no tensor or object of that name%s",
-				     path, cmd_meant(c, path, meant));
-	}
+	if (!rc && is_fqn)
+		node = named.tensor >= 0 ? ckpt_tensor_node(c, (uint64_t)named.tensor)
+					 : ckpt_object_node(c, (uint64_t)named.object);
 	return rc ? rc : ckpt_stat(c, node, ret, e);
 }
 

@@ -107,9 +107,13 @@ int cmd_too_many(const char *what, uint64_t n, unsigned max, struct ckpt_err *e)
 enum { CMD_MEANT = 256 };
 /* "; did you mean 'a' or 'b'?" for a name that does not exist, or "". */
 const char *cmd_meant(const struct ckpt *c, const char *name, char out[CKPT_ROOM(CMD_MEANT)]);
-/* The tensor that is stored under a name or has it in the model; -1: there is none, or an object
- * has the name. */
-int64_t cmd_find_tensor(const struct ckpt *c, const char *name);
+/* Numbers; one of them is -1. */
+struct cmd_named {
+	int64_t tensor, object;
+};
+/* What is stored under a name, or has it in the model. The name may also be given as listings show
+ * it, with "%0A" for a line feed. Messages begin with the name. */
+int cmd_look_up(const struct ckpt *c, const char *name, struct cmd_named *ret, struct ckpt_err *e);
 
 /* Finds what a PATH argument names: a file or a directory; with is_fqn, the raw FQN of a tensor or
  * object, or the model's name of a tensor. */

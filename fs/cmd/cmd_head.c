@@ -158,9 +158,9 @@ static int head_run(const struct options *o)
 					  : o->bits ? CKPT_TEXT_BITS
 						    : CKPT_TEXT_NUMPY };
 	const char *name = o->args[1];
-	char meant[CMD_MEANT];
 	autofree char *text = NULL;
 	struct ckpt_err e = { 0 };
+	struct cmd_named named;
 	struct slice s = { 0 };
 	struct ckpt_tensor t;
 	size_t len;
@@ -172,17 +172,16 @@ static int head_run(const struct options *o)
 	}
 	if (cmd_open(o->args[0], o, &(struct cmd_how){ CMD_WORDS("allow_missing"), NULL }, &c, &e))
 		return cmd_fail_open(o, &e);
-	i = cmd_find_tensor(c, name);
-	if (i < 0 && ckpt_object_find(c, name, strlen(name)) >= 0) {
+	if (cmd_look_up(c, name, &named, &e)) {
+		(void)err_wrap(&e, "head");
+		return cmd_fail(&e);
+	}
+	i = named.tensor;
+	if (i < 0) {
 		(void)err_set(
 			&e, EINVAL,
 			"head: '%s' is an object, not a tensor; 'ckptfs info' prints its value",
 			name);
-		return cmd_fail(&e);
-	}
-	if (i < 0) {
-		(void)err_set(&e, ENOENT, "head: '%s': no tensor of that name%s", name,
-			      cmd_meant(c, name, meant));
 		return cmd_fail(&e);
 	}
 	ckpt_tensor(c, (uint64_t)i, &t);

@@ -381,19 +381,15 @@ static int print_object(struct ckpt *c, uint64_t i, const struct options *o, str
 
 static int print_fqn(struct ckpt *c, const struct options *o, struct buf *b)
 {
-	const char *fqn = o->args[1];
-	int64_t i = cmd_find_tensor(c, fqn);
-	char meant[CMD_MEANT];
+	struct cmd_named named;
 	struct ckpt_err e = { 0 };
 
-	if (i >= 0)
-		return print_tensor(c, (uint64_t)i, o, b);
-	i = ckpt_object_find(c, fqn, strlen(fqn));
-	if (i >= 0)
-		return print_object(c, (uint64_t)i, o, b);
-	(void)err_set(&e, ENOENT, "info: '%.100s': no tensor or object of that name%s", fqn,
-		      cmd_meant(c, fqn, meant));
-	return cmd_fail(&e);
+	if (cmd_look_up(c, o->args[1], &named, &e)) {
+		(void)err_wrap(&e, "info");
+		return cmd_fail(&e);
+	}
+	return named.tensor >= 0 ? print_tensor(c, (uint64_t)named.tensor, o, b)
+				 : print_object(c, (uint64_t)named.object, o, b);
 }
 
 /* ---- a run ---- */

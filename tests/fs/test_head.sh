@@ -43,7 +43,40 @@ open("model.safetensors", "wb").write(struct.pack("<Q", len(head)) + head)'
 
 test_names() {
   is "$(ckptfs head "$(zoo)" model.layers.0.norm)" "$(ckptfs head "$(zoo)" layers.0.norm)"
-  refused "^ckptfs: head: 'layers.0.nrm': no tensor of that name; did you mean" ckptfs head "$(zoo)" layers.0.nrm
+  refused "^ckptfs: head: 'layers.0.nrm': no tensor or object of that name; did you mean" ckptfs head "$(zoo)" layers.0.nrm
+}
+
+# A name that is stored as another one is shown comes first.
+test_names_as_they_are_shown() {
+  mkdir c
+  python3 - >c/model.safetensors <<'PYTHON'
+import json, struct, sys
+head = {n: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, n in enumerate(("a\nb", "c%0Ad", "c\nd"))}
+text = json.dumps(head).encode()
+sys.stdout.buffer.write(struct.pack("<Q", len(text)) + text + struct.pack("<3f", 1, 2, 3))
+PYTHON
+  ckptfs ls c | grep -x 'a%0Ab'
+  is 1. "$(ckptfs head c a%0Ab | tr -d '[]')"
+  is 2. "$(ckptfs head c 'c%0Ad' | tr -d '[]')"
+  is 3. "$(ckptfs head c $'c\nd' | tr -d '[]')"
+  ckptfs cat --fqn c a%0Ab | cmp - <(ckptfs cat --fqn c $'a\nb')
+  ckptfs info c a%0Ab | grep -q float32
+  refused "'a%0ab': no tensor or object of that name" ckptfs info c a%0ab
+}
+
+test_names_that_only_the_model_has() {
+  local c=$DATA/mcore_gpt_dense/ckpt name=model.layers.0.self_attn.q_proj.weight
+  mkdir hf
+  cat >hf/config.json <<'JSON'
+{"model_type": "qwen3", "vocab_size": 60, "hidden_size": 16, "intermediate_size": 24, "head_dim": 6,
+ "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+ "max_position_embeddings": 64, "attention_bias": false}
+JSON
+  options=assets=hf,exclude='*linear_qkv.bias',recipe=megatron-llama
+  ckptfs sum --model "$c" -o "$options" | grep -F "$name" >/dev/null
+  refused "info: '$name' is not stored: hf/ makes it from other tensors; only 'stat', 'sum' and 'diff' take such names, with --model" \
+    ckptfs info "$c" "$name" -o "$options"
+  refused "'$name' is not stored" ckptfs cat --fqn "$c" "$name" -o "$options"
 }
 
 cases_bad_slices() {

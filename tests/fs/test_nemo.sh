@@ -77,7 +77,7 @@ test_what_cannot_be_read_is_said() {
   mkdir e
   pack e
   ! ckptfs ls e.nemo 2>says || return 1
-  grep -q "not a checkpoint: found nothing" says
+  grep -q "not a checkpoint: nothing is in it" says
 }
 
 run_suite "$@"

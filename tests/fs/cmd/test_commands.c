@@ -458,7 +458,7 @@ static const struct row numbers[] = {
 	{ "head --bits --json @plain model.norm", 2, NULL,
 	  "options 'bits' and 'json' cannot be combined" },
 	{ "head @plain model.nor", 2, NULL,
-	  "head: 'model.nor': no tensor of that name; did you mean 'model.norm'?" },
+	  "head: 'model.nor': no tensor or object of that name; did you mean 'model.norm'?" },
 	{ "head @plain betas", 2, NULL,
 	  "head: 'betas' is an object, not a tensor; 'ckptfs info' prints its value" },
 	{ "head @dtypes float4_e2m1fn_x2", 2, NULL,

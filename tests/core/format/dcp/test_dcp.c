@@ -40,7 +40,7 @@ static const struct {
 	{ "__0.metadata __-1.metadata __x.metadata __1.metadata2 _2.metadata __3metadata "
 	  "__99999999999.metadata",
 	  "__0.metadata ", NULL },
-	{ "", NULL, "not a checkpoint: found nothing; PyTorch DCP has .metadata or __N.metadata," },
+	{ "", NULL, "not a checkpoint: nothing is in it" },
 	{ "b.10 b.9 a c __.metadata", NULL,
 	  "not a checkpoint: found '__.metadata', 'a', 'b.9', ...; PyTorch DCP has " },
 	{ "__0_0.distcp", NULL,
