@@ -83,6 +83,7 @@ struct engine {
 	struct others others;
 	struct digest merging; /* of what is merged besides checkpoints: configurations, scales */
 	struct dequantised dequantised;
+	const char *quantised;	/* see look_for_codes in engine_derive.c */
 	struct gguf_model gguf; /* of a GGUF */
 	struct computed computed;
 	struct view *view;

@@ -11,7 +11,10 @@
 #include "ckpt/computed/lora.h"
 #include "ckpt/computed/overlay.h"
 #include "ckpt/computed/peek.h"
+#include "index/catalog_query.h"
 #include "read/fetch.h"
+
+#include <errno.h>
 
 /* Removes from config.json how weights are encoded, because they are shown decoded. text: its
  * contents, which are edited in place. */
@@ -23,6 +26,48 @@ static int edit_config(struct engine *eng, int64_t number, char *text, size_t le
 	for (size_t i = 0; i < ARRAY_LEN(dequantise_keys); i++)
 		len = json_without(text, len, dequantise_keys[i]);
 	return len == before ? 0 : assets_replace(&eng->assets, (size_t)number, text, e);
+}
+
+/* *text: NULL if there is none. */
+static int read_json(const struct engine *eng, const char *name, char **text, size_t *len,
+		     int64_t *number, struct jdoc *ret, struct ckpt_err *e)
+{
+	int rc = assets_text(&eng->assets, name, ASSETS_MAX_CONFIG, text, len, number, e);
+
+	if (!rc && *text && jdoc_parse_copy(ret, *text, *len, JDOC_BIG | JDOC_PYTHON, e))
+		rc = err_wrap(e, "'%.200s', line %zu", eng->assets.v[*number].path, ret->line);
+	return rc;
+}
+
+/*
+ * A cast or an average of scales is wrong, and not all forms of codes are known by their names: if
+ * none is found, but config.json says that weights are quantised, eng->quantised is the member that
+ * says so. What dequantize= has decoded it no longer says, and the codes of a GGUF are in blocks with
+ * their scales.
+ */
+static int look_for_codes(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	struct jdoc config CLEANUP(jdoc_release) = { 0 };
+	autofree char *text = NULL;
+	const struct catalog_tensor *t;
+	struct ckpt_err why;
+	int64_t number;
+	size_t len, n;
+	int rc;
+
+	if ((!o->dtype && !o->average) || eng->format == &format_gguf || eng->dequantised.n)
+		return 0;
+	t = catalog_tensors(eng->catalog, &n);
+	for (size_t i = 0; i < n; i++)
+		if (dequantise_is_codes(eng->catalog, &t[i]))
+			return 0;
+	rc = assets_text(&eng->assets, "config.json", ASSETS_MAX_CONFIG, &text, &len, &number, e);
+	if (rc || !text)
+		return rc;
+	rc = jdoc_parse_copy(&config, text, len, JDOC_BIG | JDOC_PYTHON, &why);
+	if (!rc)
+		eng->quantised = dequantise_key_of(jdoc_root(&config));
+	return rc == -ENOMEM ? err_nomem(e) : 0; /* other faults are those of who needs it */
 }
 
 /* Shows codes and their scales as weights, if requested. */
@@ -47,9 +92,7 @@ static int dequantise_all(struct engine *eng, const struct ckpt_opts *o, struct 
 				"in blocks");
 		return rc;
 	}
-	rc = assets_text(&eng->assets, "config.json", ASSETS_MAX_CONFIG, &text, &len, &number, e);
-	if (!rc && text && jdoc_parse_copy(&config, text, len, JDOC_BIG | JDOC_PYTHON, e))
-		rc = err_wrap(e, "'%.200s', line %zu", eng->assets.v[number].path, config.line);
+	rc = read_json(eng, "config.json", &text, &len, &number, &config, e);
 	if (!rc)
 		rc = dequantise(eng->catalog, jdoc_root(&config), (enum ckpt_dtype)dtype, &how,
 				&eng->dequantised, e);
@@ -66,6 +109,8 @@ int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err
 {
 	int rc = dequantise_all(eng, o, e);
 
+	if (!rc)
+		rc = look_for_codes(eng, o, e);
 	if (!rc)
 		rc = computed_begin(&eng->computed, eng->dequantised.v, eng->dequantised.n, e);
 	if (!rc && o->average)

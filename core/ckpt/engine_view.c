@@ -243,6 +243,7 @@ int engine_show(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 
 	if (rc)
 		return rc;
+	view.quantised = eng->quantised;
 	view.rename = eng->rename;
 	view.layout = eng->layout;
 	view.assets = eng->assets.v;

@@ -60,6 +60,8 @@ struct view_opts {
 	bool masters;	       /* show fp32 masters in place of weights that have one */
 	enum ckpt_dtype
 		dtype; /* dtype that floating-point tensors are cast to; CKPT_DTYPE_NONE: no cast */
+	/* The member of config.json by which there are codes, if names do not tell which; or NULL. */
+	const char *quantised;
 	/*
 	 * How experts are grouped: AUTO: in hf/ only, as save_pretrained does; STORED: as they are
 	 * stored.

@@ -2,16 +2,15 @@
 /* Makes a view: decides which tensors and objects it shows, and under which names. */
 #include "tree/view.h"
 
-#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/nearest.h"
 #include "base/text.h"
-#include "codec/cast.h"
 #include "index/catalog_query.h"
 #include "layout/layout.h"
 #include "tensor/rename.h"
+#include "tensor/scales.h"
 #include "tree/view_internal.h"
 
 #include <stdio.h>
@@ -215,70 +214,50 @@ static int bind_layout(struct view *v, struct ckpt_err *e)
 	return layout_bind(v->o.layout, in, n, e);
 }
 
-/*
- * Names of codes and of their scales, as quantisers write them: the fp8 of DeepSeek, of
- * compressed-tensors and of Transformer Engine; packed integers; GPTQ and AWQ; the MXFP4 of
- * GPT-OSS; torchao's.
- */
-static const struct {
-	const char *scales, *codes;
-} quantised[] = {
-	{ "_scale_inv", "" },
-	{ "_scale", "" },
-	{ "_scale", "_packed" },
-	{ "._scale_inv", "._data" },
-	{ "_scales", "_blocks" },
-	{ "_scales", "" },
-	{ ".scales", ".qweight" },
-	{ ".scale", ".qdata" },
-	{ "_scale", "_qdata" },
-	{ "_group_scale", "_qdata" },
-	{ "_scale_and_zero", "_qdata" },
-	{ ".scale", ".codes" },
-	{ ".scale", ".int_data" },
-	{ "._rowwise_scale_inv", "._rowwise_data" },
-};
-
-/* The tensor of codes whose scales have this name, or -1. */
-static int64_t codes_of(const struct view *v, const struct named *scales)
+/* A cast would round the scales but not the codes, and no weights could be made from the result. */
+static int refuse_scaled(const struct catalog_tensor *t, const struct catalog_tensor *scales,
+			 struct ckpt_err *e)
 {
-	const struct catalog_tensor *t = catalog_tensors(v->c, NULL);
-	char name[1024];
-
-	for (size_t i = 0; i < ARRAY_LEN(quantised); i++) {
-		size_t end = strlen(quantised[i].scales), more = strlen(quantised[i].codes);
-		int64_t at;
-
-		if (scales->len <= end || scales->len > sizeof(name) - 16 ||
-		    !bytes_end(scales->fqn, scales->len, quantised[i].scales))
-			continue;
-		memcpy(name, scales->fqn, scales->len - end);
-		memcpy(name + scales->len - end, quantised[i].codes, more);
-		at = namelist_find(&v->tensors, name, scales->len - end + more);
-		if (at >= 0 && !cast_possible(t[v->tensors.v[at].index].dtype, CKPT_DTYPE_F32))
-			return at;
-	}
-	return -1;
+	return err_set(e, ERR_UNSUPPORTED,
+		       "option 'dtype': '%.120s' holds codes (%s) whose scales are in '%.120s', "
+		       "which a cast does not apply: use dequantize=, leave the option out, or "
+		       "exclude both",
+		       FQN_TEXT(t->fqn, t->fqn_len), dtype_info(t->dtype)->name,
+		       FQN_TEXT(scales->fqn, scales->fqn_len));
 }
 
-/* A cast would round the scales but not the codes, and no weights could be made from the result. */
+/* The same, where only config.json says that there are codes. */
+static int refuse_unknown(const struct view *v, const struct catalog_tensor *t, struct ckpt_err *e)
+{
+	return err_set(e, ERR_UNSUPPORTED,
+		       "option 'dtype': config.json has '%s', and '%.120s' (%s, shape %s) may hold "
+		       "codes, whose scales a cast would round: leave the option out, or exclude "
+		       "it and its scales",
+		       v->o.quantised, FQN_TEXT(t->fqn, t->fqn_len), dtype_info(t->dtype)->name,
+		       TUPLE_TEXT(t->shape, t->n_dims));
+}
+
 static int refuse_codes(const struct view *v, struct ckpt_err *e)
 {
-	const struct catalog_tensor *t = catalog_tensors(v->c, NULL);
+	size_t n;
+	const struct catalog_tensor *all = catalog_tensors(v->c, &n);
+	autofree bool *shown = calloc(n + 1, sizeof(*shown));
 
-	for (size_t i = 0; i < v->tensors.n; i++) {
-		const struct named *scales = &v->tensors.v[i];
-		int64_t at = codes_of(v, scales);
-		const struct named *codes = at < 0 ? NULL : &v->tensors.v[at];
+	if (!shown)
+		return err_nomem(e);
+	for (size_t i = 0; i < v->tensors.n; i++)
+		shown[v->tensors.v[i].index] = true;
+	for (size_t i = 0; i < n; i++) {
+		const struct catalog_tensor *t = &all[i];
+		int64_t scales;
 
-		if (codes)
-			return err_set(e, ERR_UNSUPPORTED,
-				       "option 'dtype': '%.120s' holds codes (%s) whose scales are "
-				       "in '%.120s', which a cast does not apply: use dequantize=, "
-				       "leave the option out, or exclude both",
-				       FQN_TEXT(codes->fqn, codes->len),
-				       dtype_info(t[codes->index].dtype)->name,
-				       FQN_TEXT(scales->fqn, scales->len));
+		if (!shown[i])
+			continue;
+		for (size_t at = 0; (scales = scales_of(v->c, t, &at)) >= 0;)
+			if (shown[scales])
+				return refuse_scaled(t, &all[scales], e);
+		if (v->o.quantised && t->n_dims > 1 && scales_possible(t))
+			return refuse_unknown(v, t, e);
 	}
 	return 0;
 }

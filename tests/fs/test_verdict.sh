@@ -298,7 +298,7 @@ tensors_of() {
   mkdir -p q
   python3 - "$@" >q/model.safetensors <<'PYTHON'
 import json, struct, sys
-size = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "U8": 1, "I32": 4}
+size = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I16": 2, "I32": 4, "U32": 4, "I64": 8}
 head, at = {}, 0
 for name, dtype in (x.rsplit(":", 1) for x in sys.argv[1:]):
     n = 4 * size[dtype]
@@ -318,6 +318,24 @@ a.weight_packed:I32 a.weight_scale:BF16
 a.weight._data:U8 a.weight._scale_inv:F32
 e.down_proj_blocks:U8 e.down_proj_scales:U8
 a.qweight:I32 a.scales:F16
+a.weight:F8_E4M3 a.scale:F32
+a.weight:F8_E4M3 a.qscale_weight:F32
+a.weight:F8_E4M3 a.scale_weight:F32
+a.weight:U32 a.scales:F16
+a.weight:I8 a.weight_scales:F16
+a.weight:I8 a.SCB:F32
+a.weight:U8 a.weight.absmax:F32
+a.weight:BF16 a.weight.quant_state.bitsandbytes__nf4:U8
+a.W_q:U8 a.scale:F16
+a.W_q:F16 a.scale:F16
+a.weight._data:I8 a.weight._scale:F16
+a.B:I32 a.s:F16
+a.codes:I16 a.codebooks:F16
+a.indices:I32 a.centroids.weight:F16
+a.Qidxs:I64 a.Wscale:F16
+a.q_weight:I32 a.q_scale_max:F16
+a.trellis:I16 a.suh:F16
+a.weight:I8 a.weight.scale:F64
 END
 }
 test_a_cast_of_codes_is_refused() {
@@ -330,8 +348,9 @@ test_a_cast_of_codes_is_refused() {
 }
 
 test_a_cast_of_what_only_sounds_like_scales_is_allowed() {
-  tensors_of logit:F32 logit_scale:F32 a.weight:BF16 a.weight_scale:F32 b_scale:F32 c.scales:F16
-  is "6 bfloat16" "$(ckptfs ls -l q -o dtype=bf16 | awk '{ print $1 }' | sort | uniq -c | xargs)"
+  tensors_of logit:F32 logit_scale:F32 a.weight:BF16 a.weight_scale:F32 b_scale:F32 c.scales:F16 d.weight:F32 \
+    d.scale:F32 d.layer_scale:F32 e.B:F32 e.s:F32
+  is "11 bfloat16" "$(ckptfs ls -l q -o dtype=bf16 | awk '{ print $1 }' | sort | uniq -c | xargs)"
 }
 
 run_suite "$@"

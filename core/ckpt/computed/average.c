@@ -14,6 +14,7 @@
 #include "index/catalog_query.h"
 #include "model/box.h"
 #include "read/derived/weighted_sum.h"
+#include "tensor/scales.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -325,6 +326,18 @@ static int small_float(const struct averager *a, const struct catalog_tensor *t,
 		       FQN_TEXT(t->fqn, t->fqn_len), where, dtype_of(t));
 }
 
+/* config.json says that there are codes; whether these are some is not known. */
+static int maybe_codes(const struct averager *a, const struct catalog_tensor *t)
+{
+	return err_set(
+		a->e, ERR_UNSUPPORTED,
+		"option 'average': config.json of '%.300s' has '%s', and '%.120s' (%s, shape "
+		"%s) may hold codes, which have no average: leave it out with exclude=, or "
+		"average what is not quantised",
+		a->eng->c->root, a->eng->quantised, FQN_TEXT(t->fqn, t->fqn_len), dtype_of(t),
+		TUPLE_TEXT(t->shape, t->n_dims));
+}
+
 static bool is_small_float(const struct catalog_tensor *t)
 {
 	const char *name = dtype_of(t);
@@ -425,11 +438,13 @@ static int derive_all(struct averager *a)
 
 	for (uint32_t k = 0; !rc && k < n; k++) {
 		bool small = is_small_float(&t[k]) || is_codes(a, &t[k]);
+		bool maybe = a->eng->quantised && t[k].n_dims > 1 && scales_possible(&t[k]);
 
-		if ((!small && !is_real(&t[k])) || !takes_part(a, &t[k]))
+		if ((!small && !maybe && !is_real(&t[k])) || !takes_part(a, &t[k]))
 			continue;
-		rc = small ? small_float(a, &t[k], a->eng->c->root)
-			   : describe(a, &t[k], k, &v[found++]);
+		rc = small   ? small_float(a, &t[k], a->eng->c->root)
+		     : maybe ? maybe_codes(a, &t[k])
+			     : describe(a, &t[k], k, &v[found++]);
 		hide[k] = true;
 	}
 	for (size_t i = 0; !rc && i < a->eng->average.n; i++)

@@ -5,8 +5,8 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "ckpt/computed/dequantise_parts.h"
-#include "codec/cast.h"
 #include "read/derived/mxfp4_blocks.h"
+#include "tensor/scales.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,52 +29,11 @@ static void hide_others(struct deq_finder *f)
 				f->hide[i] = true;
 }
 
-/* Scales have the name of their codes with `end` replaced by `by`. */
-struct sign {
-	const char *end, *by;
-};
-
-static bool may_be_codes(const struct catalog_tensor *t)
-{
-	enum ckpt_dtype dtype = (enum ckpt_dtype)t->dtype;
-
-	return !cast_possible(dtype, CKPT_DTYPE_F32) && dtype != CKPT_DTYPE_BOOL &&
-	       dtype_info(dtype)->size <= 4;
-}
-
-/* What shows that t holds codes; NULL: nothing does. */
-static const struct sign *sign_of(const struct deq_finder *f, const struct catalog_tensor *t)
-{
-	static const struct sign signs[] = {
-		{ "", deq_scale_inv },
-		{ "", deq_scale },
-		{ "_packed", deq_scale },
-		{ "_blocks", "_scales" },
-		{ ".weight", ".scale" },
-		{ ".qweight", ".scales" },
-		{ ".weight", ".SCB" },
-		{ "", ".absmax" },
-		/* torchao's tensors in safetensors files */
-		{ "_qdata", deq_scale },
-		{ "_qdata", "_group_scale" },
-		{ "_qdata", "_scale_and_zero" },
-	};
-
-	if (!may_be_codes(t))
-		return NULL;
-	for (size_t k = 0; k < ARRAY_LEN(signs); k++)
-		if ((!*signs[k].end || deq_ends(t, signs[k].end)) &&
-		    deq_sibling(f, t, signs[k].end, signs[k].by) >= 0)
-			return &signs[k];
-	return NULL;
-}
-
 bool dequantise_is_codes(const struct catalog *c, const struct catalog_tensor *t)
 {
-	struct deq_finder f = { .catalog = c };
+	size_t at = 0;
 
-	f.t = catalog_tensors(c, &f.n_tensors);
-	return sign_of(&f, t) || deq_has_parts(&f, t);
+	return scales_of(c, t, &at) >= 0;
 }
 
 /*
@@ -85,7 +44,8 @@ static int refuse_others(const struct deq_finder *f)
 {
 	for (size_t i = 0; i < f->n_tensors; i++) {
 		const struct catalog_tensor *t = &f->t[i];
-		const struct sign *sign;
+		size_t at = 0;
+		int64_t scales;
 		int rc = 0;
 
 		if (deq_ends(t, ".pre_quant_scale") || deq_ends(t, ".act_pre_scale"))
@@ -93,17 +53,19 @@ static int refuse_others(const struct deq_finder *f)
 				       "option 'dequantize': '%.120s' is to be multiplied into "
 				       "activations, which is not supported",
 				       SHOWN(t));
-		if (!f->hide[i] && may_be_codes(t))
+		if (!f->hide[i] && scales_possible(t))
 			rc = deq_refuse_wrapped(f, t);
 		if (rc)
 			return rc;
-		sign = f->hide[i] ? NULL : sign_of(f, t);
-		if (sign)
+		do
+			scales = f->hide[i] ? -1 : scales_of(f->catalog, t, &at);
+		while (scales >= 0 && scales_are_parts(at)); /* of other libraries' tensors */
+		if (scales >= 0)
 			return err_set(f->e, ERR_UNSUPPORTED,
 				       "option 'dequantize': '%.120s' (%s, shape %s) holds codes "
-				       "of a form that is not known: there is also '%.120s%s'",
+				       "of a form that is not known: there is also '%.120s'",
 				       SHOWN(t), DTYPE_TEXT(t), SHAPE_TEXT(t),
-				       FQN_TEXT(t->fqn, t->fqn_len - strlen(sign->end)), sign->by);
+				       SHOWN(&f->t[scales]));
 	}
 	return 0;
 }

@@ -43,7 +43,9 @@ int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
 void dequantised_release(struct dequantised *d);
 
 /* Members of config.json that say how weights are quantised. */
-extern const char *const dequantise_keys[2];
+extern const char *const dequantise_keys[3];
+/* The one that this config.json has, unless it is empty; NULL: none. */
+const char *dequantise_key_of(struct jval config);
 
 /* Does a shown tensor hold codes: are there scales that belong to it? */
 bool dequantise_is_codes(const struct catalog *c, const struct catalog_tensor *t);

@@ -4,10 +4,15 @@
 
 #include "base/checked.h"
 
-const char *const dequantise_keys[2] = { "quantization_config", "compression_config" };
+/* transformers and compressed-tensors; the last is MLX's. */
+const char *const dequantise_keys[3] = { "quantization_config", "compression_config",
+					 "quantization" };
 
-/* In models of several parts it may be in that of the language model (Kimi-K2.5). */
-static struct jval quantization_of(struct jval config)
+/*
+ * The object under one of the keys, and the key; no value and NULL: there is none. In models of several
+ * parts it may be in the configuration of the language model (Kimi-K2.5).
+ */
+static struct jval quantization_of(struct jval config, const char **ret_key)
 {
 	const struct jval in[] = { config, jval_get(config, "text_config") };
 
@@ -15,10 +20,20 @@ static struct jval quantization_of(struct jval config)
 		for (size_t k = 0; k < ARRAY_LEN(dequantise_keys); k++) {
 			struct jval v = jval_get(in[i], dequantise_keys[k]);
 
+			*ret_key = dequantise_keys[k];
 			if (jval_is(v, J_OBJECT))
 				return v;
 		}
+	*ret_key = NULL;
 	return (struct jval){ 0 };
+}
+
+const char *dequantise_key_of(struct jval config)
+{
+	const char *key;
+	struct jiter members = jiter(quantization_of(config, &key));
+
+	return key && jiter_next(&members) ? key : NULL;
 }
 
 /* Two sizes, neither of which is 0. */
@@ -87,7 +102,8 @@ static bool zero_more(struct jval config, uint8_t *ret)
 
 void deq_config_read(struct jval config, struct deq_config *ret)
 {
-	struct jval c = quantization_of(config);
+	const char *key;
+	struct jval c = quantization_of(config, &key);
 
 	*ret = (struct deq_config){ .block = { 128, 128 } };
 	read_block(c, ret->block);

@@ -112,8 +112,6 @@ deq_find_fn deq_find_packed, deq_find_qweight;				   /* dequantise_packed.c */
 deq_find_fn deq_find_wrapped; /* dequantise_wrapped.c */
 /* Error: t, whose name has this end, is part of a tensor subclass that is not torchao's Float8Tensor. */
 int deq_check_float8(const struct deq_finder *f, const struct catalog_tensor *t, const char *end);
-/* Are there scales beside t, as in a tensor subclass? */
-bool deq_has_parts(const struct deq_finder *f, const struct catalog_tensor *t);
 /* Hides the objects that describe what x is made of: NAME and, for example, NAME.tensor_impl. */
 void deq_hide_owners(struct catalog *c, const struct deq_finder *f, const struct deq_found *x);
 /* Error: t, which may hold codes, is part of a tensor subclass that is not known. */

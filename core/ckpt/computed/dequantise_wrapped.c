@@ -207,26 +207,6 @@ int deq_check_float8(const struct deq_finder *f, const struct catalog_tensor *t,
 	return rc > 0 ? 0 : rc ? rc : deq_refuse_wrapped(f, t);
 }
 
-bool deq_has_parts(const struct deq_finder *f, const struct catalog_tensor *t)
-{
-	static const struct {
-		const char *end, *by;
-	} parts[] = {
-		{ ".qdata", ".scale" },
-		{ ".int_data", ".scale" },
-		{ ".codes", ".scale" },
-		{ "._data", "._scale_inv" },
-		{ "._rowwise_data", "._rowwise_scale_inv" },
-	};
-
-	if (cast_possible((enum ckpt_dtype)t->dtype, CKPT_DTYPE_F32))
-		return false;
-	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
-		if (deq_ends(t, parts[i].end) && deq_sibling(f, t, parts[i].end, parts[i].by) >= 0)
-			return true;
-	return false;
-}
-
 void deq_hide_owners(struct catalog *c, const struct deq_finder *f, const struct deq_found *x)
 {
 	const struct catalog_object *o = catalog_objects(c, NULL);

@@ -267,6 +267,82 @@ START_TEST(a_cast_of_torchaos_files_is_refused)
 }
 END_TEST
 
+/* What config.json says counts if no scales are found by their names. */
+static const struct {
+	const char *config, *tensors;
+	bool refused;
+} said[] = {
+	{ "{\"quantization_config\":{\"quant_method\":\"new\"}}", "a.strange U8 3x4; b F32 4",
+	  true },
+	{ "{\"compression_config\":{\"format\":\"new\"}}", "a.strange I16 3x4; b F32 4", true },
+	{ "{\"quantization\":{\"bits\":4}}", "a.strange U32 3x4; b F32 4", true },
+	{ "{\"text_config\":{\"quantization_config\":{\"bits\":4}}}", "a.strange I32 3x4; b F32 4",
+	  true },
+	{ "{\"quantization_config\":{\"quant_method\":\"fp8\"}}", "a.weight F8_E4M3 3x4; b F32 4",
+	  true },
+	/* the configuration of the model from which the weights were made; buffers; states */
+	{ "{\"quantization_config\":{\"quant_method\":\"fp8\"}}",
+	  "a.weight BF16 3x4; at I64 3x4; mask BOOL 3x4; rng U8 40; b F32 4", false },
+	{ "{\"quantization_config\":{}}", "a.strange U8 3x4; b F32 4", false },
+	{ "{\"quantization_config\":null}", "a.strange U8 3x4; b F32 4", false },
+	{ "{\"quantization_config\"", "a.strange U8 3x4; b F32 4", false },
+	{ "{}", "a.strange U8 3x4; b F32 4", false },
+};
+
+START_LOOP_TEST(what_the_configuration_calls_quantised_is_neither_cast_nor_averaged,
+		ARRAY_LEN(said))
+{
+	static const char *const out[] = { "a.*", NULL };
+	struct ckpt_opts as[] = { { .dtype = "bf16", .index = ":memory:" },
+				  { .average = ".", .index = ":memory:" } };
+
+	put_checkpoint(NULL, said[_i].tensors);
+	put_file(dir_fd, "config.json", said[_i].config, strlen(said[_i].config));
+	for (size_t i = 0; i < ARRAY_LEN(as); i++) {
+		struct ckpt_err e = { 0 };
+		struct ckpt *c = NULL;
+		int rc = open_typed(dir, &as[i], &c, &e);
+
+		ck_assert_msg(!rc == !said[_i].refused, "%s", e.msg);
+		/* float8 has no average, whatever the configuration says */
+		if (rc && !strstr(said[_i].tensors, "F8"))
+			ck_assert_msg(strstr(e.msg, "config.json") && strstr(e.msg, "'a.strange'"),
+				      "%s", e.msg);
+		ckpt_close(c);
+		c = NULL;
+		as[i].exclude = out;
+		ck_assert_msg(!open_typed(dir, &as[i], &c, &e), "%s", e.msg);
+		ckpt_close(c);
+	}
+}
+END_TEST
+
+/* Without config.json, too, codes whose scales have a known name have no average. */
+START_TEST(codes_of_all_forms_have_no_average)
+{
+	static const char *const tensors[] = {
+		"a.weight U32 3x4; a.scales F16 3x1; a.biases F16 3x1",
+		"a.weight I8 3x4; a.weight_scales F16 3",
+		"a.W_q U8 3x4; a.scale F16 3x1; a.zero F16 3x1",
+		"a.weight._data I8 3x4; a.weight._scale F16 3x1",
+		"a.B I32 3x4; a.s F16 1x4",
+		"a.codes I16 3x4x1; a.codebooks F16 1x16x1x8; a.scales F16 3x1x1x1",
+		"a.weight BF16 3x1; a.weight.absmax F32 3; "
+		"a.weight.quant_state.bitsandbytes__nf4 U8 8",
+	};
+	const struct ckpt_opts as = { .average = ".", .index = ":memory:" };
+
+	for (size_t i = 0; i < ARRAY_LEN(tensors); i++) {
+		struct ckpt_err e = { 0 };
+		struct ckpt *c = NULL;
+
+		put_checkpoint(NULL, tensors[i]);
+		ck_assert_msg(open_typed(dir, &as, &c, &e) != 0, "%s", tensors[i]);
+		ck_assert_msg(strstr(e.msg, "whose codes have no average") != NULL, "%s", e.msg);
+	}
+}
+END_TEST
+
 /* Values of the wrong type, and numbers without a meaning, are ignored. */
 START_TEST(a_strange_configuration_is_as_none)
 {
