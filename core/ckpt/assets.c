@@ -41,7 +41,14 @@ static const char *const usual[] = {
 	"tokenizer_config.json",
 	"vocab.json",
 	"vocab.txt",
+	ASSETS_GPTQ, /* last: see n_usual */
 };
+
+/* AutoGPTQ's configuration is only read, where codes are shown as weights. */
+static size_t n_usual(const struct assets_ask *ask)
+{
+	return ARRAY_LEN(usual) - !ask->dequantised;
+}
 
 /* Other weights must not be mistaken for those of the checkpoint. */
 static const char *const weights[] = { "*.safetensors", "*.safetensors.index.json",
@@ -62,8 +69,14 @@ static bool is_weights(const char *name)
 /* ModelOpt's, AutoGPTQ's and AutoAWQ's; SGLang and TensorRT-LLM read the first. */
 static bool is_of_codes(const char *name)
 {
-	return !strcmp(name, "hf_quant_config.json") || !strcmp(name, "quantize_config.json") ||
+	return !strcmp(name, "hf_quant_config.json") || !strcmp(name, ASSETS_GPTQ) ||
 	       !strcmp(name, "quant_config.json");
+}
+
+/* Such a file is not shown beside weights that are no codes; one of them is read all the same. */
+static bool is_left_out(const struct assets_ask *ask, const char *name)
+{
+	return ask->dequantised && is_of_codes(name) && strcmp(name, ASSETS_GPTQ) != 0;
 }
 
 /* A copy that is freed with the assets, or NULL. */
@@ -83,6 +96,7 @@ struct found {
 	enum asset_from from;
 	struct files_seen seen;
 	const char *text; /* what was made here; NULL: a file */
+	bool hidden;
 };
 
 /* Files that exist in a directory but are not used: the first one, the reason, and their number. */
@@ -94,6 +108,7 @@ struct refused {
 
 struct finder {
 	struct assets *a;
+	bool dequantised; /* of assets_ask */
 	struct found *v;
 	size_t n, cap;
 	/* The directory being searched. */
@@ -124,7 +139,8 @@ static int add(struct finder *f, const char *path, const char *name, struct sour
 	*v = (struct found){ .name = own(f->a, name),
 			     .path = own(f->a, path),
 			     .from = f->from,
-			     .seen = { .seen = s->seen, .source = keep ? s : NULL } };
+			     .seen = { .seen = s->seen, .source = keep ? s : NULL },
+			     .hidden = f->dequantised && is_of_codes(name) };
 	if (!v->name || !v->path)
 		return err_nomem(e);
 	f->n++;
@@ -360,7 +376,7 @@ static int find_inner(struct finder *f, const struct assets_ask *ask, bool *sett
 		return err_if_external(rc, &why, e);
 	f->dir = dir;
 	f->inner = "huggingface/";
-	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++) {
+	for (size_t i = 0; rc >= 0 && i < n_usual(ask); i++) {
 		rc = settled[i] ? 0 : look_in_place(f, usual[i], place, e);
 		settled[i] |= rc > 0;
 	}
@@ -395,12 +411,13 @@ static int find_usual(struct finder *f, const struct assets_ask *ask, struct ckp
 	if (!above)
 		return err_nomem(e);
 	*f = (struct finder){ .a = f->a,
+			      .dequantised = ask->dequantised,
 			      .dirfd = dirfd,
 			      .dir = ask->path,
 			      .from = ASSET_OF_CHECKPOINT,
 			      .within = dirfd >= 0 ? ask->place : NULL,
 			      .inner = "" };
-	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++) {
+	for (size_t i = 0; rc >= 0 && i < n_usual(ask); i++) {
 		rc = look_in_place(f, usual[i], ask->place, e);
 		settled[i] = rc > 0;
 	}
@@ -417,7 +434,7 @@ static int find_usual(struct finder *f, const struct assets_ask *ask, struct ckp
 	f->dirfd = up;
 	f->dir = *above ? above : "/";
 	f->from = ASSET_OF_PARENT;
-	for (size_t i = 0; rc >= 0 && i < ARRAY_LEN(usual); i++)
+	for (size_t i = 0; rc >= 0 && i < n_usual(ask); i++)
 		if (!settled[i])
 			rc = look_in_parent(f, usual[i], &parent, &checkpoint, e);
 	return rc < 0 ? rc : say_refused(f, ask, e);
@@ -460,10 +477,14 @@ static int find_all(struct finder *f, const struct assets_ask *ask, struct ckpt_
 
 	if (!path)
 		return err_sys(e, errno, "assets directory '%s'", ask->given);
-	*f = (struct finder){ .a = f->a, .dirfd = dirfd(d), .dir = path, .from = ASSET_GIVEN };
+	*f = (struct finder){ .a = f->a,
+			      .dequantised = ask->dequantised,
+			      .dirfd = dirfd(d),
+			      .dir = path,
+			      .from = ASSET_GIVEN };
 	while ((rc = io_next_entry(d, &entry, e)) > 0) {
 		if (is_weights(entry->d_name) || entry->d_name[0] == '.' ||
-		    (ask->dequantised && is_of_codes(entry->d_name)) ||
+		    is_left_out(ask, entry->d_name) ||
 		    strlen(entry->d_name) >= NAME_CAP || /* FUSE has names of 1024 bytes */
 		    (entry->d_type != DT_REG && entry->d_type != DT_LNK &&
 		     entry->d_type != DT_UNKNOWN))
@@ -489,13 +510,14 @@ static int add_candidate(void *arg, const char *name, enum place_kind kind, stru
 }
 
 /* A store that lists nothing has at least the usual files. */
-static int list_remote(struct place *place, struct name_list *ret, struct ckpt_err *e)
+static int list_remote(struct place *place, const struct assets_ask *ask, struct name_list *ret,
+		       struct ckpt_err *e)
 {
 	int rc = place_list(place, ".", add_candidate, ret, e);
 
 	if (rc == -EFBIG)
 		return err_set(e, EFBIG, "it has more than %d files", MAX_ASSETS);
-	for (size_t i = 0, n = ret->n ? 0 : ARRAY_LEN(usual); !rc && i < n; i++)
+	for (size_t i = 0, n = ret->n ? 0 : n_usual(ask); !rc && i < n; i++)
 		rc = name_list_add(ret, usual[i], e);
 	return rc;
 }
@@ -510,10 +532,14 @@ static int find_remote(struct finder *f, const struct assets_ask *ask, struct ck
 
 	if (rc)
 		return err_wrap(e, "assets");
-	*f = (struct finder){ .a = f->a, .dirfd = -1, .dir = root, .from = ASSET_GIVEN };
-	rc = file ? err_set(e, ENOTDIR, "it is a file") : list_remote(place, &names, e);
+	*f = (struct finder){ .a = f->a,
+			      .dequantised = ask->dequantised,
+			      .dirfd = -1,
+			      .dir = root,
+			      .from = ASSET_GIVEN };
+	rc = file ? err_set(e, ENOTDIR, "it is a file") : list_remote(place, ask, &names, e);
 	for (size_t i = 0; rc >= 0 && i < names.n; i++)
-		if (!ask->dequantised || !is_of_codes(names.v[i]))
+		if (!is_left_out(ask, names.v[i]))
 			rc = look_in_place(f, names.v[i], place, e);
 	rc = rc < 0 ? err_wrap(e, "assets '%s'", ask->given) : say_refused(f, ask, e);
 	f->dir = NULL;
@@ -521,10 +547,13 @@ static int find_remote(struct finder *f, const struct assets_ask *ask, struct ck
 	return rc;
 }
 
+/* What is hidden comes last. */
 static int by_name(const void *ap, const void *bp)
 {
 	const struct found *a = ap, *b = bp;
 
+	if (a->hidden != b->hidden)
+		return a->hidden - b->hidden;
 	return text_natural_cmp(a->name, strlen(a->name), b->name, strlen(b->name));
 }
 
@@ -565,9 +594,11 @@ static int open_files(struct finder *f, struct ckpt_err *e)
 	rc = files_new_seen(a->root, a->paths, seen, f->n, &a->files, e);
 	if (rc)
 		return rc;
-	a->n = f->n;
-	for (size_t i = 0; i < f->n; i++)
+	a->n_all = f->n;
+	for (size_t i = 0; i < f->n; i++) {
+		a->n += !f->v[i].hidden;
 		f->v[i].seen.source = NULL;
+	}
 	return 0;
 }
 
@@ -667,9 +698,9 @@ int assets_text(const struct assets *a, const char *name, uint64_t max, char **r
 
 	*ret = NULL;
 	*ret_number = -1;
-	while (i < a->n && strcmp(a->v[i].name, name) != 0)
+	while (i < a->n_all && strcmp(a->v[i].name, name) != 0)
 		i++;
-	if (i == a->n)
+	if (i == a->n_all)
 		return 0;
 	if (a->v[i].size > max)
 		return err_set(e, EFBIG, "'%s' has %llu bytes", a->v[i].path,

@@ -37,6 +37,8 @@ struct view_asset;
 
 #define ASSETS_MAX_CONFIG ((uint64_t)16 << 20) /* bytes of a config.json */
 
+#define ASSETS_GPTQ "quantize_config.json" /* AutoGPTQ's */
+
 enum asset_from { ASSET_OF_CHECKPOINT, ASSET_OF_PARENT, ASSET_GIVEN, ASSET_MADE };
 
 struct assets {
@@ -44,6 +46,7 @@ struct assets {
 	enum asset_from *origin; /* for each asset */
 	const char **text;	 /* for each: NULL, or what is shown in place of the file's bytes */
 	size_t n;
+	size_t n_all;		/* with those that are only read, which come last in the arrays */
 	const char *refused[3]; /* sentences about files that exist but are not used */
 	size_t n_refused;
 	struct stored_file *paths; /* relative to / */
@@ -59,7 +62,10 @@ struct assets_ask {
 	const char *path;    /* the absolute path of `place`, for messages */
 	const struct place_options
 		*how; /* to open `given`, if it is an address; else may be NULL */
-	/* leave out files that say how weights are quantised, because they are not shown so */
+	/*
+	 * do not show files that say how weights are quantised, because they are not shown so; the
+	 * one called ASSETS_GPTQ can still be read
+	 */
 	bool dequantised;
 	/* what is shown as config.json if there is none; NUL-terminated; or NULL */
 	const char *config;

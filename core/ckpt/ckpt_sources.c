@@ -271,7 +271,7 @@ static int digest_assets(struct engine *eng, struct digest *d, struct ckpt_err *
 	autofree char *buf = malloc(BLOCK);
 	int rc = buf ? 0 : err_nomem(e);
 
-	for (size_t i = 0; !rc && i < eng->assets.n; i++) {
+	for (size_t i = 0; !rc && i < eng->assets.n_all; i++) {
 		const struct view_asset *a = &eng->assets.v[i];
 
 		digest_add(d, a->name, strlen(a->name));

@@ -73,13 +73,13 @@ static int look_for_codes(struct engine *eng, const struct ckpt_opts *o, struct 
 /* Shows codes and their scales as weights, if requested. */
 static int dequantise_all(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
-	struct jdoc config CLEANUP(jdoc_release) = { 0 };
+	struct jdoc config CLEANUP(jdoc_release) = { 0 }, gptq CLEANUP(jdoc_release) = { 0 };
 	struct peeking peeking = { .eng = eng };
 	const struct peek how = { peek_engine, &peeking };
-	autofree char *text = NULL;
+	autofree char *text = NULL, *gptq_text = NULL;
 	int dtype = CKPT_DTYPE_NONE;
-	int64_t number = -1;
-	size_t len;
+	int64_t number = -1, gptq_number;
+	size_t len, gptq_len;
 	int rc = ckpt_opts_dtype("dequantize", o->dequantize, &dtype, e);
 
 	if (rc || !o->dequantize)
@@ -93,9 +93,11 @@ static int dequantise_all(struct engine *eng, const struct ckpt_opts *o, struct 
 		return rc;
 	}
 	rc = read_json(eng, "config.json", &text, &len, &number, &config, e);
+	if (!rc && !dequantise_key_of(jdoc_root(&config)))
+		rc = read_json(eng, ASSETS_GPTQ, &gptq_text, &gptq_len, &gptq_number, &gptq, e);
 	if (!rc)
-		rc = dequantise(eng->catalog, jdoc_root(&config), (enum ckpt_dtype)dtype, &how,
-				&eng->dequantised, e);
+		rc = dequantise(eng->catalog, jdoc_root(&config), jdoc_root(&gptq),
+				(enum ckpt_dtype)dtype, &how, &eng->dequantised, e);
 	fetch_free(peeking.fetch);
 	if (!rc && !eng->dequantised.n && o->warn)
 		o->warn(o->warn_arg,

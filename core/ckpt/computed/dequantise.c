@@ -177,7 +177,7 @@ static int derive(struct catalog *c, struct deq_finder *f, struct dequantised *r
 	return 0;
 }
 
-int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
+int dequantise(struct catalog *c, struct jval config, struct jval gptq, enum ckpt_dtype dtype,
 	       const struct peek *peek, struct dequantised *ret, struct ckpt_err *e)
 {
 	struct deq_finder f = {
@@ -186,7 +186,7 @@ int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
 	int rc;
 
 	ret->mem = (struct arena)ARENA_INIT(MAX_MEMORY);
-	deq_config_read(config, &f.config);
+	deq_config_read(config, gptq, &f.config);
 	f.t = catalog_tensors(c, &f.n_tensors);
 	f.hide = calloc(f.n_tensors + 1, sizeof(*f.hide));
 	rc = f.hide ? find_all(&f) : err_nomem(e);

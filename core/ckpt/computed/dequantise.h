@@ -34,11 +34,12 @@ struct dequantised {
 };
 
 /*
- * config: config.json, or no value. Adds the derived tensors to the catalog; without codes that have
+ * config: config.json, or no value; gptq: the same of AutoGPTQ's quantize_config.json, which counts if
+ * config.json does not say how weights are quantised. Adds the derived tensors to the catalog; without codes that have
  * scales there are none, and the catalog stays as it is. The caller releases
  * *ret, also after a failure, once nothing uses the tensors any more.
  */
-int dequantise(struct catalog *c, struct jval config, enum ckpt_dtype dtype,
+int dequantise(struct catalog *c, struct jval config, struct jval gptq, enum ckpt_dtype dtype,
 	       const struct peek *peek, struct dequantised *ret, struct ckpt_err *e);
 void dequantised_release(struct dequantised *d);
 

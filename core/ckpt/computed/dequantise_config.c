@@ -4,6 +4,8 @@
 
 #include "base/checked.h"
 
+#include <string.h>
+
 /* transformers and compressed-tensors; the last is MLX's. */
 const char *const dequantise_keys[3] = { "quantization_config", "compression_config",
 					 "quantization" };
@@ -73,6 +75,30 @@ static unsigned bits_of(struct jval config)
 	return n == 4 || n == 8 ? (unsigned)n : 0;
 }
 
+/* Of a number of bits: 2, 4 or 8; 0: another one, or none. */
+static unsigned width_of(struct jval bits)
+{
+	uint64_t n;
+
+	return jval_u64(bits, &n) && (n == 2 || n == 4 || n == 8) ? (unsigned)n : 0;
+}
+
+/* GPTQModel and AutoRound let layers differ from `bits`, by patterns or names of these. */
+static unsigned widths_of(struct jval config)
+{
+	struct jval bits = jval_get(config, "bits");
+	unsigned widths = bits.d ? width_of(bits) : 2 | 4 | 8;
+	static const char *const others[] = { "dynamic", "extra_config" };
+
+	for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+		struct jiter layers = jiter(jval_get(config, others[i]));
+
+		while (jiter_next(&layers))
+			widths |= width_of(jval_get(layers.v, "bits"));
+	}
+	return widths;
+}
+
 static uint64_t group_size_of(struct jval config)
 {
 	struct jiter groups = jiter(jval_get(config, "config_groups"));
@@ -90,24 +116,33 @@ static uint64_t group_size_of(struct jval config)
  */
 static bool zero_more(struct jval config, uint8_t *ret)
 {
+	static const char *const others[] = { "auto-round", "intel/auto-round", "awq" };
 	struct jval packing = jval_get(config, "packing_format");
-	struct jval method = jval_get(config, "quant_method");
+	const char *form = jval_str(jval_get(config, "checkpoint_format"));
 	bool plain =
 		jval_is_str(packing, "auto_round") || jval_is_str(packing, "auto_round:gptqmodel");
+	bool known = true;
 
-	*ret = !plain && !jval_is_str(jval_get(config, "checkpoint_format"), "gptq_v2");
-	return plain || jval_is_str(packing, "auto_round:auto_gptq") ||
-	       (!jval_is_str(method, "auto-round") && !jval_is_str(method, "intel/auto-round"));
+	if (!form) /* GPTQModel's own name for it */
+		form = jval_str(jval_get(config, "format"));
+	*ret = !plain && !(form && !strcmp(form, "gptq_v2"));
+	for (size_t i = 0; i < ARRAY_LEN(others); i++)
+		known &= !jval_is_str(jval_get(config, "quant_method"), others[i]);
+	known &= !form || !strcmp(form, "gptq") || !strcmp(form, "gptq_v2");
+	return plain || jval_is_str(packing, "auto_round:auto_gptq") || known;
 }
 
-void deq_config_read(struct jval config, struct deq_config *ret)
+void deq_config_read(struct jval config, struct jval gptq, struct deq_config *ret)
 {
-	const char *key;
-	struct jval c = quantization_of(config, &key);
+	const char *key = dequantise_key_of(config);
+	struct jval c = key ? quantization_of(config, &key) : gptq;
+	struct jiter members = jiter(c);
 
 	*ret = (struct deq_config){ .block = { 128, 128 } };
+	ret->is_empty = !jiter_next(&members);
 	read_block(c, ret->block);
 	ret->bits = bits_of(c);
+	ret->widths = widths_of(c);
 	ret->group_size = group_size_of(c);
 	ret->zero_known = zero_more(c, &ret->zero_more);
 }

@@ -143,17 +143,59 @@ int deq_find_packed(struct deq_finder *f, const struct catalog_tensor *t)
 	return rc ? rc : add_groups(f, x, t, "_packed", "_g_idx", n, s->shape[1]);
 }
 
+/*
+ * The sum of the numbers of bits, of 2, 4 and 8, with which these shapes fit together. groups: GPTQ's, or
+ * NULL.
+ */
+static unsigned widths_of(const struct catalog_tensor *t, const struct catalog_tensor *zeros,
+			  const struct catalog_tensor *groups, uint64_t n, bool is_gptq)
+{
+	unsigned widths = 0;
+
+	for (unsigned bits = 2; bits <= 8; bits *= 2) {
+		uint64_t per = 32 / bits, words = deq_blocks_in(n, per);
+		bool fits = zeros->n_dims == 2 && zeros->shape[1] == words;
+
+		if (!is_gptq)
+			fits = t->shape[1] == words;
+		else if (groups && groups->n_dims == 1)
+			fits &= deq_blocks_in(groups->shape[0], per) == t->shape[0];
+		widths |= fits ? bits : 0;
+	}
+	return widths;
+}
+
+/*
+ * The number of bits, which may differ from layer to layer: shapes tell it, and the configuration must
+ * name it, and decides where several fit.
+ */
+static int find_bits(const struct deq_finder *f, const struct catalog_tensor *t, unsigned widths,
+		     unsigned *ret)
+{
+	unsigned named = widths & f->config.widths;
+
+	*ret = f->config.bits;
+	if (named && !(named & *ret))
+		*ret = (named & (named - 1)) == 0 ? named : 0;
+	if (widths && !named && f->config.widths & (4 | 8))
+		return err_set(f->e, EINVAL,
+			       "option 'dequantize': '%.120s' and what belongs to it have the "
+			       "shapes of %u-bit codes, but quantization_config says %u bits",
+			       SHOWN(t), widths & -widths, f->config.widths & -f->config.widths);
+	return *ret == 4 || *ret == 8 ? 0 : unknown_bits(f, t);
+}
+
 /* AWQ: [inputs, outputs / 8], GPTQ: [inputs / 8, outputs]; scales are [groups, outputs]. */
 int deq_find_qweight(struct deq_finder *f, const struct catalog_tensor *t)
 {
 	static const uint8_t awq[] = { 0, 4, 1, 5, 2, 6, 3, 7 };
 	static const char end[] = ".qweight";
-	unsigned bits = f->config.bits;
 	const struct catalog_tensor *s;
+	unsigned bits;
 	bool is_gptq;
 	struct deq_found *x;
 	uint64_t per, k, n;
-	int64_t at, zeros;
+	int64_t at, zeros, groups;
 	int rc;
 
 	if (t->dtype != CKPT_DTYPE_I32 || t->n_dims != 2 || !deq_ends(t, end))
@@ -162,15 +204,26 @@ int deq_find_qweight(struct deq_finder *f, const struct catalog_tensor *t)
 	zeros = deq_sibling(f, t, end, ".qzeros");
 	if (at < 0 || zeros < 0)
 		return deq_no_scales(f, t, end, at < 0 ? ".scales" : ".qzeros");
-	if (!bits)
-		return unknown_bits(f, t);
 	s = &f->t[at];
-	per = 32 / bits;
 	if (!cast_possible((enum ckpt_dtype)s->dtype, CKPT_DTYPE_F32) || s->n_dims != 2 ||
 	    !s->shape[0])
 		return deq_bad_scales(f, t, s, "that is not a scale for each group of inputs");
 	n = s->shape[1];
 	is_gptq = t->shape[1] == n;
+	if (is_gptq && f->config.is_empty)
+		return err_set(
+			f->e, ERR_UNSUPPORTED,
+			"option 'dequantize': '%.120s' holds codes of GPTQ, whose zero points "
+			"are stored in two ways: name with assets= the directory of its "
+			"config.json or quantize_config.json, which tells them apart",
+			SHOWN(t));
+	groups = is_gptq ? deq_sibling(f, t, end, ".g_idx") : -1;
+	rc = find_bits(f, t,
+		       widths_of(t, &f->t[zeros], groups < 0 ? NULL : &f->t[groups], n, is_gptq),
+		       &bits);
+	if (rc)
+		return rc;
+	per = 32 / bits;
 	k = t->shape[0];
 	if (is_gptq ? ckd_mul(&k, k, per) : t->shape[1] != deq_blocks_in(n, per) || n % per)
 		return deq_bad_scales(f, t, s, "that is not a scale for each output");

@@ -27,13 +27,15 @@
 struct deq_config {
 	uint64_t block[2];   /* rows and columns; 128 x 128 if it has none */
 	unsigned bits;	     /* of integers: 4 (also if it has none) or 8; 0: others */
+	unsigned widths;     /* the sum of those of 2, 4, 8 that it names for any layer; 14: none */
 	uint64_t group_size; /* 0: it has none */
+	bool is_empty;	     /* it says nothing, or there is none */
 	bool zero_known;     /* does it say how GPTQ's zero points are stored? */
 	uint8_t zero_more;   /* what is added to them */
 };
 
-/* config: config.json, or no value. */
-void deq_config_read(struct jval config, struct deq_config *ret);
+/* As for dequantise(). */
+void deq_config_read(struct jval config, struct jval gptq, struct deq_config *ret);
 
 enum { DEQ_MAX_INPUTS = 6 };
 

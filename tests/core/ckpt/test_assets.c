@@ -133,6 +133,15 @@ static const struct row {
 	  NULL },
 	{ "", "", "", "a.json hf_quant_config.json quantize_config.json quant_config.json", true,
 	  false, NULL, "a.json:assets", NULL },
+	{ "config.json quantize_config.json", "", "", NULL, true, false, NULL,
+	  "config.json:checkpoint", NULL },
+	{ "config.json quantize_config.json", "", "", NULL, false, false, NULL,
+	  "config.json:checkpoint", NULL },
+	{ "", "quantize_config.json", "config.json quantize_config.json", NULL, true, false, NULL,
+	  "config.json:parent", NULL },
+	{ "", "", "quantize_config.json", NULL, true, false, "{}", "config.json:GGUF", NULL },
+	{ "quantize_config.json*", "", "", NULL, true, false, NULL, "",
+	  "/ckpt/quantize_config.json' is not used: it is a Git LFS pointer" },
 	{ "", "", "", "a.json b.json*", false, false, NULL, "a.json:assets",
 	  "/given/b.json' is not used: it is a Git LFS pointer" },
 	{ "", "", "", "", false, false, "{}", "config.json:GGUF", NULL },
@@ -179,6 +188,26 @@ static void put_row(const struct row *x)
 	REQUIRE(!mkdirat(given_fd, "sub.json", 0700));
 }
 
+/* AutoGPTQ's configuration can be read where it is not to be shown. */
+static void check_hidden(const struct row *x, const struct assets *a)
+{
+	static const char name[] = "quantize_config.json";
+	const char *const in[] = { x->of_given ? x->of_given : x->own, x->of_given ? "" : x->inner,
+				   x->of_given ? "" : x->parent };
+	autofree char *text = NULL;
+	struct ckpt_err e = { 0 };
+	bool is_there = false;
+	int64_t number;
+	size_t len;
+
+	for (size_t i = 0; i < ARRAY_LEN(in); i++)
+		is_there |= strstr(in[i], name) && !strchr(in[i], '*');
+	is_there &= x->dequantised || x->of_given;
+	ck_assert_msg(!assets_text(a, name, 100, &text, &len, &number, &e), "%s", e.msg);
+	ck_assert_int_eq(text != NULL, is_there);
+	ck_assert(!text || (!strcmp(text, name) && (number >= (int64_t)a->n) == x->dequantised));
+}
+
 START_LOOP_TEST(files_are_found_beside_the_weights, ARRAY_LEN(rows))
 {
 	struct place *place CLEANUP(place_freep) = place_of(ckpt_fd);
@@ -204,6 +233,7 @@ START_LOOP_TEST(files_are_found_beside_the_weights, ARRAY_LEN(rows))
 		ck_assert_msg(!assets_read(&a, i, text, a.v[i].size, 0, &e), "%s", e.msg);
 		ck_assert_str_eq(text, want);
 	}
+	check_hidden(x, &a);
 	assets_release(&a);
 	/* The same without a caller that wants warnings. */
 	ck_assert_msg(!find(x, place, NULL, &a, &e), "%s", e.msg);

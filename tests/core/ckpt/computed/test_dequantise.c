@@ -80,6 +80,23 @@ static const struct {
 	{ GPTQ, "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2; a.g_idx I32 64",
 	  "a.weight f [16,64]" },
 	{ AWQ, "a.qweight I32 64x2; a.scales F16 2x16; a.qzeros I32 2x2", "a.weight f [16,64]" },
+	{ NULL, "a.qweight I32 64x2; a.scales F16 2x16; a.qzeros I32 2x2", "a.weight f [16,64]" },
+	/* the bits of a layer */
+	{ "{\"bits\":4,\"dynamic\":{\"+:.*a\":{\"bits\":8,\"group_size\":16}}}",
+	  "a.qweight I32 16x16; a.scales F16 4x16; a.qzeros I32 4x4; "
+	  "b.qweight I32 8x16; b.scales F16 2x16; b.qzeros I32 2x2",
+	  "a.weight f [16,64]; b.weight f [16,64]" },
+	{ "{\"bits\":8,\"packing_format\":\"auto_round:auto_gptq\",\"extra_config\":{\"a\":{"
+	  "\"bits\":4}}}",
+	  "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2; "
+	  "b.qweight I32 16x16; b.scales F16 2x16; b.qzeros I32 2x4",
+	  "a.weight f [16,64]; b.weight f [16,64]" },
+	/* one output: only the configuration or g_idx tells the bits */
+	{ "{\"bits\":8}", "a.qweight I32 16x1; a.scales F16 2x1; a.qzeros I32 2x1",
+	  "a.weight f [1,64]" },
+	{ "{\"quant_method\":\"gptq\"}",
+	  "a.qweight I32 16x1; a.scales F16 2x1; a.qzeros I32 2x1; a.g_idx I32 64",
+	  "a.weight f [1,64]" },
 	{ NULL, "a.k_scale F32 1; a.weight BF16 3x4", "a.k_scale f [1]; a.weight bfloat16 [3,4]" },
 };
 
@@ -163,6 +180,14 @@ END_TEST
 	"that is not a scale for all, for each row or for each block of quantization_config " \
 	"(128 x 128 without one)"
 
+#define QWEIGHT "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2"
+#define UNKNOWN_ZEROS \
+	"quantization_config does not say in a known way how the zero points of 'a.qweight' are " \
+	"stored"
+#define NO_ZEROS \
+	"'a.qweight' holds codes of GPTQ, whose zero points are stored in two ways: name with " \
+	"assets= the directory of its config.json or quantize_config.json, which tells them apart"
+
 static const struct {
 	const char *config, *tensors, *want;
 } refused[] = {
@@ -212,9 +237,19 @@ static const struct {
 	{ GPTQ, "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2; a.g_idx I32 63",
 	  SAYS "'a.qweight' has codes of shape (8, 16) (int32), and 'a.g_idx' has shape (63,) "
 	       "(int32): there must be an int32 for each input" },
-	{ ROUND, "a.qweight I32 8x16; a.scales F16 2x16; a.qzeros I32 2x2",
-	  SAYS "quantization_config does not say in a known way how the zero points of 'a.qweight' "
-	       "are stored" },
+	{ ROUND, QWEIGHT, SAYS UNKNOWN_ZEROS },
+	{ "{\"quant_method\":\"gptq\",\"bits\":4,\"checkpoint_format\":\"marlin\"}", QWEIGHT,
+	  SAYS UNKNOWN_ZEROS },
+	{ "{\"quant_method\":\"awq\",\"bits\":4,\"version\":\"gemv\"}", QWEIGHT,
+	  SAYS UNKNOWN_ZEROS },
+	{ NULL, QWEIGHT, SAYS NO_ZEROS },
+	{ "{}", QWEIGHT, SAYS NO_ZEROS },
+	{ GPTQ, "a.qweight I32 16x16; a.scales F16 2x16; a.qzeros I32 2x4",
+	  SAYS "'a.qweight' and what belongs to it have the shapes of 8-bit codes, but "
+	       "quantization_config says 4 bits" },
+	{ "{\"bits\":8,\"extra_config\":{\"a\":{\"bits\":8},\"b\":{\"bits\":16},\"c\":4}}", QWEIGHT,
+	  SAYS "'a.qweight' and what belongs to it have the shapes of 4-bit codes, but "
+	       "quantization_config says 8 bits" },
 	{ NULL, "a.weight I8 3x4; a.weight_scale F16 3x1; a.weight_zero_point I8 3x1",
 	  SAYS "'a.weight' has zero points, which are not known for codes that are not packed" },
 	{ FP8, "a.weight F8_E4M3 3x4; a.weight_scale F32 1; b.weight I8 3x4; b.SCB F32 3",
@@ -519,6 +554,60 @@ START_LOOP_TEST(weights_are_what_the_formula_says, ARRAY_LEN(values))
 				ck_assert_msg(!memcmp(&want, &got, 4), "(%llu, %llu): %a, not %a",
 					      (unsigned long long)i, (unsigned long long)j,
 					      (double)got, (double)want);
+		}
+	ckpt_close(c);
+	for (int i = 0; i < 3; i++)
+		free(in[i]);
+}
+END_TEST
+
+/* AutoGPTQ's first repositories have a configuration of their own, and vLLM reads it, too. */
+static const struct {
+	const char *config, *gptq;
+	unsigned more; /* than the stored zero point */
+	const char *error;
+} zeros[] = {
+	{ NULL, "{\"bits\":4,\"group_size\":32}", 1, NULL },
+	{ NULL, "{\"bits\":4,\"checkpoint_format\":\"gptq\"}", 1, NULL },
+	{ NULL, "{\"bits\":4,\"checkpoint_format\":\"gptq_v2\"}", 0, NULL },
+	{ NULL, "{\"bits\":4,\"format\":\"gptq_v2\"}", 0, NULL },
+	{ NULL, "{\"bits\":4,\"checkpoint_format\":null,\"format\":\"gptq_v2\"}", 0, NULL },
+	{ "null", "{\"bits\":4,\"checkpoint_format\":\"gptq_v2\"}", 0, NULL },
+	{ GPTQ, "{\"bits\":4,\"checkpoint_format\":\"gptq_v2\"}", 1, NULL },
+	{ GPTQ, "[", 1, NULL },
+	{ NULL, "[", 0, "/quantize_config.json', line 1: " },
+	{ NULL, "{}", 0, "whose zero points are stored in two ways" },
+};
+
+START_LOOP_TEST(either_configuration_tells_what_zero_points_are, ARRAY_LEN(zeros))
+{
+	static const char *const names[] = { "a.qweight", "a.scales", "a.qzeros" };
+	uint8_t *in[3] = { NULL };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	size_t n;
+	int rc;
+
+	put_checkpoint(zeros[_i].config, QWEIGHT);
+	put_file(dir_fd, "quantize_config.json", zeros[_i].gptq, strlen(zeros[_i].gptq));
+	rc = open_typed(dir, &as_fp32, &c, &e);
+	ck_assert_msg(!rc == !zeros[_i].error, "%s", e.msg);
+	if (rc) {
+		ck_assert_msg(strstr(e.msg, zeros[_i].error) != NULL, "%s", e.msg);
+		return;
+	}
+	read_inputs(in, names);
+	autofree uint8_t *have = tree_bytes(c, "tensors/a.weight", &n);
+	ck_assert_uint_eq(n, 4 * 16 * 64);
+	for (uint64_t i = 0; i < 16; i++)
+		for (uint64_t k = 0; k < 64; k++) {
+			unsigned code = nibble_at(in[0], (k / 8 * 16 + i) * 8 + k % 8);
+			unsigned zero = nibble_at(in[2], k / 32 * 16 + i) + zeros[_i].more;
+			float scale = f16_at(in[1], k / 32 * 16 + i);
+			float want = ((float)code - (float)zero) * scale;
+			float got = f32_at(have, i * 64 + k);
+
+			ck_assert(want != want ? got != got : !memcmp(&want, &got, 4));
 		}
 	ckpt_close(c);
 	for (int i = 0; i < 3; i++)
