@@ -24,9 +24,10 @@ enum {
 
 /* A container that is being written, and the one around it. */
 struct level {
-	const struct level *up; /* NULL: it is the outermost */
+	const struct level *up; /* NULL: it is what is around the outermost value */
 	const struct pk_node *n;
-	unsigned depth;
+	unsigned depth;	  /* from 1 */
+	uint64_t *values; /* that may still be written */
 };
 
 static int put(struct buf *b, const struct pk_value *v, const struct level *up, struct ckpt_err *e);
@@ -579,7 +580,7 @@ static int put_object(struct buf *b, const struct pk_value *v, const struct leve
 /* How many levels up v contains itself; 0: it does not. */
 static unsigned cycle(const struct pk_value *v, const struct level *up)
 {
-	for (unsigned n = 1; up; up = up->up, n++)
+	for (unsigned n = 1; up->up; up = up->up, n++)
 		if (up->n == v->n)
 			return n;
 	return 0;
@@ -588,7 +589,7 @@ static unsigned cycle(const struct pk_value *v, const struct level *up)
 static int put_node(struct buf *b, const struct pk_value *v, const struct level *up,
 		    struct ckpt_err *e)
 {
-	const struct level here = { up, v->n, up ? up->depth + 1 : 0 };
+	const struct level here = { up, v->n, up->depth + 1, up->values };
 	unsigned again = v->n ? cycle(v, up) : 0;
 
 	if (again) {
@@ -602,8 +603,11 @@ static int put_node(struct buf *b, const struct pk_value *v, const struct level 
 
 static int put(struct buf *b, const struct pk_value *v, const struct level *up, struct ckpt_err *e)
 {
-	if (up && up->depth == MAX_DEPTH)
+	if (up->depth > MAX_DEPTH)
 		return err_set(e, EFBIG, "it nests deeper than %d levels", MAX_DEPTH);
+	if (!*up->values)
+		return err_set(e, EFBIG, "it has the same values too often for a text");
+	--*up->values;
 	if (b->err)
 		return checked(0, b, e);
 	switch (v->type) {
@@ -646,9 +650,19 @@ static int put(struct buf *b, const struct pk_value *v, const struct level *up, 
 	}
 }
 
+int pickle_json_within(const struct pk_value *v, uint64_t *values, struct buf *ret,
+		       struct ckpt_err *e)
+{
+	const struct level around = { .values = values };
+
+	return checked(put(ret, v, &around, e), ret, e);
+}
+
 int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e)
 {
-	return checked(put(ret, v, NULL, e), ret, e);
+	uint64_t all = UINT64_MAX;
+
+	return pickle_json_within(v, &all, ret, e);
 }
 
 /* Quotes inside strings are escaped. */
@@ -667,5 +681,8 @@ void pickle_json_error(const struct pk_value *v, const char *why, struct buf *re
 
 int pickle_key(const struct pk_value *key, struct buf *ret, struct ckpt_err *e)
 {
-	return checked(key_text(ret, key, NULL, e), ret, e);
+	uint64_t all = UINT64_MAX;
+	const struct level around = { .values = &all };
+
+	return checked(key_text(ret, key, &around, e), ret, e);
 }

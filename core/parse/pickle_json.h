@@ -34,6 +34,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct buf;
 struct ckpt_err;
@@ -42,6 +43,9 @@ struct pk_value;
 /* Appends the text. Fails if it exceeds ret's ceiling (EFBIG; ENOMEM), or nests deeper than 100
  * levels. */
 int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e);
+/* The same, of at most *values values, which it counts down: containers may be shared. EFBIG: more. */
+int pickle_json_within(const struct pk_value *v, uint64_t *values, struct buf *ret,
+		       struct ckpt_err *e);
 
 /* Does a text of pickle_json lack something that the pickle machine skipped? */
 bool pickle_json_lacks(const char *text, size_t len);

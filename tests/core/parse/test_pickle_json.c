@@ -259,9 +259,10 @@ START_TEST(depth_is_bounded)
 }
 END_TEST
 
-/* 2^60 values, written with 60 lists: the ceiling ends this. */
+/* 2^60 values, written with 60 lists: the ceiling ends this, or the number of values. */
 START_TEST(what_is_shared_cannot_blow_up)
 {
+	uint64_t values = 100;
 	struct emit m = EMIT_INIT(4, false);
 	struct buf b = BUF_INIT(1 << 20);
 	struct ckpt_err e = { 0 };
@@ -276,6 +277,12 @@ START_TEST(what_is_shared_cannot_blow_up)
 	v = pickle_root(p);
 	ck_assert_int_eq(pickle_json(&v, &b, &e), -EFBIG);
 	ck_assert_str_eq(e.msg, "its text needs more than 1048576 bytes");
+	b.len = 0;
+	b.err = 0;
+	ck_assert_int_eq(pickle_json_within(&v, &values, &b, &e), -EFBIG);
+	ck_assert_str_eq(e.msg, "it has the same values too often for a text");
+	ck_assert_uint_eq(values, 0);
+	ck_assert_uint_lt(b.len, 1000);
 	pickle_free(p);
 	buf_release(&b);
 	buf_release(&m.b);
