@@ -49,6 +49,17 @@ static int64_t number(struct py *p)
 #define NAME_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
 
 static void value(struct py *p);
+static void value_named(struct py *p, int64_t id);
+
+/* Stores the value on top of the stack, once. */
+static void store(struct py *p, int64_t *id)
+{
+	if (*id < 0)
+		return;
+	emit_op(&p->m, 'r');
+	emit_bytes(&p->m, &(uint32_t){ (uint32_t)*id }, 4);
+	*id = -1;
+}
 
 /* Values with commas between them, up to the closing bracket. */
 static void values(struct py *p, char close, bool pairs)
@@ -176,9 +187,7 @@ static void shared(struct py *p)
 		return;
 	}
 	p->s++;
-	value(p);
-	emit_op(&p->m, 'r');
-	emit_bytes(&p->m, &(uint32_t){ (uint32_t)id }, 4);
+	value_named(p, id);
 }
 
 static void string(struct py *p)
@@ -236,7 +245,7 @@ static void bytes(struct py *p)
 	}
 }
 
-static void plain_value(struct py *p)
+static void plain_value(struct py *p, int64_t *id)
 {
 	size_t name = strspn(p->s, NAME_CHARACTERS);
 
@@ -247,11 +256,13 @@ static void plain_value(struct py *p)
 	switch (*p->s) {
 	case '{':
 		emit_op(&p->m, '}');
+		store(p, id);
 		values(p, '}', true);
 		emit_op(&p->m, 'u');
 		return;
 	case '[':
 		emit_op(&p->m, ']');
+		store(p, id);
 		values(p, ']', false);
 		emit_op(&p->m, 'e');
 		return;
@@ -285,6 +296,7 @@ static void plain_value(struct py *p)
 	case 'A': /* A{'x': 1}: argparse.Namespace(x=1) */
 		p->s++;
 		emit_object(&p->m, "argparse", "Namespace");
+		store(p, id);
 		value(p);
 		emit_op(&p->m, 'b');
 		return;
@@ -317,15 +329,21 @@ static void plain_value(struct py *p)
 	}
 }
 
-static void value(struct py *p)
+static void value_named(struct py *p, int64_t id)
 {
 	skip(p);
-	plain_value(p);
+	plain_value(p, &id);
+	store(p, &id);
 	if (*p->s == '!') { /* X!state */
 		p->s++;
 		value(p);
 		emit_op(&p->m, 'b');
 	}
+}
+
+static void value(struct py *p)
+{
+	value_named(p, -1);
 }
 
 /* A storage: numbers of that many bytes. */

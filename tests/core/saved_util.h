@@ -14,7 +14,8 @@
  *	torch.Size((2,3))		what a global is called with; a second call may follow
  *	X!{'a': 1}			X, a state given to it
  *	&X				what has this persistent id
- *	#1=X, #1			X, and later the same object again
+ *	#1=X, #1			X, and later the same object again; in the items and the state of X
+ *					it is X itself, if X is a list, a dict or an object
  *	> X				at the beginning: numbers in storages are big-endian
  *	A{'x': 1}			argparse.Namespace(x=1)
  *	E, Z				an object that would do something; DeepSpeed's ZeroStageEnum(2)

@@ -48,16 +48,18 @@ struct torchsave {
 	struct torchsave_storage *storages; /* by string id of their key */
 	size_t n_storages;
 	struct torchsave_tar *tar;
-	struct digest sums;	  /* of the CRCs in an archive's directory */
-	bool has_sums;		  /* of all members: equal sums mean equal archives */
-	uint64_t visits, entries; /* of values, which reports may still make */
-	uint64_t text;		  /* bytes that reports may still write of objects */
+	struct digest sums; /* of the CRCs in an archive's directory */
+	bool has_sums;	    /* of all members: equal sums mean equal archives */
+	uint64_t visits;    /* of values, which reports may still make */
+	uint64_t again;	    /* tensors and objects that they may still list again */
+	uint64_t text;	    /* bytes that reports may still write of objects */
 	bool walked;
 	uint32_t (*named)[2]; /* by string id: how many tensors and objects have this name */
 	size_t named_cap;
 	uint64_t *seen; /* by string id: the last dict looked at that has it as a key */
 	size_t seen_cap;
-	uint64_t n_dicts; /* looked at */
+	uint64_t n_dicts;		 /* looked at */
+	struct torchsave_shared *shared; /* see torchsave_shared.c; NULL: nothing yet */
 };
 
 /* Reads the pickle and locates the storages. Call torchsave_release even if it fails. */

@@ -33,6 +33,7 @@
 #include "base/err.h"
 #include "base/vec.h"
 #include "format/torch/torchsave_tar.h"
+#include "format/torch/torchsave_walk.h"
 #include "format/torch_tensor.h"
 #include "model/dtype.h"
 #include "parse/zip.h"
@@ -432,6 +433,7 @@ void torchsave_release(struct torchsave *t)
 	free(t->storages);
 	free(t->named);
 	free(t->seen);
+	walk_shared_free(t->shared);
 	torchsave_tar_free(t->tar);
 	*t = (struct torchsave){ 0 };
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a saved value is made of: the parts that have names of their own, without keys that occur again, and
- * whether there is a tensor among them. Values may be shared without end, so that every visit is counted.
+ * What a saved value is made of: the parts that have names of their own, without keys that occur again. Values
+ * may be shared without end, so that every visit is counted.
  */
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -24,6 +24,8 @@ enum {
 	 * shared. */
 	SOME_VISITS = 1 << 22,
 	VISITS_PER_BYTE = 64,
+	/* Limit on tensors and objects listed again: this many, and one for each byte. */
+	SOME_AGAIN = 1 << 12,
 	/* Limit on the text of objects: what the catalog takes, and this for each byte of the
 	 * pickle: strings may be shared. */
 	TEXT_PER_BYTE = 16,
@@ -52,23 +54,27 @@ void walk_budget(struct torchsave *t)
 		return;
 	t->walked = true;
 	t->visits = SOME_VISITS + VISITS_PER_BYTE * pickle_end(t->pickle);
-	t->entries = pickle_end(t->pickle);
+	t->again = SOME_AGAIN + pickle_end(t->pickle);
 	t->text = CATALOG_MAX_TEXT + TEXT_PER_BYTE * pickle_end(t->pickle);
 }
 
-int walk_too_often(struct ckpt_err *e)
+static int spend(uint64_t *budget, uint64_t n, struct ckpt_err *e)
 {
-	return err_set(e, ERR_UNSUPPORTED,
-		       "what was saved refers to itself, or repeats itself "
-		       "without end");
+	if (n > *budget)
+		return err_set(e, WALK_TOO_OFTEN,
+			       "it has the same values too often: not all of them are listed");
+	*budget -= n;
+	return 0;
 }
 
 int walk_charge(struct torchsave *t, uint64_t n, struct ckpt_err *e)
 {
-	if (n > t->visits)
-		return walk_too_often(e);
-	t->visits -= n;
-	return 0;
+	return spend(&t->visits, n, e);
+}
+
+int walk_charge_again(struct torchsave *t, struct ckpt_err *e)
+{
+	return spend(&t->again, 1, e);
 }
 
 /* ---- keys that occur twice in a dict: the last one counts, as in Python ---- */
@@ -235,8 +241,10 @@ static int contains(struct torchsave *t, const struct pk_value *set, const struc
 		    struct ckpt_err *e)
 {
 	for (size_t i = 0; set && i < pk_len(set); i++) {
-		if (!t->visits--)
-			return walk_too_often(e);
+		int rc = walk_charge(t, 1, e);
+
+		if (rc)
+			return rc;
 		if (key->type == PK_STR && set->n->v[i].type == PK_STR && set->n->v[i].s == key->s)
 			return 1;
 	}
@@ -273,8 +281,11 @@ static int each_of_module(struct torchsave *t, const struct pk_value *v, walk_pa
 	return rc;
 }
 
-static int each_of_object(struct torchsave *t, const struct pk_value *v, walk_part_fn *each,
-			  void *arg, struct ckpt_err *e)
+static int each_of(struct torchsave *t, const struct pk_value *v, unsigned within,
+		   walk_part_fn *each, void *arg, struct ckpt_err *e);
+
+static int each_of_object(struct torchsave *t, const struct pk_value *v, unsigned within,
+			  walk_part_fn *each, void *arg, struct ckpt_err *e)
 {
 	const struct pk_value *f = v->n->own, *args = &f[PK_ARGS], *state = &f[PK_STATE];
 	int rc = 0;
@@ -287,21 +298,22 @@ static int each_of_object(struct torchsave *t, const struct pk_value *v, walk_pa
 		return rc;
 	if (is_nn_module(v))
 		return each_of_module(t, v, each, arg, e);
+	within++;
 	/* TorchScript: build_tensorlist(list), restore_type_tag(dict, "Dict[str, Tensor]") */
 	if (f[PK_CALLEE].type == PK_GLOBAL && pk_len(args) &&
 	    pk_str_is(f[PK_CALLEE].g->module, "torch.jit._pickle"))
-		return walk_parts(t, &args->n->v[0], each, arg, e);
+		return each_of(t, &args->n->v[0], within, each, arg, e);
 	if (!pk_is(&f[PK_CALLEE], "collections", "defaultdict")) /* the class of the default */
-		rc = walk_parts(t, args, each, arg, e);
+		rc = each_of(t, args, within, each, arg, e);
 	/* (attributes, slots) of classes that have __slots__ */
 	if (!rc && state->type == PK_TUPLE && pk_len(state) == 2 &&
 	    state->n->own[1].type == PK_DICT) {
-		rc = walk_parts(t, &state->n->own[0], each, arg, e);
+		rc = each_of(t, &state->n->own[0], within, each, arg, e);
 		state = &state->n->own[1];
 	}
 	if (!rc)
-		rc = walk_parts(t, state, each, arg, e);
-	return rc ? rc : walk_parts(t, &f[PK_ITEMS], each, arg, e);
+		rc = each_of(t, state, within, each, arg, e);
+	return rc ? rc : each_of(t, &f[PK_ITEMS], within, each, arg, e);
 }
 
 static int each_of_dict(struct torchsave *t, const struct pk_value *v, walk_part_fn *each,
@@ -316,9 +328,11 @@ static int each_of_dict(struct torchsave *t, const struct pk_value *v, walk_part
 	return rc;
 }
 
-int walk_parts(struct torchsave *t, const struct pk_value *v, walk_part_fn *each, void *arg,
-	       struct ckpt_err *e)
+/* within: in how many objects v is what they are made of, not a part. */
+static int each_of(struct torchsave *t, const struct pk_value *v, unsigned within,
+		   walk_part_fn *each, void *arg, struct ckpt_err *e)
 {
+	enum { MAX_WITHIN = 1 }; /* an object may be its own state */
 	int rc = 0;
 
 	switch (v->type) {
@@ -330,41 +344,15 @@ int walk_parts(struct torchsave *t, const struct pk_value *v, walk_part_fn *each
 			rc = each(arg, NULL, i, &v->n->v[i], e);
 		return rc;
 	case PK_OBJECT:
-		return each_of_object(t, v, each, arg, e);
+		return within > MAX_WITHIN ? each(arg, NULL, 0, v, e)
+					   : each_of_object(t, v, within, each, arg, e);
 	default:
 		return 0;
 	}
 }
 
-struct search {
-	struct walk *w;
-	unsigned depth;
-};
-
-/* 1: it contains a tensor, or an unreadable one. */
-static int find_tensor(void *arg, const struct pk_value *key, size_t number,
-		       const struct pk_value *v, struct ckpt_err *e)
+int walk_parts(struct torchsave *t, const struct pk_value *v, walk_part_fn *each, void *arg,
+	       struct ckpt_err *e)
 {
-	struct search *s = arg;
-	int rc;
-
-	(void)key;
-	(void)number;
-	if (walk_is_tensor(s->w, v) || walk_is_storage(s->w, v))
-		return 1;
-	if (!s->w->t->visits--)
-		return walk_too_often(e);
-	if (s->depth == WALK_MAX_DEPTH) /* an object, for which pickle_json reports the depth */
-		return 0;
-	s->depth++;
-	rc = walk_parts(s->w->t, v, find_tensor, s, e);
-	s->depth--;
-	return rc;
-}
-
-int walk_has_tensor(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
-{
-	struct search s = { .w = w };
-
-	return find_tensor(&s, NULL, 0, v, e);
+	return each_of(t, v, 0, each, arg, e);
 }

@@ -9,6 +9,10 @@
  * A value that contains no tensor is one object, however large; at the root, each key is one.
  *
  * {"a.b": t, "a": {"b": t}} has two values of one name: the second one's is a.b@2.
+ *
+ * A value that several others refer to has a name in each of them, as long as the budget lasts. Then
+ * it is listed as a fault, as is one that nests too deeply; nothing is left out without a word,
+ * except what leads back to a value that is being listed.
  */
 #include "base/checked.h"
 #include "base/err.h"
@@ -195,13 +199,16 @@ int walk_own_text(struct walk *w, struct ckpt_err *e)
 
 int walk_json(struct walk *w, const struct pk_value *v, struct ckpt_err *e)
 {
+	enum { PER_VALUE = 16 }; /* A value counts as so many bytes: containers may be shared. */
+	const uint64_t most = CATALOG_MAX_TEXT / PER_VALUE + 64 * pickle_end(w->t->pickle);
 	size_t len = w->text.len;
+	uint64_t left = most;
 	int rc;
 
 	if (!w->t->text)
 		return err_set(e, EFBIG, "the objects' texts are more than 64 MiB");
-	rc = pickle_json(v, &w->text, e);
-	w->t->text -= min_u64(w->t->text, w->text.len - len);
+	rc = pickle_json_within(v, &left, &w->text, e);
+	w->t->text -= min_u64(w->t->text, max_u64(w->text.len - len, PER_VALUE * (most - left)));
 	if (!rc && pickle_json_lacks(w->text.data + len, w->text.len - len))
 		return err_set(e, EFBIG, "a part of it has no text, or is longer than 64 MiB");
 	return rc;
@@ -220,6 +227,23 @@ static int report_object(struct walk *w, const struct pk_value *v, struct ckpt_e
 		return rc;
 	}
 	return rc ? report_text(w, NULL, 0, why.msg, e) : walk_own_text(w, e);
+}
+
+/* A value that is not listed, or not with all its parts. */
+static int report_unlisted(struct walk *w, const struct ckpt_err *why, struct ckpt_err *e)
+{
+	if (!w->wrapped || !w->wrapped->only_parts)
+		return report_text(w, NULL, 0, why->msg, e);
+	*e = *why;
+	return -why->code;
+}
+
+static int report_too_deep(struct walk *w, struct ckpt_err *e)
+{
+	struct ckpt_err why;
+
+	(void)err_set(&why, EFBIG, "it nests deeper than %d levels", WALK_MAX_DEPTH);
+	return report_unlisted(w, &why, e);
 }
 
 /* A tensor that exists but cannot be shown. */
@@ -316,7 +340,7 @@ static int report_tensor(struct walk *w, const struct pk_value *v, unsigned dept
 	int rc;
 
 	if (depth >= WALK_MAX_DEPTH)
-		return walk_too_often(e);
+		return report_too_deep(w, e);
 	if (!is_expected_here(w))
 		return 0;
 	(void)torch_call_of(v, &c); /* or an id in a tar file */
@@ -347,12 +371,13 @@ int walk_beside(struct walk *w, const char *word, size_t len, const struct pk_va
 int walk_dense_beside(struct walk *w, uint64_t number, const struct torch_tensor *t,
 		      struct ckpt_err *e)
 {
+	enum { VISITS = 16 }; /* several tensors may be divided by the same numbers */
 	struct place_in_walk from;
 	char word[24];
-	int rc;
+	int rc = walk_charge(w->t, VISITS, e);
 
-	if (!w->t->entries--)
-		return walk_too_often(e);
+	if (rc)
+		return rc;
 	(void)snprintf(word, sizeof(word), "%llu", (unsigned long long)number);
 	rc = go_beside(w, ".", word, strlen(word), &from, e);
 	if (!rc)
@@ -404,11 +429,10 @@ static bool is_root_container(const struct pk_value *v, unsigned depth)
 	return !depth && (v->type == PK_DICT || v->type == PK_LIST || v->type == PK_TUPLE);
 }
 
-static int report_value(struct walk *w, const struct pk_value *v, unsigned depth,
-			struct ckpt_err *e)
+static int report_entered(struct walk *w, const struct pk_value *v, unsigned depth,
+			  struct ckpt_err *e)
 {
 	struct step s = { w, depth, false };
-	char fqn[120];
 	int rc;
 
 	if (is_root_container(v, depth))
@@ -419,17 +443,39 @@ static int report_value(struct walk *w, const struct pk_value *v, unsigned depth
 	if (rc && !walk_is_tensor(w, v) && !walk_is_storage(w, v)) {
 		s.in_module = walk_is_module(v);
 		return depth < WALK_MAX_DEPTH ? walk_parts(w->t, v, report_part, &s, e)
-					      : walk_too_often(e);
+					      : report_too_deep(w, e);
 	}
-	if (!w->t->entries--)
-		return walk_too_often(e);
+	rc = w->again ? walk_charge_again(w->t, e) : 0;
+	if (rc)
+		return rc;
 	if (walk_is_tensor(w, v))
-		rc = report_tensor(w, v, depth, e);
-	else if (walk_is_storage(w, v))
-		rc = report_text(w, NULL, 0, "a storage that is not a tensor's", e);
-	else
-		rc = report_object(w, v, e);
-	if (!rc || w->error_named)
+		return report_tensor(w, v, depth, e);
+	if (walk_is_storage(w, v))
+		return report_text(w, NULL, 0, "a storage that is not a tensor's", e);
+	return report_object(w, v, e);
+}
+
+static int report_value(struct walk *w, const struct pk_value *v, unsigned depth,
+			struct ckpt_err *e)
+{
+	struct walk_visit visit;
+	struct ckpt_err why;
+	char fqn[120];
+	int rc = walk_enter(w, v, &visit, e);
+
+	if (rc)
+		return rc > 0 ? 0 : rc;
+	w->again += visit.again;
+	rc = report_entered(w, v, depth, &why);
+	w->again -= visit.again;
+	walk_leave(w, &visit);
+	/* Of a value that is listed again, none of the parts becomes a fault, but the whole. */
+	if (rc == -WALK_TOO_OFTEN && !w->again)
+		return report_unlisted(w, &why, e);
+	if (!rc)
+		return 0;
+	*e = why;
+	if (rc == -WALK_TOO_OFTEN || w->error_named || is_root_container(v, depth))
 		return rc;
 	w->error_named = true;
 	return err_wrap(e, "'%s'", text_show(w->path.data, w->path.len, fqn, sizeof(fqn)));

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torchsave_walk - the walk over a saved value, shared by the files that make it up:
- * torchsave_report.c walks, torchsave_parts.c knows what a value is made of and torchsave_kinds.c the
- * tensors that are made of others. Private to core/format/torch.
+ * torchsave_report.c walks, torchsave_parts.c knows what a value is made of, torchsave_shared.c which
+ * values lead back to themselves, and torchsave_kinds.c the tensors that are made of others. Private to
+ * core/format/torch.
  *
  * Threads: one at a time.
  */
@@ -12,6 +13,8 @@
 #include "base/buf.h"
 #include "format/torch/torchsave.h"
 #include "index/catalog_path.h"
+
+#include <errno.h>
 
 enum { WALK_MAX_DEPTH = 100 };
 
@@ -31,7 +34,8 @@ struct walk {
 		bool is_position;
 	} steps[WALK_MAX_DEPTH + 1];
 	size_t n_steps;
-	bool error_named;			 /* the message has the name already */
+	bool error_named; /* the message has the name already */
+	unsigned again;	  /* values around the present one that were listed before */
 	const struct torchsave_wrapped *wrapped; /* NULL: it is no walk over one */
 	bool off_path; /* the name is not that of a value in the state dict */
 	uint8_t cuts[(WALK_MAX_DEPTH + 1) * CATALOG_PATH_NUMBER]; /* the steps, for the catalog */
@@ -64,11 +68,25 @@ int walk_beside(struct walk *w, const char *word, size_t len, const struct pk_va
 int walk_dense_beside(struct walk *w, uint64_t number, const struct torch_tensor *t,
 		      struct ckpt_err *e);
 
+/* A visit of a value that is to be listed. 1: it leads to itself, and is listed already. */
+struct walk_visit {
+	uint32_t known, low;
+	bool again; /* it has been listed before, because something else refers to it as well */
+};
+int walk_enter(struct walk *w, const struct pk_value *v, struct walk_visit *ret,
+	       struct ckpt_err *e);
+/* After walk_enter has returned 0. */
+void walk_leave(struct walk *w, const struct walk_visit *visit);
+void walk_shared_free(struct torchsave_shared *s);
+
 /* Sets the budget of a file, once. */
 void walk_budget(struct torchsave *t);
-int walk_too_often(struct ckpt_err *e);
+/* The code of the error that a budget is used up: one value is at fault, and others can be listed. */
+enum { WALK_TOO_OFTEN = E2BIG };
 /* Counts the visits of n values; fails if there have been too many. */
 int walk_charge(struct torchsave *t, uint64_t n, struct ckpt_err *e);
+/* The same for a tensor or object that is listed again. */
+int walk_charge_again(struct torchsave *t, struct ckpt_err *e);
 
 /* Report the quantiser of a tensor; a tensor, whatever it is made of. 1: it cannot be shown, for the
  * reason in *e. */

@@ -284,6 +284,7 @@ static void expect_error(const char *file, int code, const char *want)
 
 /* ---- what is read ---- */
 
+#define TOO_OFTEN "it has the same values too often: not all of them are listed"
 #define QUANTISED "ctorch._utils\n_rebuild_qtensor\n(<:Tq><#0><#4>\x85<#1>\x85"
 #define SPARSE	  "ctorch._utils\n_rebuild_sparse_tensor\nctorch.serialization\n_get_layout\n"
 #define WRAPPER(name) \
@@ -490,6 +491,10 @@ END_TEST
 START_TEST(a_search_of_shared_attributes_is_counted)
 {
 	struct buf text = BUF_INIT(1 << 22);
+	const struct catalog_object *o;
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	size_t n, tensors;
 
 	buf_str(&text, "}(<w>" WRAPPER("DTensor") "}(<_local_tensor><T>");
 	for (unsigned i = 0; i < 20000; i++)
@@ -500,9 +505,14 @@ START_TEST(a_search_of_shared_attributes_is_counted)
 	buf_str(&text, "u");
 	put_zip("f.pt", text.data, NULL);
 	buf_release(&text);
-	expect_error("f.pt", ERR_UNSUPPORTED,
-		     "read 'f.pt': '404': what was saved refers to itself, or repeats itself "
-		     "without end");
+	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
+	(void)catalog_tensors(c, &tensors);
+	o = catalog_objects(c, &n);
+	ck_assert_uint_gt(tensors, 100);
+	ck_assert_uint_eq(tensors + n, 2001);
+	for (size_t i = 0; i < n; i++)
+		ck_assert_str_eq(o[i].fault, TOO_OFTEN);
+	catalog_close(c);
 }
 END_TEST
 
@@ -843,10 +853,10 @@ END_TEST
 #define SPARSE_CALL "torch._utils._rebuild_sparse_tensor("
 #define NESTED_CALL "torch._utils._rebuild_nested_tensor("
 #define JAGGED_CALL "torch.nested._rebuild_njt("
-#define PARAMETER   "torch._utils._rebuild_parameter("
-#define FLOAT8	    "transformer_engine._make_float8_tensor_in_reduce_ex("
-#define FROM_TYPE   "torch._tensor._rebuild_from_type_v2("
-#define WRAPPER_FN  "torch._utils._rebuild_wrapper_subclass"
+#define PARAMETER  "torch._utils._rebuild_parameter("
+#define FLOAT8	   "transformer_engine._make_float8_tensor_in_reduce_ex("
+#define FROM_TYPE  "torch._tensor._rebuild_from_type_v2("
+#define WRAPPER_FN "torch._utils._rebuild_wrapper_subclass"
 #define CAST(dtype_and_size, state) \
 	FROM_TYPE WRAPPER_FN \
 		", torchao.T.WeightWithDynamicFloat8CastTensor, (5, torch." dtype_and_size \
@@ -1417,25 +1427,225 @@ START_TEST(impossible_tensors_are_refused)
 }
 END_TEST
 
-START_TEST(what_refers_to_itself_or_unfolds_without_end_is_refused)
-{
-	static const char msg[] = "read 'f.pt': what was saved refers to itself, or repeats itself "
-				  "without end";
-	struct buf b = BUF_INIT(1 << 20);
+/* ---- values that lead back to themselves, or that others refer to as well ---- */
 
-	buf_str(&b, "]<T>a");
+#define CONFIG \
+	"#1=m.Dict()!{'parent': N, 'items': {'a': m.Node()!{'parent': #1, 'value': 1}, 'b': " \
+	"m.Node()!{'parent': #1, 'value': 2}}}"
+#define CONFIG_TEXT \
+	"{\"__class__\": \"m.Dict\", \"parent\": null, \"items\": {\"a\": {\"__class__\": " \
+	"\"m.Node\", " \
+	"\"parent\": {\"__cycle__\": 3}, \"value\": 1}, \"b\": {\"__class__\": \"m.Node\", " \
+	"\"parent\": " \
+	"{\"__cycle__\": 3}, \"value\": 2}}}\n"
+#define DATA	   "#1=m.Data()!{'store': m.Store()!{'x': t0+0(2), 'parent': #1}}"
+#define WITH_STATE "torch._utils._rebuild_parameter_with_state("
+
+static const struct {
+	const char *text, *want;
+} circles[] = {
+	{ "{'cfg': " CONFIG ", 'w': t0+0(1)}",
+	  "w/1 float32 [1] 4 raw 00000000\ncfg/3 " CONFIG_TEXT },
+	{ CONFIG, "/0 " CONFIG_TEXT },
+	{ "{'d': " DATA "}", "d.store.x/1 float32 [2] 8 raw 00000000\n" },
+	{ DATA, "store.x/5 float32 [2] 8 raw 00000000\n" },
+	{ "#1=[t0+0(1), #1]", "0/1 float32 [1] 4 raw 00000000\n" },
+	{ "{'l': #1=[#1, t0+0(1), [#1, 5]]}", "l.1/1 float32 [1] 4 raw 00000000\n"
+					      "l.2.1/1 5\n" },
+	/* from each place outside */
+	{ "{'a': #1={'w': t0+0(1), 'n': 5}, 'b': #1}", "a.w/1 float32 [1] 4 raw 00000000\n"
+						       "b.w/1 float32 [1] 4 raw 00000000\n"
+						       "a.n/1 5\n"
+						       "b.n/1 5\n" },
+	{ "{'a': " DATA ", 'b': #1}", "a.store.x/1 float32 [2] 8 raw 00000000\n"
+				      "b.store.x/1 float32 [2] 8 raw 00000000\n" },
+	/* of a and b, which know each other, and c, which knows b */
+	{ "{'a': #1=m.A()!{'b': #2=m.B()!{'a': #1, 'w': t0+0(1)}, 'c': m.C()!{'b': #2, 'w': "
+	  "t0+1(1)}}}",
+	  "a.b.w/1 float32 [1] 4 raw 00000000\n"
+	  "a.c.w/1 float32 [1] 4 raw 0000803f\n" },
+	/* a tensor that knows its module, and has two names there */
+	{ "{'m': #1=m.Net()!{'_parameters': {'v': #2=" WITH_STATE
+	  "t0+0(1), T, N, {'of': #1}), 'w': "
+	  "#2}, '_buffers': {}, '_modules': {}}}",
+	  "m.v/1 float32 [1] 4 raw 00000000\n"
+	  "m.w/1 float32 [1] 4 raw 00000000\n" },
+	/* tensors that know each other by a dict of attributes that they share */
+	{ "{'v': " WITH_STATE "t0+0(1), T, N, #1={'w': " WITH_STATE "t0+1(1), T, N, #1)})}",
+	  "v/1 float32 [1] 4 raw 00000000\n"
+	  "v.w/3 float32 [1] 4 raw 0000803f\n" },
+	/* objects that are the states of objects */
+	{ "{'a': m.A()!m.State()!{'w': t0+0(1)}}", "a.w/1 float32 [1] 4 raw 00000000\n" },
+	{ "{'a': m.A()!m.B()!m.C()!{'w': t0+0(1)}}", "a.0.w/1 float32 [1] 4 raw 00000000\n" },
+	{ "{'a': #1=m.A()!#1}",
+	  "a/1 {\"__class__\": \"m.A\", \"__state__\": {\"__cycle__\": 1}}\n" },
+	{ "{'a': #1=m.A()!({'w': t0+0(1), 's': m.B()!#1}, {'x': #1})}",
+	  "a.s.w/1 float32 [1] 4 raw 00000000\n"
+	  "a.w/1 float32 [1] 4 raw 00000000\n" },
+};
+
+START_TEST(what_leads_back_to_itself_is_listed_once)
+{
+	for (size_t i = 0; i < ARRAY_LEN(circles); i++) {
+		saved_put(dir_fd, "x.pt", circles[i].text, 0);
+		expect("x.pt", circles[i].want);
+	}
+}
+END_TEST
+
+/* Each of 40 objects knows all others: there are 40! paths. */
+START_TEST(objects_that_all_know_each_other_are_listed_once)
+{
+	enum { N = 40 };
+	struct buf b = BUF_INIT(1 << 20);
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	size_t n;
+
+	buf_str(&b, "}<all>]q\xff(");
+	for (int i = 0; i < N; i++) {
+		buf_str(&b, "cm\nA\n)\x81}(<all>h\xff<w><T>ub");
+	}
+	buf_str(&b, "es");
+	put_zip("f.pt", b.data, NULL);
+	buf_release(&b);
+	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
+	(void)catalog_tensors(c, &n);
+	ck_assert_uint_eq(n, N);
+	(void)catalog_objects(c, &n);
+	ck_assert_uint_eq(n, 0);
+	catalog_close(c);
+}
+END_TEST
+
+static size_t count_faults(const struct catalog *c, const char *fault)
+{
+	const struct catalog_object *o;
+	size_t n, ret = 0;
+
+	o = catalog_objects(c, &n);
+	for (size_t i = 0; i < n; i++)
+		ret += o[i].fault && !strcmp(o[i].fault, fault);
+	return ret;
+}
+
+/* 2^60 names for one tensor: some are listed, and in place of the others what would contain them. What
+ * comes afterwards is listed. */
+START_TEST(what_unfolds_without_end_is_listed_in_part)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	size_t n, n_objects;
+
+	buf_str(&b, "}(<a>]<T>a");
 	for (int i = 0; i < 60; i++)
 		buf_str(&b, "2\x86"); /* each contains the one before twice */
+	buf_str(&b, "<b><T><c><#5>u");
 	put_zip("f.pt", b.data, NULL);
-	expect_error("f.pt", ERR_UNSUPPORTED, msg);
-	b.len = 0;
-	buf_str(&b, "]N\x85"); /* the same, but with a tensor only at the end */
+	buf_release(&b);
+	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
+	ck_assert_int_ge(catalog_find_tensor(c, "b", 1), 0);
+	(void)catalog_tensors(c, &n);
+	(void)catalog_objects(c, &n_objects);
+	ck_assert_uint_gt(n, 100);
+	ck_assert_uint_lt(n, 10000);
+	ck_assert_uint_gt(n_objects, 30);
+	ck_assert_uint_lt(n_objects, 70);
+	ck_assert_uint_eq(count_faults(c, TOO_OFTEN), n_objects - 1);
+	catalog_close(c);
+}
+END_TEST
+
+/* The same without a tensor in it. */
+START_LONG_TEST(an_object_that_unfolds_without_end_is_a_fault)
+{
+	struct buf b = BUF_INIT(1 << 20);
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	size_t n;
+
+	buf_str(&b, "}(<a>N\x85");
 	for (int i = 0; i < 60; i++)
 		buf_str(&b, "2\x86");
-	buf_str(&b, "<T>\x86");
+	buf_str(&b, "<b><T><c><#5>u");
 	put_zip("f.pt", b.data, NULL);
-	expect_error("f.pt", ERR_UNSUPPORTED, msg);
 	buf_release(&b);
+	ck_assert_msg(!scan("f.pt", &c, &e), "%s", e.msg);
+	(void)catalog_objects(c, &n);
+	ck_assert_uint_eq(n, 2);
+	ck_assert_uint_eq(count_faults(c, "it has the same values too often for a text"), 1);
+	catalog_close(c);
+}
+END_TEST
+
+/* Objects that are each other's states are no deeper than others. */
+START_TEST(a_tower_of_states_is_too_deep)
+{
+	enum { N = 100000 };
+	struct buf b = BUF_INIT(1 << 22);
+
+	buf_str(&b, "}<a>");
+	for (int i = 0; i < N; i++)
+		buf_str(&b, "cm\nA\n)\x81");
+	for (int i = 0; i < N - 1; i++)
+		buf_str(&b, "b");
+	buf_str(&b, "s");
+	put_zip("f.pt", b.data, NULL);
+	buf_release(&b);
+	expect("f.pt", "a/1 it nests deeper than 100 levels\n");
+}
+END_TEST
+
+/* A tensor under 99 and 100 lists. */
+START_TEST(what_nests_too_deeply_is_a_fault)
+{
+	for (int depth = 99; depth <= 100; depth++) {
+		struct buf b = BUF_INIT(1 << 20), want = BUF_INIT(1 << 20);
+
+		buf_str(&b, "}(<w><T><a>");
+		for (int i = 1; i < depth; i++)
+			buf_str(&b, "]");
+		buf_str(&b, "<T>");
+		for (int i = 1; i < depth; i++)
+			buf_str(&b, "a");
+		buf_str(&b, "u");
+		put_zip("f.pt", b.data, NULL);
+		for (int i = 0; depth < 100 && i < depth; i++)
+			buf_str(&want, i ? ".0" : "a");
+		buf_str(&want, depth < 100 ? "/1 float32 [4] 16 raw 00000000\n" : "");
+		buf_str(&want, "w/1 float32 [4] 16 raw 00000000\n");
+		for (int i = 0; depth > 99 && i < depth; i++)
+			buf_str(&want, i ? ".0" : "a");
+		buf_str(&want, depth < 100 ? "" : "/1 it nests deeper than 100 levels\n");
+		expect("f.pt", want.data);
+		buf_release(&b);
+		buf_release(&want);
+	}
+}
+END_TEST
+
+/* There may be more components than bytes in the pickle. */
+START_TEST(a_nested_tensor_may_have_many_names)
+{
+	static const char numbers[] =
+		"I[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]";
+	struct buf b = BUF_INIT(1 << 20);
+	struct catalog *c = NULL;
+	struct ckpt_err e = { 0 };
+	size_t n;
+
+	buf_printf(&b, "{'n': #1=" NESTED_CALL "t0+0(30), %s(30,1), %s(30,1), %s(30))", numbers,
+		   numbers, numbers);
+	for (int i = 0; i < 200; i++)
+		buf_printf(&b, ", '%d': #1", i);
+	buf_str(&b, "}");
+	saved_put(dir_fd, "x.pt", b.data, 0);
+	buf_release(&b);
+	ck_assert_msg(!scan("x.pt", &c, &e), "%s", e.msg);
+	(void)catalog_tensors(c, &n);
+	ck_assert_uint_eq(n, 201 * 30);
+	catalog_close(c);
 }
 END_TEST
 
@@ -2067,7 +2277,8 @@ START_TEST(without_memory_or_a_disk_all_forms_are_clean_errors)
 		  " 'm': m.Net()!{'_parameters': {'w': t0+0(2), 'w': t0+1(2)}, '_buffers': {'b': "
 		  "t0+3(1)},"
 		  " '_modules': {}, '_non_persistent_buffers_set': builtins.set(['b'])},"
-		  " (1, 'x'): 2, (1, 'x'): 3, 1.5: [1, {2: t0+0(1)}], 'o': {'p': 'text'}}",
+		  " (1, 'x'): 2, (1, 'x'): 3, 1.5: [1, {2: t0+0(1)}], 'o': {'p': 'text'},"
+		  " 'd': " DATA ", 'again': #1}",
 		  0);
 	scan_failing(dir_fd);
 	REQUIRE(!unlinkat(dir_fd, "pytorch_model.bin", 0));
