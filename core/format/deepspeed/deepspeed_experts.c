@@ -188,7 +188,7 @@ static int read_states(struct ds *d, struct ckpt_err *e)
 		rc = ds_open(d, &f[i], &o, e);
 		v = rc ? NULL : pk_get(&o.file.root, "optimizer");
 		if (v && v->type == PK_DICT)
-			rc = torchsave_report_at(&o.file.t, f[i].path, v, steps, d->w, e);
+			rc = torch_file_report(&o.file, v, steps, d->w, e);
 		rc = ds_close(d, &o, rc, e);
 	}
 	return rc;

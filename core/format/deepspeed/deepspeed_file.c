@@ -100,7 +100,7 @@ static int report_other(struct ds *d, struct ds_open *o, const struct ds_weights
 		steps[0] = module;
 		steps[1] = key->s->data;
 	}
-	return torchsave_report_at(&o->file.t, o->f->path, v, steps, d->w, e);
+	return torch_file_report(&o->file, v, steps, d->w, e);
 }
 
 /* The name of a dict's key; NULL with an error. */

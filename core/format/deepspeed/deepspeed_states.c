@@ -83,7 +83,7 @@ static int read_optimizer(struct ds_rank *x, struct ds_open *o, struct ckpt_err 
 	const char *const steps[] = { "optimizer", x->d->tp * x->d->pp > 1 ? rank : NULL, NULL };
 
 	(void)snprintf(rank, sizeof(rank), "mp_rank_%02u", x->mp);
-	return v ? torchsave_report_at(&o->file.t, o->f->path, v, steps, x->d->w, e) : 0;
+	return v ? torch_file_report(&o->file, v, steps, x->d->w, e) : 0;
 }
 
 /* Reports everything else that was saved. */
@@ -115,7 +115,7 @@ static int read_rest(struct ds_rank *x, struct ds_open *o, struct ckpt_err *e)
 			steps[0] = key->s->data;
 			steps[1] = NULL;
 		}
-		rc = torchsave_report_at(&o->file.t, o->f->path, key + 1, steps, x->d->w, e);
+		rc = torch_file_report(&o->file, key + 1, steps, x->d->w, e);
 	}
 	return rc;
 }

@@ -221,13 +221,13 @@ int ds_report_options(struct ds *d, struct ds_open *o, const struct pk_value *st
 	static const char *const shown[] = { "loss_scaler", "dynamic_loss_scale", "overflow",
 					     "clip_grad" };
 	const char *steps[] = { "optimizer", "param_groups", NULL };
-	int rc = groups ? torchsave_report_at(&o->file.t, o->f->path, groups, steps, d->w, e) : 0;
+	int rc = groups ? torch_file_report(&o->file, groups, steps, d->w, e) : 0;
 
 	for (size_t i = 0; !rc && i < ARRAY_LEN(shown); i++) {
 		const struct pk_value *v = ds_get(states, shown[i]);
 
 		steps[1] = shown[i];
-		rc = v ? torchsave_report_at(&o->file.t, o->f->path, v, steps, d->w, e) : 0;
+		rc = v ? torch_file_report(&o->file, v, steps, d->w, e) : 0;
 	}
 	return rc;
 }

@@ -339,7 +339,7 @@ static int add_object(struct walk *w, const struct pk_value *v, struct ckpt_err 
 		from = w->steps[i].end + 1;
 	}
 	steps[w->n_steps] = NULL;
-	rc = torchsave_report_at(&w->file.t, w->f->path, v, steps, w->d->w, e);
+	rc = torch_file_report(&w->file, v, steps, w->d->w, e);
 	buf_release(&copy);
 	return rc;
 }

@@ -399,7 +399,7 @@ static int read_objects(struct walk *w, const struct pk_value *root, struct ckpt
 		const struct pk_value *v = pk_get(root, keys[i]);
 
 		if (v && v->type != PK_NONE)
-			rc = torchsave_report_at(&w->file.t, w->f->path, v, steps, w->d->w, e);
+			rc = torch_file_report(&w->file, v, steps, w->d->w, e);
 	}
 	return rc;
 }

@@ -52,6 +52,14 @@ int torch_file_spend(struct torch_file *f, uint64_t n, struct ckpt_err *e)
 	return 0;
 }
 
+int torch_file_report(struct torch_file *f, const struct pk_value *v, const char *const steps[],
+		      struct catalog_writer *w, struct ckpt_err *e)
+{
+	int rc = torchsave_report_at(&f->t, f->path, v, steps, w, e);
+
+	return rc ? err_wrap(e, "read '%.200s'", f->path) : 0;
+}
+
 int torch_file_view(struct torch_file *f, const struct pk_value *v, struct torch_view *ret,
 		    struct ckpt_err *e)
 {

@@ -45,6 +45,10 @@ int torch_file_close(struct torch_file *f, int rc, struct ckpt_err *e);
 /* Fails if more values are visited than the pickle has bytes. */
 int torch_file_spend(struct torch_file *f, uint64_t n, struct ckpt_err *e);
 
+/* torchsave_report_at for a value in the file. */
+int torch_file_report(struct torch_file *f, const struct pk_value *v, const char *const steps[],
+		      struct catalog_writer *w, struct ckpt_err *e);
+
 struct torch_view {
 	enum ckpt_dtype dtype;
 	size_t n_dims;

@@ -962,6 +962,22 @@ START_TEST(columns_that_ranks_do_not_share_are_not_shown)
 }
 END_TEST
 
+/* What a client saves besides, such as a configuration of OmegaConf. */
+START_TEST(client_states_may_lead_back_to_themselves)
+{
+	put(MODEL,
+	    "{'module': {'w': t0+0(1)}, 'data': #2=m.Data()!{'store': m.Store()!{'of': #2, 'x': "
+	    "t0+1(1)}},"
+	    " 'cfg': #1=m.Dict()!{'a': m.Node()!{'of': #1}, 'b': m.Node()!{'of': #1}}}",
+	    0);
+	expect("", "train_state.data.store.x[1] 1\nw[1] 0\n");
+	put(MODEL, "{'module': {'w': t0+0(1)}, 'x': [t0+39(2)]}", 0);
+	expect_error("",
+		     "read '" MODEL "': 'train_state.x.0': its view reaches outside its storage "
+		     "of 160 bytes");
+}
+END_TEST
+
 START_TEST(groups_of_old_versions_are_told_apart_by_their_sizes)
 {
 	static const struct odd v[] = {

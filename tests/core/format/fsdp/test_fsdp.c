@@ -971,6 +971,21 @@ START_TEST(objects_are_rank_0s_and_extra_states_all_ranks)
 }
 END_TEST
 
+START_TEST(objects_may_lead_back_to_themselves)
+{
+	put("model", 1, 0, "{'w': t0+0(1)}", 0);
+	put("extra_state", 1, 0,
+	    "{'cfg': #1=m.Dict()!{'a': m.Node()!{'of': #1}, 'b': m.Node()!{'of': #1}},"
+	    " 'data': #2=m.Data()!{'store': m.Store()!{'of': #2, 'x': t0+1(1)}}}",
+	    0);
+	expect("extra_state.rank_0.data.store.x[1] 1\nw[1] 0\nobject extra_state.rank_0.cfg\n");
+	put("extra_state", 1, 0, "{'x': [t0+39(2)]}", 0);
+	expect_error(
+		"read 'extra_state_world_size_1_rank_0.pt': 'extra_state.rank_0.x.0': its view "
+		"reaches outside its storage of 160 bytes");
+}
+END_TEST
+
 /* Otherwise one would be taken for a copy of the other, or be left out. */
 START_TEST(two_tensors_of_one_name_are_not_shown)
 {

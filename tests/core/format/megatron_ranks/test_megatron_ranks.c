@@ -929,6 +929,11 @@ START_TEST(odd_values_that_describe_a_checkpoint)
 		{ "{'model0': {'x': t0+0(1)}, 'model1': 5}", "x[1] 0\n" },
 		{ "{'model0': {'x': t0+39(2)}}", "?its view reaches outside its storage" },
 		{ "{'model': {}}", "" },
+		{ "{'model': {'x': t0+0(1)}, 'args': #1=A{'a': A{'of': #1}, 'b': A{'of': #1}}}",
+		  "x[1] 0\nobject args\n" },
+		{ "{'model': {'x': t0+0(1)}, 'args': A{'t': t0+39(2)}}",
+		  "?read 'mp_rank_00/model_optim_rng.pt': 'args.t': its view reaches outside its "
+		  "storage" },
 		{ "{'model': {'layers.0.w': t0+0(1)}, 'args': A{'num_layers': 1}}",
 		  "layers.0.w[1] 0\nobject args\n" },
 	};
