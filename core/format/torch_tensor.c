@@ -222,11 +222,18 @@ bool torch_is_tensor(const struct pk_value *v)
 	return !strncmp(fn->g->name->data, "_rebuild_", 9) || is_tensor_class(fn);
 }
 
-/* Does it take the tensor as its first argument, and attributes as its fourth? */
+/* (tensor, dtype, device, requires_grad): a copy from XLA and other devices, since torch 2.6. */
+static bool is_copied(const struct pk_value *fn)
+{
+	return pk_is(fn, NULL, "_rebuild_device_tensor_from_cpu_tensor");
+}
+
+/* Does it take the tensor as its first argument, and attributes, if any, as its fourth? */
 static bool is_parameter(const struct pk_value *fn)
 {
 	return pk_is(fn, NULL, "_rebuild_parameter") ||
-	       pk_is(fn, NULL, "_rebuild_parameter_with_state") || is_tensor_class(fn);
+	       pk_is(fn, NULL, "_rebuild_parameter_with_state") || is_tensor_class(fn) ||
+	       is_copied(fn);
 }
 
 /* (function, class, arguments, attributes) */
@@ -260,6 +267,8 @@ bool torch_call_of(const struct pk_value *v, struct torch_call *ret)
 			ret->args = &a[2];
 			continue;
 		}
+		if (is_copied(ret->fn) && n > 1)
+			ret->dtype = &a[1];
 		ret->value = &a[0];
 		ret->fn = a[0].type == PK_OBJECT ? &a[0].n->own[PK_CALLEE] : NULL;
 		ret->args = ret->fn ? &a[0].n->own[PK_ARGS] : NULL;
@@ -319,6 +328,11 @@ const struct pk_value *torch_call_plain(const struct torch_call *c)
 	return has ? attribute(c, has) : NULL;
 }
 
+static bool is_dtype(const struct pk_value *v, enum ckpt_dtype dtype)
+{
+	return pk_is(v, NULL, dtype_info(dtype)->name);
+}
+
 /* (class, dtype, size, ...), which the elements must have */
 static int read_plain(const struct torch_call *c, const struct pk_value *v,
 		      struct torch_tensor *ret, struct ckpt_err *e)
@@ -337,8 +351,7 @@ static int read_plain(const struct torch_call *c, const struct pk_value *v,
 		     : torch_call_read(&inner, ret, e);
 	if (rc)
 		return rc;
-	if (!a || a[1].type != PK_GLOBAL ||
-	    strcmp(a[1].g->name->data, dtype_info(ret->dtype)->name) != 0 ||
+	if (!a || !is_dtype(&a[1], ret->dtype) ||
 	    !pk_numbers(&a[2], size, CKPT_MAX_DIMS, &n_dims) || n_dims != ret->n_dims ||
 	    !dims_equal(n_dims, size, ret->size))
 		return err_set(e, ERR_CORRUPT,
@@ -349,7 +362,7 @@ static int read_plain(const struct torch_call *c, const struct pk_value *v,
 
 /* ---- all ---- */
 
-int torch_call_read(const struct torch_call *c, struct torch_tensor *ret, struct ckpt_err *e)
+static int read_call(const struct torch_call *c, struct torch_tensor *ret, struct ckpt_err *e)
 {
 	const struct pk_value *plain = c->fn ? torch_call_plain(c) : NULL;
 
@@ -367,8 +380,25 @@ int torch_call_read(const struct torch_call *c, struct torch_tensor *ret, struct
 		return read_rebuild(c->args, false, true, ret, e);
 	if (pk_is(c->fn, NULL, "_rebuild_tensor") || pk_is(c->fn, NULL, "_rebuild_qtensor"))
 		return read_rebuild(c->args, false, false, ret, e);
+	if (pk_is(c->fn, NULL, "_rebuild_device_tensor_from_numpy") ||
+	    pk_is(c->fn, NULL, "_rebuild_xla_tensor"))
+		return err_set(e, ERR_UNSUPPORTED,
+			       "data.pkl: its elements are a NumPy array in the pickle, as torch "
+			       "before 2.6 "
+			       "saves those of XLA and other devices; save tensor.cpu() instead");
 	return err_set(e, ERR_UNSUPPORTED, "data.pkl: '%.80s' is not a dense tensor",
 		       c->fn->type == PK_GLOBAL ? c->fn->g->name->data : "?");
+}
+
+int torch_call_read(const struct torch_call *c, struct torch_tensor *ret, struct ckpt_err *e)
+{
+	int rc = read_call(c, ret, e);
+
+	if (!rc && c->dtype && !is_dtype(c->dtype, ret->dtype))
+		return err_set(e, ERR_UNSUPPORTED,
+			       "data.pkl: %s, which torch.load converts to another dtype",
+			       dtype_info(ret->dtype)->name);
+	return rc;
 }
 
 int torch_tensor_read(const struct pk_value *v, struct torch_tensor *ret, struct ckpt_err *e)

@@ -53,6 +53,7 @@ struct torch_call {
 	const struct pk_value *value;	  /* the call; NULL: a subclass has only its parts */
 	const struct pk_value *fn, *args; /* NULL: the value is not a call */
 	const struct pk_value *class;	  /* the subclass, or NULL */
+	const struct pk_value *dtype;	  /* which it is converted to when it is loaded, or NULL */
 	const struct pk_value *state[TORCH_MAX_WRAPPERS]; /* attributes of the wrappers */
 	size_t n_states;
 };

@@ -853,6 +853,11 @@ END_TEST
 #define SPARSE_CALL "torch._utils._rebuild_sparse_tensor("
 #define NESTED_CALL "torch._utils._rebuild_nested_tensor("
 #define JAGGED_CALL "torch.nested._rebuild_njt("
+#define COPIED	    "torch._utils._rebuild_device_tensor_from_cpu_tensor("
+#define NUMPY_ARRAY \
+	"data.pkl: its elements are a NumPy array in the pickle, as torch before 2.6 saves those " \
+	"of " \
+	"XLA and other devices; save tensor.cpu() instead"
 #define PARAMETER  "torch._utils._rebuild_parameter("
 #define FLOAT8	   "transformer_engine._make_float8_tensor_in_reduce_ex("
 #define FROM_TYPE  "torch._tensor._rebuild_from_type_v2("
@@ -1003,6 +1008,19 @@ static const struct {
 	  "w/1 float32 [2] 8 raw 00000000\n"
 	  "w.other/7 float32 [1] 4 raw 00004040\n" },
 	{ PARAMETER FLOATS ", T, N)", "w/1 a parameter without a tensor\n" },
+	{ COPIED "t0+0(2), torch.float32, 'xla:0', F)", "w/1 float32 [2] 8 raw 00000000\n" },
+	{ PARAMETER COPIED "h0+0(2), torch.float16, 'hpu', F), T, N)",
+	  "w/1 float16 [2] 4 raw 00000000\n" },
+	{ COPIED "t0+0(2), torch.bfloat16, 'xla:0', F)",
+	  "w/1 data.pkl: float32, which torch.load converts to another dtype\n" },
+	{ COPIED "t0+0(2), 5, 'xla:0', F)",
+	  "w/1 data.pkl: float32, which torch.load converts to another dtype\n" },
+	{ COPIED "5, torch.float32, 'xla:0', F)",
+	  "w/1 data.pkl: '_rebuild_device_tensor_from_cpu_tensor' is not a dense tensor\n" },
+	{ "torch._utils._rebuild_device_tensor_from_numpy(5, torch.float32, 'mtia:0', F)",
+	  "w/1 " NUMPY_ARRAY "\n" },
+	{ "torch._utils._rebuild_xla_tensor(5, torch.float32, 'xla:1', F)",
+	  "w/1 " NUMPY_ARRAY "\n" },
 	{ "torch._utils._rebuild_parameter_with_state(t0+0(2), T, N, {'k': t0+3(1)})",
 	  "w/1 float32 [2] 8 raw 00000000\n"
 	  "w.k/3 float32 [1] 4 raw 00004040\n" },
