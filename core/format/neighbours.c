@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum {
 	MAX_NAMES = 100000, /* of a directory */
@@ -27,6 +28,9 @@ static const char unread[] = ", which ckptfs does not read yet";
 static const char in_flax[] =
 	"a directory with a file that is named like a Flax checkpoint (msgpack), but does not "
 	"begin like one";
+static const char in_torch[] =
+	"a directory with a file that is named like a model of torch.save, but does not begin like "
+	"one";
 
 struct neighbour {
 	const char *what, *unread, *todo;
@@ -122,6 +126,9 @@ static const struct {
 	{ "{saved_model.pb,*.data-[0-9]*-of-[0-9]*}", PLACE_UNKNOWN, TENSORFLOW },
 	{ "*.msgpack", PLACE_UNKNOWN, IN_FLAX },
 	{ "checkpoint_[0-9]*", PLACE_FILE, IN_FLAX },
+	{ "{pytorch_model.bin,model_weights.ckpt}",
+	  PLACE_FILE,
+	  { in_torch, "", "save or download it again" } },
 	{ "{*.h5,*.hdf5,*.keras}", PLACE_UNKNOWN, KERAS },
 	{ "*.onnx", PLACE_UNKNOWN, ONNX },
 	{ "{*.pdparams,[0-9]*_[0-9]*.distcp}", PLACE_UNKNOWN, PADDLE },
@@ -165,10 +172,6 @@ static const struct {
 	{ .magic = "\x93NUMPY",
 	  .len = 6,
 	  .is = { "a single NumPy array", unread, "load it with numpy.load" } },
-	{ .magic = "<!DOCTYPE",
-	  .len = 9,
-	  .is = { "a web page, which a server sent because it refused to send the file", "",
-		  "sign in and download it again" } },
 	{ .magic = "ustar", .at = 257, .len = 5, .is = ARCHIVE },
 	{ .magic = "\x1f\x8b", .len = 2, .is = ARCHIVE },
 	{ .magic = "PK\3\4", .len = 4, .is = ARCHIVE },
@@ -178,6 +181,75 @@ static const struct {
 static int code_of(const struct neighbour *n)
 {
 	return *n->unread ? ERR_UNSUPPORTED : ENOENT;
+}
+
+/* ---- failed downloads ---- */
+
+/* Without control characters, which all binary formats have in their first bytes. */
+static bool is_text(const char *s, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (((uint8_t)s[i] < ' ' && !strchr("\t\n\f\r", s[i])) || !s[i] || s[i] == 0x7f)
+			return false;
+	return true;
+}
+
+static bool is_zeros(const char *s, size_t n)
+{
+	return n && !s[0] && !memcmp(s, s + 1, n - 1);
+}
+
+static bool is_web_page(const char *s, size_t n)
+{
+	size_t at = strspn(s, "\xef\xbb\xbf \t\r\n");
+
+	return at < n && (!strncasecmp(s + at, "<!DOCTYPE", 9) || !strncasecmp(s + at, "<html", 5));
+}
+
+/* Is a file that begins with these n bytes, and here a NUL, what a failed download leaves? A negative
+ * errno, or 0. Files of other names, such as "latest", may be texts, or empty. */
+static int check_download(const char *name, const char *head, size_t n, uint64_t size,
+			  struct ckpt_err *e)
+{
+	static const char binary[] = "*.{safetensors,gguf,bin,pt,pth,ckpt,msgpack,nemo,h5}";
+	char line[80];
+
+	if (is_web_page(head, n))
+		return err_set(e, ENOENT,
+			       "it is a web page, which a server sent because it refused to send "
+			       "the file; sign in and download it again");
+	if (!text_glob(binary, name, strlen(name)))
+		return 0;
+	if (!size)
+		return err_set(e, ENOENT, "it is empty; save or download it again");
+	if (is_zeros(head, n))
+		return err_set(e, ENOENT,
+			       "it begins with %zu zeros, as after a download or copy that was not "
+			       "completed; download or copy it again",
+			       n);
+	if (n && is_text(head, n))
+		return err_set(e, ENOENT,
+			       "it is a text, as servers send instead of a file: '%s'; download it "
+			       "again",
+			       text_show(head, strcspn(head, "\r\n"), line, sizeof(line)));
+	return 0;
+}
+
+static int check_source(struct source *s, const char *name, struct ckpt_err *e)
+{
+	char head[MAGIC_CAP + 1] = "";
+	struct ckpt_err ignored;
+	int64_t n = source_read(s, head, MAGIC_CAP, 0, &ignored);
+
+	return n < 0 ? 0 : check_download(name, head, (size_t)n, s->seen.size, e);
+}
+
+int neighbour_explain(struct source *s, const char *name, int rc, struct ckpt_err *e)
+{
+	struct ckpt_err why;
+
+	return rc == -ERR_CORRUPT && check_source(s, name, &why) ? err_set(e, -rc, "%s", why.msg)
+								 : rc;
 }
 
 /* ---- directories ---- */
@@ -245,8 +317,9 @@ static int look_in(struct place *place, const char *dir, struct name_list *dirs,
 }
 
 /*
- * A file that would be a checkpoint is a pointer of Git LFS, or cannot be opened: a negative errno,
- * with the sentence that says so. For formats that are not read it does not matter.
+ * A file that would be a checkpoint is a pointer of Git LFS, or what a failed download leaves, or
+ * cannot be opened: a negative errno, with the sentence that says so. For formats that are not read
+ * it does not matter.
  */
 static int not_opened(struct place *place, const struct neighbour *is, const char *file,
 		      struct ckpt_err *e)
@@ -254,6 +327,8 @@ static int not_opened(struct place *place, const struct neighbour *is, const cha
 	struct source *s CLEANUP(source_freep) = NULL;
 	int rc = *is->unread ? 0 : place_file(place, file, &s, e);
 
+	if (s && (is->what == in_flax || is->what == in_torch) && check_source(s, file, e))
+		return err_wrap(e, "'%s'", FQN_TEXT(file, strlen(file)));
 	return rc == -EREMOTE || rc == -EACCES || rc == -EIO ? rc : 0;
 }
 
@@ -327,11 +402,13 @@ static int directory(struct place *place, struct ckpt_err *e)
 static int contents_of(struct place *place, const char *file, const struct neighbour **ret,
 		       struct ckpt_err *e)
 {
-	struct place_seen seen;
-	char head[MAGIC_CAP];
-	int64_t n = small_file_begin(place, file, head, sizeof(head), &seen, e);
+	struct place_seen seen = { .size = UINT64_MAX }; /* until it has been opened */
+	char head[MAGIC_CAP + 1] = "";
+	int64_t n = small_file_begin(place, file, head, MAGIC_CAP, &seen, e);
 
 	*ret = NULL;
+	if (n >= 0 && check_download(file, head, (size_t)n, seen.size, e))
+		return err_wrap(e, "'%s'", FQN_TEXT(file, strlen(file)));
 	for (size_t i = 0; i < ARRAY_LEN(contents); i++)
 		if (contents[i].glob ? text_glob(contents[i].glob, file, strlen(file))
 				     : n >= (int64_t)(contents[i].at + contents[i].len) &&

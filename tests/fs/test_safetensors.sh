@@ -48,4 +48,22 @@ test_a_shard_that_was_cut_is_named() {
     ckptfs mount c m
 }
 
+# Each format's file: NAME
+cases_what_a_failed_download_leaves_is_named() {
+  printf '%s\n' model.safetensors pytorch_model.bin model.gguf
+}
+test_what_a_failed_download_leaves_is_named() {
+  mkdir d
+  : >"d/$1"
+  refused "'$1': it is empty; save or download it again$" ckptfs info d
+  truncate -s 4096 "d/$1"
+  refused "'$1': it begins with 512 zeros, as after a download or copy that was not completed; " ckptfs info d
+  printf '\n<!doctype html>\n<html><title>Sign in</title>' >"d/$1"
+  refused "'$1': it is a web page, which a server sent .*; sign in and download it again$" ckptfs info d
+  printf 'Access to model a/b is restricted.\r\nLog in.' >"d/$1"
+  refused "'$1': it is a text, as servers send instead of a file: 'Access to model a/b is restricted.'" ckptfs info d
+  refused "'$1': it is a text, as servers send instead of a file: " ckptfs info "d/$1"
+}
+
 run_suite "$@"
+

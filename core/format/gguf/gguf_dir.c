@@ -17,6 +17,7 @@
 #include "format/format.h"
 #include "format/gguf/gguf_json.h"
 #include "format/gguf/gguf_types.h"
+#include "format/neighbours.h"
 #include "format/part_names.h"
 #include "format/small_file.h"
 #include "index/catalog_build.h"
@@ -258,7 +259,7 @@ static int scan_head(struct scan *s, const char *name, size_t i, struct ckpt_err
 	if (rc)
 		return rc;
 	b = source_blob(file);
-	rc = gguf_read(&b, &h, e);
+	rc = neighbour_explain(file, name, gguf_read(&b, &h, e), e);
 	if (!rc)
 		rc = check_part(s, h, i, e);
 	if (!rc)

@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "format/format.h"
+#include "format/neighbours.h"
 #include "format/part_names.h"
 #include "format/safetensors/st_pieces.h"
 #include "format/small_file.h"
@@ -297,7 +298,7 @@ static int scan_file(struct scan *s, const char *name, bool pieces_only, struct 
 	/* A truncated file is found when its length is compared with where its tensors end; the
 	 * tensors before that can then still be read. So the size is not given here. */
 	b.size = BLOB_SIZE_UNKNOWN;
-	rc = st_read(&b, &h, e);
+	rc = neighbour_explain(file, name, st_read(&b, &h, e), e);
 	if (!rc && st_end(h) < file->seen.size)
 		rc = err_set(e, ERR_CORRUPT, "%llu bytes after the last tensor",
 			     (unsigned long long)(file->seen.size - st_end(h)));

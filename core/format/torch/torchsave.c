@@ -16,6 +16,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "format/format.h"
+#include "format/neighbours.h"
 #include "format/st_index.h"
 #include "index/catalog_build.h"
 #include "source/source.h"
@@ -127,7 +128,7 @@ static int scan_file(struct place *place, const char *name, const struct st_inde
 					 index_name)
 			       : rc;
 	b = source_blob(file);
-	rc = torchsave_open(&t, &b, e);
+	rc = neighbour_explain(file, name, torchsave_open(&t, &b, e), e);
 	if (!rc)
 		rc = torchsave_report(&t, name, expected, w, e);
 	torchsave_release(&t);

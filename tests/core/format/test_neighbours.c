@@ -70,7 +70,8 @@ static const struct {
 	{ "checkpoint model.ckpt-7.index model.ckpt-7.data-00000-of-00001", ENOTSUP,
 	  "a TensorFlow checkpoint ('model.ckpt-7.data-00000-of-00001' is in it)" },
 	{ "saved_model.pb variables/variables.index", ENOTSUP, "a TensorFlow checkpoint" },
-	{ "config.json flax_model.msgpack", ENOENT, "named like a Flax checkpoint (msgpack), but" },
+	{ "config.json flax_model.msgpack", ENOENT,
+	  "'flax_model.msgpack': it is empty; save or download it again" },
 	{ "checkpoint_100", ENOENT, "named like a Flax checkpoint (msgpack), but does not begin" },
 	{ "model.keras", ENOTSUP, "a Keras model" },
 	{ "model.onnx", ENOTSUP, "an ONNX model" },
@@ -82,6 +83,8 @@ static const struct {
 	  "it is a directory of files that Lightning or torch.save wrote ('epoch=1-step=9.ckpt' is "
 	  "in it); name one of the files" },
 	{ "a.pth b.pt", ENOENT, "a directory of files that torch.save wrote ('a.pth' is in it); " },
+	{ "a.pt pytorch_model.bin tf_model.h5", ENOENT,
+	  "'pytorch_model.bin': it is empty; save or download it again" },
 	{ "models--a--b/snapshots/x", ENOENT,
 	  "it is a cache of the Hugging Face Hub ('models--a--b' is in it); " },
 	{ "model.tar.gz", ENOENT, "it is an archive ('model.tar.gz' is in it); unpack it" },
@@ -106,7 +109,7 @@ static const struct {
 	int code;
 	const char *msg;
 } files[] = {
-	{ "x.nemo", "", 0, ENOENT,
+	{ "x.nemo", "\1", 1, ENOENT,
 	  "'x.nemo' is a NeMo archive that is compressed or damaged; unpack it with 'tar -xf'" },
 	{ "manifest.ocdbt", "\x0c\xdb\x3a\x2a", 4, ENOENT,
 	  "'manifest.ocdbt' is a part of a JAX checkpoint" },
@@ -117,6 +120,21 @@ static const struct {
 	{ "model.onnx", "\b", 1, ENOTSUP, "is an ONNX model" },
 	{ "w.npy", "\x93NUMPY\1\0", 8, ENOTSUP, "'w.npy' is a single NumPy array, which ckptfs" },
 	{ "model.pt", "<!DOCTYPE html>", 15, ENOENT, "is a web page, which a server sent" },
+	{ "model", "\xef\xbb\xbf\r\n <HTML><head>", 17, ENOENT,
+	  "'model': it is a web page, which a server sent because it refused to send the file; "
+	  "sign "
+	  "in and download it again" },
+	{ "pytorch_model.bin", "", 0, ENOENT,
+	  "'pytorch_model.bin': it is empty; save or download it again" },
+	{ "m.ckpt", "\0\0\0", 3, ENOENT,
+	  "'m.ckpt': it begins with 3 zeros, as after a download or copy that was not "
+	  "completed; " },
+	{ "m.bin", "{\"error\":\"No access\"}\r\n", 23, ENOENT,
+	  "'m.bin': it is a text, as servers send instead of a file: '{\"error\":\"No access\"}'; "
+	  "download it again" },
+	{ "m.bin", "Zug\1nglich", 10, ENOENT, "not a checkpoint: 'm.bin' is not a file of" },
+	{ "m", "Entry not found", 15, ENOENT, "not a checkpoint: 'm' is not a file of" },
+	{ "m", "", 0, ENOENT, "not a checkpoint: 'm' is not a file of" },
 	{ "a", "\x1f\x8b\b", 3, ENOENT, "'a' is an archive; unpack it" },
 	{ "b", "\x28\xb5\x2f\xfd", 4, ENOENT, "'b' is an archive" },
 	{ "c", "GGU", 3, ENOENT,

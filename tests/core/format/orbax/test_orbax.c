@@ -1084,12 +1084,15 @@ START_TEST(shards_of_a_flax_model_are_one)
 	put_text("checkpoint_3", "x"); /* of something else */
 	put_text("checkpoint_4", "x");
 	EXPECT_NAMES("", "d ");
-	put_text("flax_model.msgpack", "[5]");
+	put_text("flax_model.msgpack", "\1");
 	EXPECT_SAYS("",
 		    "it is a directory with a file that is named like a Flax checkpoint (msgpack), "
 		    "but does not begin like one ('checkpoint_3' is in it)");
 	REQUIRE(!unlinkat(dir_fd, "checkpoint_3", 0) && !unlinkat(dir_fd, "checkpoint_4", 0));
 	EXPECT_SAYS("", "does not begin like one ('flax_model.msgpack' is in it)");
+	put_text("flax_model.msgpack", "[5]");
+	EXPECT_SAYS("",
+		    "'flax_model.msgpack': it is a text, as servers send instead of a file: '[5]'");
 	REQUIRE(!unlinkat(dir_fd, "flax_model.msgpack", 0));
 	put_text("flax_model-00002-of-00002.msgpack", "[5]");
 	EXPECT_SAYS("", "'flax_model-00002-of-00002.msgpack' does not begin like a Flax checkpoint "

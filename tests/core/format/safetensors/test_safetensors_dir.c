@@ -353,7 +353,7 @@ static const struct {
 	  "near "
 	  "'\"a\"'",
 	  NULL },
-	{ { { "a.safetensors", "", 0 } },
+	{ { { "a.safetensors", "", 8 } }, /* eight zeros, and more bytes */
 	  EBADMSG,
 	  "read 'a.safetensors': no safetensors header: its length would be 0",
 	  "a.safetensors" },
