@@ -179,10 +179,11 @@ static int count(struct engine *eng, struct ckpt_err *e)
 	return 0;
 }
 
-/* Warns about things that the format found and cannot show. */
-static void warn_not_shown(const struct engine *eng, const struct ckpt_opts *o)
+/* Warns with a sentence that the format has left as an object. */
+static void warn_of(const struct engine *eng, const struct ckpt_opts *o, const char *object,
+		    const char *about)
 {
-	int64_t i = catalog_find_object(eng->catalog, FORMAT_NOT_SHOWN, strlen(FORMAT_NOT_SHOWN));
+	int64_t i = catalog_find_object(eng->catalog, object, strlen(object));
 	const struct catalog_object *v = i < 0 ? NULL : &catalog_objects(eng->catalog, NULL)[i];
 	struct jdoc text CLEANUP(jdoc_release) = { 0 };
 	const char *why = NULL;
@@ -193,9 +194,19 @@ static void warn_not_shown(const struct engine *eng, const struct ckpt_opts *o)
 		return;
 	if (!jdoc_parse_copy(&text, v->text, v->text_len, JDOC_ANY, &ignored))
 		why = jval_str(jdoc_root(&text));
-	(void)snprintf(what, sizeof(what), "not everything is shown: %s",
-		       why ? why : "see objects/" FORMAT_NOT_SHOWN);
+	if (why)
+		(void)snprintf(what, sizeof(what), "%s: %s", about, why);
+	else
+		(void)snprintf(what, sizeof(what), "%s: see objects/%s", about, object);
 	o->warn(o->warn_arg, what);
+}
+
+static void warn(const struct engine *eng, const struct ckpt_opts *o)
+{
+	warn_of(eng, o, FORMAT_NOT_SHOWN, "not everything is shown");
+	if (eng->format == &format_safetensors || eng->format == &format_torchsave)
+		/* not a copy, which has no index */
+		warn_of(eng, o, FORMAT_INDEX_DIFFERS, "the files count, not their index");
 }
 
 /* For fetch_read_kept: bytes of tensor `number` of gguf/. */
@@ -277,7 +288,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 		rc = quantise(eng, o, &fetch, e);
 	if (rc)
 		return rc;
-	warn_not_shown(eng, o);
+	warn(eng, o);
 	(void)catalog_objects(eng->catalog, &n_objects);
 	eng->object_size = malloc((n_objects + 1) * sizeof(*eng->object_size));
 	eng->json_size = malloc((n_objects + 1) * sizeof(*eng->json_size));

@@ -53,6 +53,11 @@ void name_list_sort(struct name_list *l)
 		qsort(l->v, l->n, sizeof(*l->v), by_name);
 }
 
+bool name_list_has(const struct name_list *l, const char *name)
+{
+	return l->n && bsearch(&name, l->v, l->n, sizeof(*l->v), by_name);
+}
+
 void name_list_release(struct name_list *l)
 {
 	for (size_t i = 0; i < l->n; i++)
@@ -191,10 +196,10 @@ int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 	return 0;
 }
 
-int format_tell_not_shown(const char *note, struct catalog_writer *w, struct ckpt_err *e)
+int format_tell(const char *name, const char *note, struct catalog_writer *w, struct ckpt_err *e)
 {
-	struct object_item o = { .fqn = FORMAT_NOT_SHOWN,
-				 .fqn_len = strlen(FORMAT_NOT_SHOWN),
+	struct object_item o = { .fqn = name,
+				 .fqn_len = strlen(name),
 				 .loc = { .file = CATALOG_NO_FILE } };
 	struct buf text CLEANUP(buf_release) = BUF_INIT(8 * FORMAT_NOTE);
 

@@ -63,17 +63,19 @@ bool format_is_below(const struct name_list *files);
 
 int name_list_add(struct name_list *l, const char *name, struct ckpt_err *e);
 void name_list_sort(struct name_list *l);
+bool name_list_has(const struct name_list *l, const char *name); /* of a sorted list */
 void name_list_release(struct name_list *l);
 
-/* An object of this name says in a sentence what in the checkpoint is not shown. Whoever opens the
- * checkpoint is told. */
-#define FORMAT_NOT_SHOWN "not_shown"
-#define FORMAT_NOTE	 400 /* bytes of the sentence, with its NUL */
+/* Objects of these names are sentences on what in the checkpoint is not shown, and on what is shown
+ * although its index says something else. Whoever opens the checkpoint is told. */
+#define FORMAT_NOT_SHOWN     "not_shown"
+#define FORMAT_INDEX_DIFFERS "index_differs"
+#define FORMAT_NOTE	     400 /* bytes of the sentence, with its NUL */
 /* Keeps the sentence, unless there is one already; returns 0. */
 int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Add that object, unless the note is empty. */
-int format_tell_not_shown(const char *note, struct catalog_writer *w, struct ckpt_err *e);
+/* Adds that object, unless the note is empty. */
+int format_tell(const char *name, const char *note, struct catalog_writer *w, struct ckpt_err *e);
 
 extern const struct format format_dcp, format_deepspeed, format_fsdp, format_gguf,
 	format_hyperparallel, format_megatron, format_megatron_ranks, format_megatron_zarr,

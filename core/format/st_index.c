@@ -7,8 +7,13 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/json.h"
+#include "base/text.h"
+#include "format/format.h"
 #include "format/small_file.h"
+#include "index/catalog_build.h"
+#include "index/catalog_path.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,7 +54,8 @@ static int read_entries(struct st_index *x, struct jval map, struct ckpt_err *e)
 		if (io_check_relative(file, strlen(file), e))
 			return err_wrap(e, "weight_map: '%.100s'", i.key);
 		x->files[x->n_entries] = file;
-		x->entries[x->n_entries++] = (struct st_index_entry){ i.key, file, false };
+		x->entries[x->n_entries++] =
+			(struct st_index_entry){ .tensor = i.key, .file = file };
 	}
 	return 0;
 }
@@ -122,4 +128,59 @@ bool st_index_names_file(const struct st_index *x, const char *file)
 {
 	return x->n_files &&
 	       bsearch(&file, x->files, x->n_files, sizeof(*x->files), by_string) != NULL;
+}
+
+/* ---- where it differs from the files ---- */
+
+int st_index_add_absent(const struct st_index_entry *x, bool file_is_there,
+			struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct object_item o = { .fqn = x->tensor,
+				 .fqn_len = strlen(x->tensor),
+				 .path = catalog_path_flat,
+				 .loc = { .file = CATALOG_NO_FILE } };
+	char fault[300];
+
+	(void)snprintf(fault, sizeof(fault),
+		       file_is_there ? "the index places it in '%.200s', which lacks it"
+				     : "a tensor of '%.255s', which is missing",
+		       x->file);
+	o.fault = fault;
+	return catalog_add_object(w, &o, e);
+}
+
+void st_index_note(struct st_index_differs *d, const char *tensor, size_t len, const char *file)
+{
+	if (d->n++)
+		return;
+	(void)text_show(tensor, len, d->tensor, sizeof(d->tensor));
+	(void)text_show(file, strlen(file), d->file, sizeof(d->file));
+}
+
+/* "'a' of 'x.safetensors' and 3 more tensors" */
+static const char *show(const struct st_index_differs *d, char out[static 200])
+{
+	int at = snprintf(out, 200, "'%s' of '%s'", d->tensor, d->file);
+
+	if (d->n > 1)
+		(void)snprintf(out + at, 200 - (size_t)at, " and %zu more tensor%s", d->n - 1,
+			       text_s(d->n - 1));
+	return out;
+}
+
+int st_index_tell(const char *index_name, const struct st_index_differs *unnamed,
+		  const struct st_index_differs *elsewhere, struct catalog_writer *w,
+		  struct ckpt_err *e)
+{
+	char note[FORMAT_NOTE] = "", a[200], b[200];
+
+	if (unnamed->n && elsewhere->n)
+		(void)format_note(note, "'%.60s' does not name %s, and places %s in another file",
+				  index_name, show(unnamed, a), show(elsewhere, b));
+	else if (unnamed->n)
+		(void)format_note(note, "'%.60s' does not name %s", index_name, show(unnamed, a));
+	else if (elsewhere->n)
+		(void)format_note(note, "'%.60s' places %s in another file", index_name,
+				  show(elsewhere, b));
+	return format_tell(FORMAT_INDEX_DIFFERS, note, w, e);
 }

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct catalog_writer;
 struct ckpt_err;
 struct digest;
 struct place;
@@ -24,7 +25,10 @@ struct place_seen;
 
 struct st_index_entry {
 	const char *tensor, *file; /* file: a path relative to the index's directory */
-	bool found;		   /* set by the caller that searches for the tensors */
+	/* Set by the caller that searches for the tensors: it is there; or it is in this file
+	 * instead, or in several. */
+	bool found, in_several;
+	const char *instead;
 };
 
 struct st_index {
@@ -44,5 +48,24 @@ int st_index_read(struct place *place, const char *name, struct st_index *ret,
 void st_index_release(struct st_index *x);
 struct st_index_entry *st_index_find(const struct st_index *x, const char *tensor);
 bool st_index_names_file(const struct st_index *x, const char *file);
+
+/* Lists a tensor that no file holds as one that cannot be read. file_is_there: the index is wrong
+ * about it. */
+int st_index_add_absent(const struct st_index_entry *x, bool file_is_there,
+			struct catalog_writer *w, struct ckpt_err *e);
+
+/*
+ * Tensors that are shown although the index does not name them, or places them in another file:
+ * Hugging Face's libraries load all that the files hold. How many, and the first.
+ */
+struct st_index_differs {
+	size_t n;
+	char tensor[60], file[48]; /* as messages show them */
+};
+void st_index_note(struct st_index_differs *d, const char *tensor, size_t len, const char *file);
+/* Adds the object FORMAT_INDEX_DIFFERS if there are any. */
+int st_index_tell(const char *index_name, const struct st_index_differs *unnamed,
+		  const struct st_index_differs *elsewhere, struct catalog_writer *w,
+		  struct ckpt_err *e);
 
 #endif

@@ -48,6 +48,28 @@ test_a_shard_that_was_cut_is_named() {
     ckptfs mount c m
 }
 
+# Hugging Face's libraries load all that the files hold, and so must this program.
+test_an_index_that_is_wrong_is_followed_as_far_as_possible() {
+  local says="^ckptfs: warning: the files count, not their index: 'model.safetensors.index.json'"
+  copy_of hf_rank0 c
+  sed -i 's/"flag": .*/"lm_head.weight": "model-00002-of-00002.safetensors",/' c/*.json
+  ckptfs info c >out 2>err
+  grep -q "$says does not name 'flag' of 'model-00002-of-00002.safetensors'$" err || fail "$(cat err)"
+  grep -q '^complete *no: 1 cannot be opened$' out
+  grep -q "lm_head.weight: the index places it in 'model-00002-of-00002.safetensors', which lacks it" out
+  ckptfs export c safetensors x 2>err && fail "exported"
+  grep -q "'lm_head.weight': the index places it in .* with the option allow_missing, the rest can be read$" err
+  ckptfs export c safetensors x -o 'exclude=lm_head*' 2>err
+  ckptfs ls x >names
+  grep -qx flag names
+  status_of 0 ckptfs diff c x -o 'exclude=lm_head*' -o exclude=index_differs
+  ckptfs info c -o 'exclude=lm_head*' 2>err | grep '^complete *yes$' >/dev/null
+  # What is saved from it has no index that could be wrong.
+  ckptfs reshard -q c saved -o 'exclude=lm_head*' 2>err
+  ckptfs info saved >out 2>err
+  is "" "$(cat err)"
+}
+
 # Each format's file: NAME
 cases_what_a_failed_download_leaves_is_named() {
   printf '%s\n' model.safetensors pytorch_model.bin model.gguf
@@ -66,4 +88,3 @@ test_what_a_failed_download_leaves_is_named() {
 }
 
 run_suite "$@"
-

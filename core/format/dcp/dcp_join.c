@@ -571,7 +571,7 @@ int dcp_join(struct dcp_records *r, const struct dcp_join_opts *o, struct catalo
 	for (size_t i = 0; !rc && i < j.n_later; i++)
 		rc = join_entry(&j, j.later[i], false, e);
 	if (!rc)
-		rc = format_tell_not_shown(j.not_shown, w, e);
+		rc = format_tell(FORMAT_NOT_SHOWN, j.not_shown, w, e);
 	free(j.later);
 	dcp_storage_release(&j.stored);
 	free(j.entries);

@@ -400,7 +400,7 @@ static int tell_not_shown(struct ds *d, struct ckpt_err *e)
 {
 	if (*d->not_shown && !d->n_tensors)
 		return err_set(e, ERR_CORRUPT, "%s", d->not_shown);
-	return format_tell_not_shown(d->not_shown, d->w, e);
+	return format_tell(FORMAT_NOT_SHOWN, d->not_shown, d->w, e);
 }
 
 static int read_all(struct ds *d, struct ckpt_err *e)

@@ -96,7 +96,7 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	if (!rc)
 		rc = fsdp_report(&d, e);
 	if (!rc)
-		rc = format_tell_not_shown(d.not_shown, d.w, e);
+		rc = format_tell(FORMAT_NOT_SHOWN, d.not_shown, d.w, e);
 	for (size_t i = 0; i < d.n_tensors; i++) {
 		raw_chunks_release(&d.tensors[i].chunks);
 		free(d.tensors[i].copies);

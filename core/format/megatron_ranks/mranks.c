@@ -63,7 +63,7 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	if (!rc)
 		rc = tell_optimizer(&d, e);
 	if (!rc)
-		rc = format_tell_not_shown(d.not_shown, w, e);
+		rc = format_tell(FORMAT_NOT_SHOWN, d.not_shown, w, e);
 	free(d.files);
 	free(d.parts);
 	arena_release(&d.arena);

@@ -194,7 +194,7 @@ void st_pieces_release(struct st_pieces *p)
 struct join {
 	struct st_pieces *pieces;
 	const struct st_index *index; /* or NULL */
-	const char *index_name;
+	struct st_index_differs unnamed, elsewhere;
 	struct catalog_writer *w;
 	uint32_t encoding;
 	uint64_t *boxes; /* of the current tensor, and where they are stored */
@@ -334,21 +334,16 @@ static int add_unreadable(struct join *j, const char *fqn, const char *fault, st
 	return catalog_add_object(j->w, &o, e);
 }
 
-/* Is the tensor of n pieces where the index says? Offsets are more precise than the one file that
- * it can name. */
-static int check_index(const struct join *j, const struct st_index_entry *entry,
-		       struct st_piece *const *v, size_t n, struct ckpt_err *e)
+/* Notes it if the tensor of n pieces is not where the index says. Offsets are more precise than the
+ * one file that it can name. */
+static void compare_index(struct join *j, const struct st_index_entry *entry,
+			  struct st_piece *const *v, size_t n)
 {
-	char fqn[120];
-
-	if (!entry)
-		return err_set(e, ERR_CORRUPT, "'%.100s' holds '%s', which '%.100s' does not name",
-			       v[0]->file, show(v[0]->fqn, fqn), j->index_name);
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; entry && i < n; i++)
 		if (v[i]->placed || !strcmp(v[i]->file, entry->file))
-			return 0;
-	return err_set(e, ERR_CORRUPT, "'%.80s' says that '%s' is in '%.80s', but it is in '%.80s'",
-		       j->index_name, show(entry->tensor, fqn), entry->file, v[0]->file);
+			return;
+	st_index_note(entry ? &j->elsewhere : &j->unnamed, v[0]->fqn, strlen(v[0]->fqn),
+		      v[0]->file);
 }
 
 /* Several files may have a tied tensor whole: then the one in the file that the index names counts.
@@ -383,27 +378,19 @@ static int join_fqn(struct join *j, const struct st_index_entry *entry, struct s
 		rc = check_pair(v[0], v[i], e);
 		fault = fault ? fault : v[i]->fault;
 	}
-	if (!rc && j->index)
-		rc = check_index(j, entry, v, n, e);
 	if (rc)
 		return rc;
+	if (j->index)
+		compare_index(j, entry, v, n);
 	return fault ? add_unreadable(j, v[0]->fqn, fault, e) : join_tensor(j, v, n, e);
 }
 
 /* A tensor that the index names but no file holds. */
-static int join_absent(struct join *j, const struct st_index_entry *entry, struct ckpt_err *e)
+static int add_absent(const struct join *j, const struct st_index_entry *entry, struct ckpt_err *e)
 {
-	const struct name_list *files = &j->pieces->files;
-	char fault[300], fqn[120];
+	bool is_there = name_list_has(&j->pieces->files, entry->file);
 
-	for (size_t i = 0; i < files->n; i++)
-		if (!strcmp(files->v[i], entry->file))
-			return err_set(
-				e, ERR_CORRUPT,
-				"'%.100s' says that '%s' is in '%.100s', which does not hold it",
-				j->index_name, show(entry->tensor, fqn), entry->file);
-	(void)snprintf(fault, sizeof(fault), "a tensor of '%.255s', which is missing", entry->file);
-	return add_unreadable(j, entry->tensor, fault, e);
+	return st_index_add_absent(entry, is_there, j->w, e);
 }
 
 /* Pieces and index entries are both sorted by name: merge them. */
@@ -422,7 +409,7 @@ static int join_all(struct join *j, struct ckpt_err *e)
 		while (c <= 0 && to < n && !strcmp(v[to]->fqn, v[at]->fqn))
 			to++;
 		if (c > 0)
-			rc = join_absent(j, &entries[k++], e);
+			rc = add_absent(j, &entries[k++], e);
 		else
 			rc = join_fqn(j, c ? NULL : &entries[k++], v + at, to - at, e);
 	}
@@ -432,17 +419,16 @@ static int join_all(struct join *j, struct ckpt_err *e)
 int st_pieces_join(struct st_pieces *p, const struct st_index *index, const char *index_name,
 		   struct catalog_writer *w, struct ckpt_err *e)
 {
-	struct join j = { .pieces = p,
-			  .index = index,
-			  .index_name = index_name,
-			  .w = w,
-			  .cover_work = BOXES_MAX_WORK };
+	struct join j = { .pieces = p, .index = index, .w = w, .cover_work = BOXES_MAX_WORK };
 	int rc = catalog_add_encoding(w, "raw", &j.encoding, e);
 
 	if (p->n)
 		qsort(p->v, p->n, sizeof(*p->v), by_fqn);
+	name_list_sort(&p->files); /* for name_list_has */
 	if (!rc)
 		rc = join_all(&j, e);
+	if (!rc && index)
+		rc = st_index_tell(index_name, &j.unnamed, &j.elsewhere, w, e);
 	free(j.boxes);
 	free(j.locs);
 	return rc;

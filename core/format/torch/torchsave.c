@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "format/format.h"
 #include "format/neighbours.h"
 #include "format/st_index.h"
@@ -28,7 +29,7 @@ static const char index_name[] = "pytorch_model.bin.index.json";
 
 enum { MAX_SHARDS = 100000 };
 
-/* Lists the index and the files that it names. */
+/* Lists the index and the files that it names and that are there. */
 static int list_shards(struct place *place, struct name_list *files, struct ckpt_err *e)
 {
 	CLEANUP(st_index_release) struct st_index x = { 0 };
@@ -37,8 +38,14 @@ static int list_shards(struct place *place, struct name_list *files, struct ckpt
 
 	if (!rc && x.n_files > MAX_SHARDS)
 		rc = err_set(e, EFBIG, "'%s' names more than %d files", index_name, MAX_SHARDS);
-	for (size_t i = 0; !rc && i < x.n_files; i++)
-		rc = name_list_add(files, x.files[i], e);
+	for (size_t i = 0; !rc && i < x.n_files; i++) {
+		rc = place_look(place, x.files[i], &seen, e);
+		if (rc > 0)
+			rc = name_list_add(files, x.files[i], e);
+	}
+	if (!rc && !files->n)
+		rc = err_set(e, ENOENT, "'%.100s', which '%s' names, is missing%s", x.files[0],
+			     index_name, x.n_files > 1 ? ", and so are all others" : "");
 	name_list_sort(files);
 	return rc ? rc : name_list_add(files, index_name, e);
 }
@@ -114,7 +121,7 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 
 /* ---- scan ---- */
 
-static int scan_file(struct place *place, const char *name, const struct st_index *expected,
+static int scan_file(struct place *place, const char *name, struct torchsave_expected *expected,
 		     struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct source *file CLEANUP(source_freep) = NULL;
@@ -123,10 +130,7 @@ static int scan_file(struct place *place, const char *name, const struct st_inde
 	int rc = place_file(place, name, &file, e);
 
 	if (rc)
-		return expected && rc == -ENOENT
-			       ? err_set(e, ENOENT, "'%.100s', which '%s' names, is missing", name,
-					 index_name)
-			       : rc;
+		return rc;
 	b = source_blob(file);
 	rc = neighbour_explain(file, name, torchsave_open(&t, &b, e), e);
 	if (!rc)
@@ -150,24 +154,51 @@ static int read_index(struct place *place, struct st_index *ret, struct catalog_
 	return rc ? rc : catalog_add_metadata(w, index_name, &seen, &hash, e);
 }
 
+/* Reports what the index places in another file than the one that has it. */
+static int scan_again(struct place *place, struct torchsave_expected *x, struct catalog_writer *w,
+		      struct ckpt_err *e)
+{
+	int rc = 0;
+
+	x->again = true;
+	for (size_t i = 0; !rc && i < x->index->n_entries; i++) {
+		const struct st_index_entry *t = &x->index->entries[i];
+
+		if (!t->found && t->in_several)
+			rc = err_set(e, ERR_CORRUPT,
+				     "'%.80s' has no tensor '%s', which '%s' names, but several "
+				     "other files have it: correct the index",
+				     t->file, FQN_TEXT(t->tensor, strlen(t->tensor)), index_name);
+		else if (!t->found && t->instead)
+			rc = scan_file(place, t->instead, x, w, e);
+		if (!rc && t->instead && !t->found)
+			rc = err_set(e, EAGAIN, "'%s' changed while it was read", t->instead);
+	}
+	return rc;
+}
+
 static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
 		struct catalog_writer *w, struct ckpt_err *e)
 {
 	CLEANUP(st_index_release) struct st_index x = { 0 };
+	struct torchsave_expected expected = { .index = &x };
 	bool indexed = files->n && !strcmp(files->v[files->n - 1], index_name);
+	const struct name_list data = { files->v, files->n - indexed, 0 };
 	int rc = indexed ? read_index(place, &x, w, e) : 0;
 
-	for (size_t i = 0; !rc && i < files->n - indexed; i++) {
-		rc = scan_file(place, files->v[i], indexed ? &x : NULL, w, e);
+	for (size_t i = 0; !rc && i < data.n; i++) {
+		rc = scan_file(place, data.v[i], indexed ? &expected : NULL, w, e);
 		if (opts->progress)
 			opts->progress(opts->progress_arg, i + 1, files->n);
 	}
+	if (rc || !indexed)
+		return rc;
+	rc = scan_again(place, &expected, w, e);
 	for (size_t i = 0; !rc && i < x.n_entries; i++)
 		if (!x.entries[i].found)
-			rc = err_set(e, ERR_CORRUPT,
-				     "'%.100s' has no tensor '%.100s', which '%s' names",
-				     x.entries[i].file, x.entries[i].tensor, index_name);
-	return rc;
+			rc = st_index_add_absent(&x.entries[i],
+						 name_list_has(&data, x.entries[i].file), w, e);
+	return rc ? rc : st_index_tell(index_name, &expected.unnamed, &expected.elsewhere, w, e);
 }
 
 const struct format format_torchsave = { .name = "torch.save", .probe = probe, .scan = scan };

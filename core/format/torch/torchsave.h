@@ -10,6 +10,7 @@
 
 #include "base/blob.h"
 #include "base/digest.h"
+#include "format/st_index.h"
 #include "parse/pickle.h"
 
 #include <stdbool.h>
@@ -18,7 +19,6 @@
 
 struct catalog_writer;
 struct ckpt_err;
-struct st_index;
 struct tensor_chunks;
 struct torch_tensor;
 
@@ -75,11 +75,16 @@ int torchsave_load(struct torchsave *t, uint64_t at, uint64_t len, struct pickle
 int torchsave_find(struct torchsave *t, const struct torch_tensor *tensor, uint64_t *ret,
 		   struct ckpt_err *e);
 
-/*
- * Reports all tensors and objects to the catalog as parts of data file `name`. expected: NULL, or
- * the index that says which tensors belong here; those found get their entry's .found set.
- */
-int torchsave_report(struct torchsave *t, const char *name, const struct st_index *expected,
+/* The index that says which tensors belong where, and how the files differ from it. */
+struct torchsave_expected {
+	const struct st_index *index; /* the entries of what is found are marked */
+	struct st_index_differs unnamed, elsewhere;
+	/* The file is read once more, for what it has instead of the file that the index names. */
+	bool again;
+};
+
+/* Reports all tensors and objects to the catalog as parts of data file `name`. expected: or NULL. */
+int torchsave_report(struct torchsave *t, const char *name, struct torchsave_expected *expected,
 		     struct catalog_writer *w, struct ckpt_err *e);
 /* The same for a part of what was saved, under a name of at least one step; steps ends in NULL. */
 int torchsave_report_at(struct torchsave *t, const char *name, const struct pk_value *v,

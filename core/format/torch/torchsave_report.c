@@ -19,7 +19,6 @@
 #include "base/text.h"
 #include "base/vec.h"
 #include "format/raw_chunks.h"
-#include "format/st_index.h"
 #include "format/torch/torchsave_walk.h"
 #include "format/torch_tensor.h"
 #include "index/catalog_build.h"
@@ -318,18 +317,34 @@ int walk_dense(struct walk *w, const struct torch_tensor *t, struct ckpt_err *e)
 	return rc;
 }
 
-/* Is it this file's tensor that counts? Notes that the index is right about it. */
-static bool is_expected_here(struct walk *w)
+/* Is it this file's value that counts? Notes whether the index is right about it. */
+static bool is_expected_here(struct walk *w, bool is_tensor)
 {
-	struct st_index_entry *x = w->expected && strlen(w->path.data) == w->path.len
-					   ? st_index_find(w->expected, w->path.data)
+	struct torchsave_expected *x = w->expected;
+	struct st_index_entry *i = x && strlen(w->path.data) == w->path.len
+					   ? st_index_find(x->index, w->path.data)
 					   : NULL;
 
-	if (x && strcmp(x->file, w->name) != 0)
-		return false;
-	if (x)
-		x->found = true;
-	return true;
+	if (!x || w->within > 0)
+		return true;
+	if (!i) {
+		if (is_tensor && !x->again)
+			st_index_note(&x->unnamed, w->path.data, w->path.len, w->name);
+		return !x->again;
+	}
+	if (!strcmp(i->file, w->name)) {
+		i->found = true;
+		return !x->again;
+	}
+	if (x->again) {
+		if (i->found || i->in_several || !i->instead || strcmp(i->instead, w->name) != 0)
+			return false;
+		st_index_note(&x->elsewhere, w->path.data, w->path.len, w->name);
+		return i->found = true;
+	}
+	i->in_several |= i->instead && strcmp(i->instead, w->name) != 0;
+	i->instead = w->name;
+	return false;
 }
 
 static int report_tensor(struct walk *w, const struct pk_value *v, unsigned depth,
@@ -341,10 +356,10 @@ static int report_tensor(struct walk *w, const struct pk_value *v, unsigned dept
 
 	if (depth >= WALK_MAX_DEPTH)
 		return report_too_deep(w, e);
-	if (!is_expected_here(w))
-		return 0;
 	(void)torch_call_of(v, &c); /* or an id in a tar file */
+	w->within++;
 	rc = kinds_report(w, &c, depth, &why);
+	w->within--;
 	if (rc > 0)
 		return report_fault(w, &c, &why, e);
 	if (rc)
@@ -448,6 +463,8 @@ static int report_entered(struct walk *w, const struct pk_value *v, unsigned dep
 	rc = w->again ? walk_charge_again(w->t, e) : 0;
 	if (rc)
 		return rc;
+	if (!is_expected_here(w, walk_is_tensor(w, v)))
+		return 0;
 	if (walk_is_tensor(w, v))
 		return report_tensor(w, v, depth, e);
 	if (walk_is_storage(w, v))
@@ -501,7 +518,7 @@ static void end_walk(struct walk *walk)
 }
 
 /* v is the value at `steps`, or the outermost value if there are none. */
-static int report_from(struct torchsave *t, const char *name, const struct st_index *expected,
+static int report_from(struct torchsave *t, const char *name, struct torchsave_expected *expected,
 		       const struct pk_value *v, const char *const steps[],
 		       struct catalog_writer *w, struct ckpt_err *e)
 {
@@ -522,7 +539,7 @@ static int report_from(struct torchsave *t, const char *name, const struct st_in
 	return rc;
 }
 
-int torchsave_report(struct torchsave *t, const char *name, const struct st_index *expected,
+int torchsave_report(struct torchsave *t, const char *name, struct torchsave_expected *expected,
 		     struct catalog_writer *w, struct ckpt_err *e)
 {
 	const struct pk_value root = pickle_root(t->pickle);

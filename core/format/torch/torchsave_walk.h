@@ -24,8 +24,9 @@ struct torch_tensor;
 
 struct walk {
 	struct torchsave *t;
-	const char *name; /* of the file */
-	const struct st_index *expected;
+	const char *name;		     /* of the file */
+	struct torchsave_expected *expected; /* or NULL */
+	unsigned within;		     /* tensors that are made of what is being reported */
 	struct catalog_writer *w;
 	uint32_t source;
 	uint64_t base; /* where t->file begins in it */

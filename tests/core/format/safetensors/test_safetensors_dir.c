@@ -136,7 +136,10 @@ static char *show(struct catalog *c)
 		buf_str(&b, "; ");
 	}
 	for (size_t i = 0; i < n_objects; i++)
-		buf_printf(&b, "%s object: %s; ", o[i].fqn, o[i].fault ? o[i].fault : "readable");
+		buf_printf(&b, "%s object: %s; ", o[i].fqn,
+			   o[i].fault  ? o[i].fault
+			   : o[i].text ? o[i].text
+				       : "readable");
 	REQUIRE(!b.err);
 	return b.data;
 }
@@ -211,6 +214,33 @@ static const struct {
 	      "{" T("a", "F4", "[3,2]", "[0,3]") "," T("b", "F4", "[2,3]", "[3,6]") "}", 6 } },
 	  "a float4_e2m1fn_x2 [3,1] complete: [0,0]+[3,1]@a:0+3; "
 	  "b object: a tensor of dtype 'F4' whose rows of 3 values end within a byte; ",
+	  NULL },
+	/* The files count, as in Hugging Face's libraries, if their index is wrong. */
+	{ { { "a.safetensors", A, 8 }, { INDEX, MAP(IN("a", "a")), 0 } },
+	  SHOW_A "index_differs object: \"'" INDEX "' does not name 'a2' of 'a.safetensors'\"\n; ",
+	  NULL },
+	{ { { "a.safetensors", A, 8 },
+	    { INDEX, MAP(IN("a", "a") "," IN("a2", "a") "," IN("a3", "a")), 0 } },
+	  SHOW_A "a3 object: the index places it in 'a.safetensors', which lacks it; ",
+	  NULL },
+	{ { { "a.safetensors", A, 8 },
+	    { "b.safetensors", B, 8 },
+	    { INDEX, MAP(IN("a", "a") "," IN("a2", "b") "," IN("b", "b")), 0 } },
+	  SHOW_A SHOW_B "index_differs object: \"'" INDEX
+			"' places 'a2' of 'a.safetensors' in another file\"\n; ",
+	  NULL },
+	{ { { "a.safetensors", A, 8 },
+	    { INDEX, MAP(IN("a", "a") "," IN("a2", "b")), 0 } }, /* and b is missing */
+	  SHOW_A "index_differs object: \"'" INDEX
+		 "' places 'a2' of 'a.safetensors' in another file\"\n; ",
+	  NULL },
+	{ { { "a.safetensors", A, 8 },
+	    { "b.safetensors", B, 8 },
+	    { INDEX, MAP(IN("a", "b") "," IN("c", "a")), 0 } },
+	  SHOW_A SHOW_B "c object: the index places it in 'a.safetensors', which lacks it; "
+			"index_differs object: \"'" INDEX
+			"' does not name 'a2' of 'a.safetensors' and 1 more tensor, and places 'a' "
+			"of 'a.safetensors' in another file\"\n; ",
 	  NULL },
 	/* Pieces. */
 	{ { { "a.safetensors",
@@ -538,25 +568,20 @@ static const struct {
 	  EBADMSG,
 	  "'" INDEX "' names 'sub/" INDEX "', which is an index itself, as a file of tensors",
 	  NULL },
-	{ { { "a.safetensors", A, 8 }, { INDEX, MAP(IN("a", "a")), 0 } },
+	{ { { "a.safetensors", A, 8 },
+	    { "b.safetensors", A, 8 },
+	    { "c.safetensors", "{}", 0 },
+	    { INDEX, MAP(IN("a", "a") "," IN("a2", "c") "," IN("b", "b")), 0 } },
 	  EBADMSG,
-	  "'a.safetensors' holds 'a2', which '" INDEX "' does not name",
+	  "tensor 'a2' is in both 'a.safetensors' and 'b.safetensors': name one of them instead "
+	  "of the directory",
 	  NULL },
 	{ { { "a.safetensors", A, 8 },
-	    { INDEX, MAP(IN("a", "a") "," IN("a2", "a") "," IN("a3", "a")), 0 } },
+	    { "b.safetensors", A, 8 },
+	    { INDEX, MAP(IN("a", "a") "," IN("b", "b")), 0 } },
 	  EBADMSG,
-	  "'" INDEX "' says that 'a3' is in 'a.safetensors', which does not hold it",
-	  NULL },
-	{ { { "a.safetensors", A, 8 },
-	    { "b.safetensors", B, 8 },
-	    { INDEX, MAP(IN("a", "a") "," IN("a2", "b") "," IN("b", "b")), 0 } },
-	  EBADMSG,
-	  "'" INDEX "' says that 'a2' is in 'b.safetensors', but it is in 'a.safetensors'",
-	  NULL },
-	{ { { "a.safetensors", A, 8 },
-	    { INDEX, MAP(IN("a", "a") "," IN("a2", "b")), 0 } }, /* and b is missing */
-	  EBADMSG,
-	  "'" INDEX "' says that 'a2' is in 'b.safetensors', but it is in 'a.safetensors'",
+	  "tensor 'a2' is in both 'a.safetensors' and 'b.safetensors': name one of them instead "
+	  "of the directory",
 	  NULL },
 	{ { { "model.safetensors", A, 8 },
 	    { "b.safetensors", B, 8 },
