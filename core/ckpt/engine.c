@@ -203,10 +203,16 @@ static void warn_of(const struct engine *eng, const struct ckpt_opts *o, const c
 
 static void warn(const struct engine *eng, const struct ckpt_opts *o)
 {
+	bool hf = eng->format == &format_safetensors || eng->format == &format_torchsave;
+	char note[FORMAT_NOTE] = "";
+
 	warn_of(eng, o, FORMAT_NOT_SHOWN, "not everything is shown");
-	if (eng->format == &format_safetensors || eng->format == &format_torchsave)
-		/* not a copy, which has no index */
+	if (hf) /* not a copy, which has no index */
 		warn_of(eng, o, FORMAT_INDEX_DIFFERS, "the files count, not their index");
+	if (hf && o->warn && eng->c->file && eng->metadata.n == 1)
+		format_note_part(eng->c->place, eng->metadata.v[0], note);
+	if (*note)
+		o->warn(o->warn_arg, note);
 }
 
 /* For fetch_read_kept: bytes of tensor `number` of gguf/. */

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "base/vec.h"
 #include "format/neighbours.h"
+#include "format/part_names.h"
 #include "index/catalog_build.h"
 #include "source/place.h"
 
@@ -212,4 +213,33 @@ int format_tell(const char *name, const char *note, struct catalog_writer *w, st
 	o.text = text.data;
 	o.text_len = text.len;
 	return catalog_add_object(w, &o, e);
+}
+
+void format_note_part(struct place *place, const char *file, char note[static FORMAT_NOTE])
+{
+	const char *suffix = strrchr(file, '.');
+	char other[256] = "";
+	struct place_seen seen;
+	struct ckpt_err ignored;
+	struct part_rank r;
+	struct part p;
+
+	if (suffix && part_parse(file, suffix, &p)) {
+		if (p.count > 1)
+			(void)format_note(note,
+					  "'%.200s' is one of %u files, each with a part of the "
+					  "model; the others are not shown",
+					  file, p.count);
+		return;
+	}
+	if (!part_rank_parse(file, &r) ||
+	    snprintf(other, sizeof(other), "%.*s%0*u%s", (int)r.at, file, (int)r.digits, !r.number,
+		     file + r.at + r.digits) >= (int)sizeof(other) ||
+	    place_look(place, other, &seen, &ignored) <= 0)
+		return;
+	(void)format_note(
+		note,
+		"'%.120s' has only one rank's part of the model; those in '%.120s' and so "
+		"on are not shown",
+		file, other);
 }

@@ -77,6 +77,10 @@ int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 /* Adds that object, unless the note is empty. */
 int format_tell(const char *name, const char *note, struct catalog_writer *w, struct ckpt_err *e);
 
+/* Says in the note if a file that was named by itself is, by its name, one of several with a part of
+ * the model each. */
+void format_note_part(struct place *place, const char *file, char note[static FORMAT_NOTE]);
+
 extern const struct format format_dcp, format_deepspeed, format_fsdp, format_gguf,
 	format_hyperparallel, format_megatron, format_megatron_ranks, format_megatron_zarr,
 	format_orbax, format_safetensors, format_torchsave;

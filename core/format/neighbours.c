@@ -48,6 +48,24 @@ struct neighbour {
 			"save with torch.distributed.checkpoint (SHARDED_STATE_DICT), or join " \
 			"the files where the model was trained" \
 	}
+#define RANKS \
+	{ \
+		"the files that each rank of a run wrote for itself", \
+			", which ckptfs does not join", \
+			"join them where the model was trained, or name one to read that alone" \
+	}
+#define META_RANKS \
+	{ \
+		"a model of Meta's, cut into slices for several GPUs", \
+			", which ckptfs does not join", \
+			"convert it with convert_llama_weights_to_hf.py of transformers" \
+	}
+#define PARTS \
+	{ \
+		"the parts of a model that torch.save wrote", ", which ckptfs does not join", \
+			"load it with the program that saved it and save it with safetensors, or " \
+			"name one part to read that alone" \
+	}
 #define ORBAX \
 	{ \
 		"a part of a JAX checkpoint of Orbax or OCDBT", "", \
@@ -134,6 +152,9 @@ static const struct {
 	{ "{*.pdparams,[0-9]*_[0-9]*.distcp}", PLACE_UNKNOWN, PADDLE },
 	{ "rank[0-9]*.engine", PLACE_UNKNOWN, ENGINE },
 	{ "*_rank{,_}[0-9]*.{pt,pth,bin}", PLACE_UNKNOWN, FSDP_RANKS },
+	{ "{,*[-_.]}rank{,_,-,.}{,0,00,000,0000}1{,[-_.]*}.{pt,pth,bin,ckpt}", PLACE_FILE, RANKS },
+	{ "consolidated.{0[1-9],[1-9][0-9]}.pth", PLACE_FILE, META_RANKS },
+	{ "*-[0-9]*-of-[0-9]*.{pt,pth,bin,ckpt}", PLACE_FILE, PARTS },
 	{ "*.orbax-checkpoint-tmp*", PLACE_UNKNOWN, ORBAX_UNFINISHED },
 	{ "*.incomplete", PLACE_UNKNOWN, UNFINISHED },
 	{ "*.ckpt",

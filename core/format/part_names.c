@@ -51,6 +51,41 @@ bool part_is_beside(const struct part *a, const struct part *b)
 	return !stem_cmp(a, b);
 }
 
+/* The last place at which a word and a number follow each other. */
+static bool find_rank(const char *name, const char *word, struct part_rank *ret)
+{
+	bool found = false;
+	uint32_t number;
+
+	for (const char *at = name; (at = strstr(at, word));) {
+		const char *s;
+
+		at += strlen(word);
+		at += *at && strchr("-_.", *at) ? 1 : 0;
+		s = at;
+		if (!text_take_number(&s, 9, &number) || is_digit(*s))
+			continue;
+		*ret = (struct part_rank){ (size_t)(at - name), (size_t)(s - at), number };
+		found = true;
+	}
+	return found;
+}
+
+bool part_rank_parse(const char *name, struct part_rank *ret)
+{
+	return find_rank(name, "rank", ret) ||
+	       (!strncmp(name, "consolidated.", 13) && find_rank(name, "consolidated", ret));
+}
+
+bool part_is_of_ranks(const char *a, const char *b)
+{
+	struct part_rank x, y;
+
+	return part_rank_parse(a, &x) && part_rank_parse(b, &y) && x.number != y.number &&
+	       !(x.number && y.number) && x.at == y.at && !memcmp(a, b, x.at) &&
+	       !strcmp(a + x.at + x.digits, b + y.at + y.digits);
+}
+
 static int by_part(const void *ap, const void *bp)
 {
 	const struct part *a = ap, *b = bp;

@@ -70,6 +70,31 @@ test_an_index_that_is_wrong_is_followed_as_far_as_possible() {
   is "" "$(cat err)"
 }
 
+test_parts_of_torch_need_no_index() {
+  copy_of torchsave_sharded c
+  rm c/*.json
+  ckptfs diff c "$(fixture torchsave_sharded)/ckpt" >out
+  grep -q ' 0 differ, 0 only in A, 0 only in B$' out || fail "$(cat out)"
+  rm c/pytorch_model-00002-of-00003.bin
+  refused "'pytorch_model-00002-of-00003.bin' is missing: the model is in 3 files; add the file" ckptfs info c
+}
+
+test_a_file_of_several_is_said_to_be_one() {
+  local others='each with a part of the model; the others are not shown$'
+  ckptfs info "$(fixture hf_rank0)/ckpt/model-00002-of-00002.safetensors" >out 2>err
+  grep -q "^ckptfs: warning: 'model-00002-of-00002.safetensors' is one of 2 files, $others" err || fail "$(cat err)"
+  cp "$(fixture torchsave_zip)/ckpt/model.pt" consolidated.00.pth
+  ckptfs info consolidated.00.pth >out 2>err
+  is "" "$(cat err)"
+  cp consolidated.00.pth consolidated.01.pth
+  ckptfs info consolidated.00.pth >out 2>err
+  grep -q "'consolidated.00.pth' has only one rank's part of the model; those in 'consolidated.01.pth' and" err
+  ckptfs info consolidated.01.pth >out 2>err
+  grep -q "'consolidated.01.pth' has only one rank's part of the model; those in 'consolidated.00.pth' and" err
+  refused "a model of Meta's, cut into slices for several GPUs .*; convert it with convert_llama_weights_to_hf.py" \
+    ckptfs info .
+}
+
 # Each format's file: NAME
 cases_what_a_failed_download_leaves_is_named() {
   printf '%s\n' model.safetensors pytorch_model.bin model.gguf

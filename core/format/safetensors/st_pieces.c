@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "base/vec.h"
+#include "format/part_names.h"
 #include "format/st_index.h"
 #include "index/catalog_build.h"
 #include "index/catalog_path.h"
@@ -229,6 +230,13 @@ static int check_pair(const struct st_piece *a, const struct st_piece *b, struct
 {
 	char fqn[120];
 
+	if ((!a->placed || !b->placed) && part_is_of_ranks(a->file, b->file))
+		return err_set(
+			e, ERR_CORRUPT,
+			"tensor '%s' is in both '%.80s' and '%.80s', the files of two ranks, "
+			"whose slices ckptfs does not join: name the model from which they "
+			"were made",
+			show(a->fqn, fqn), a->file, b->file);
 	if (!a->placed || !b->placed)
 		return err_set(e, ERR_CORRUPT,
 			       "tensor '%s' is in both '%.100s' and '%.100s': name one of them "

@@ -5,7 +5,8 @@
  *
  *	DIR/pytorch_model.bin                all of the model, or
  *	DIR/model_weights.ckpt               the same, of NeMo 1, or
- *	DIR/pytorch_model.bin.index.json     {"weight_map": {FQN: name of a file}}, and the files
+ *	DIR/pytorch_model.bin.index.json     {"weight_map": {FQN: name of a file}}, and the files; or,
+ *	DIR/pytorch_model-00001-of-00003.bin without an index, all of them
  *
  * The ZIP directory and the pickles are read, not the storages: the cost of a scan depends on the
  * number of tensors, not on their size. The files are data, so they are not hashed.
@@ -18,10 +19,12 @@
 #include "base/text.h"
 #include "format/format.h"
 #include "format/neighbours.h"
+#include "format/part_names.h"
 #include "format/st_index.h"
 #include "index/catalog_build.h"
 #include "source/source.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const whole_names[] = { "pytorch_model.bin", "model_weights.ckpt" };
@@ -48,6 +51,44 @@ static int list_shards(struct place *place, struct name_list *files, struct ckpt
 			     index_name, x.n_files > 1 ? ", and so are all others" : "");
 	name_list_sort(files);
 	return rc ? rc : name_list_add(files, index_name, e);
+}
+
+/* Without an index, only names tell whether a download has stopped. */
+static bool is_part(const char *name, struct part *ret)
+{
+	static const char stem[] = "pytorch_model-";
+
+	return part_parse(name, ".bin", ret) && !strncmp(name, stem, strlen(stem)) &&
+	       ret->stem == strlen(stem) - 1;
+}
+
+static int add_part(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e)
+{
+	struct name_list *files = arg;
+	struct part p;
+
+	(void)kind;
+	if (!is_part(name, &p))
+		return 0;
+	return files->n < MAX_SHARDS ? name_list_add(files, name, e)
+				     : err_set(e, EFBIG, "more than %d parts", MAX_SHARDS);
+}
+
+static int list_parts(struct place *place, struct name_list *files, struct ckpt_err *e)
+{
+	int rc = place_list(place, ".", add_part, files, e);
+	autofree struct part *v = NULL;
+
+	if (rc || !files->n)
+		return rc;
+	v = calloc(files->n, sizeof(*v));
+	if (!v)
+		return err_nomem(e);
+	for (size_t i = 0; i < files->n; i++)
+		(void)is_part(files->v[i], &v[i]);
+	rc = parts_check(v, files->n, e);
+	name_list_sort(files);
+	return rc ? rc : 1;
 }
 
 /* ---- probe ---- */
@@ -112,7 +153,7 @@ static int probe(struct place *place, const char *file, struct name_list *files,
 		return rc ? rc : 1;
 	}
 	if (!file)
-		return 0;
+		return list_parts(place, files, e);
 	rc = probe_file(place, file, e);
 	if (rc == 1 && name_list_add(files, file, e))
 		return -e->code;

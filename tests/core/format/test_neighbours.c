@@ -6,6 +6,7 @@
 #include "dir_util.h"
 #include "fault.h"
 #include "format/format.h"
+#include "format/part_names.h"
 #include "source/place.h"
 #include "suites.h"
 
@@ -85,6 +86,17 @@ static const struct {
 	{ "a.pth b.pt", ENOENT, "a directory of files that torch.save wrote ('a.pth' is in it); " },
 	{ "a.pt pytorch_model.bin tf_model.h5", ENOENT,
 	  "'pytorch_model.bin': it is empty; save or download it again" },
+	{ "consolidated.00.pth consolidated.01.pth params.json", ENOTSUP,
+	  "it is a model of Meta's, cut into slices for several GPUs ('consolidated.01.pth' is in "
+	  "it), which ckptfs does not join; convert it with convert_llama_weights_to_hf.py" },
+	{ "consolidated.00.pth params.json", ENOENT, "name one of the files" },
+	{ "m-00001-of-00002.pt m-00002-of-00002.pt", ENOTSUP,
+	  "it is the parts of a model that torch.save wrote ('m-00001-of-00002.pt' is in it), "
+	  "which "
+	  "ckptfs does not join; load it with the program" },
+	{ "ep1-rank0.pt ep1-rank1.pt", ENOTSUP,
+	  "it is the files that each rank of a run wrote for itself ('ep1-rank1.pt' is in it), " },
+	{ "lora-rank-8.pt lora-rank-16.pt", ENOENT, "name one of the files" },
 	{ "models--a--b/snapshots/x", ENOENT,
 	  "it is a cache of the Hugging Face Hub ('models--a--b' is in it); " },
 	{ "model.tar.gz", ENOENT, "it is an archive ('model.tar.gz' is in it); unpack it" },
@@ -298,6 +310,34 @@ START_LOOP_TEST(a_failing_look_is_an_error, (int)(sizeof(looked_at) / sizeof(*lo
 	put_file(dir_fd, looked_at[_i].put, looked_at[_i].bytes, looked_at[_i].len);
 	look_while_calls_fail(_i, FAULT_ALLOC);
 	look_while_calls_fail(_i, FAULT_READ | FAULT_OPEN | FAULT_STAT);
+}
+END_TEST
+
+static const struct {
+	const char *a, *b;
+	bool of_ranks;
+} named[] = {
+	{ "consolidated.00.pth", "consolidated.07.pth", true },
+	{ "consolidated.1.pth", "consolidated.0.pth", true },
+	{ "rank0.safetensors", "rank12.safetensors", true },
+	{ "model-rank-0-part-1.safetensors", "model-rank-3-part-1.safetensors", true },
+	{ "model-rank-0-part-0.safetensors", "model-rank-0-part-1.safetensors", false },
+	{ "model-rank-0-part-0.safetensors", "model-rank-1-part-1.safetensors", false },
+	{ "a_rank_0.pt", "b_rank_1.pt", false },
+	{ "a_rank_8.pt", "a_rank_16.pt", false },
+	{ "rank1-rank0.pt", "rank1-rank1.pt", true },
+	{ "rank0-rank1234567890.pt", "rank1-rank1234567890.pt", true },
+	{ "rank_0.pt", "rank-1.pt", false },
+	{ "my.consolidated.00.pth", "my.consolidated.01.pth", false },
+	{ "rank.pt", "rank1.pt", false },
+	{ "rank", "rank", false },
+	{ "", "", false },
+};
+
+START_LOOP_TEST(files_of_ranks_are_known_by_their_names, (int)(sizeof(named) / sizeof(*named)))
+{
+	ck_assert(part_is_of_ranks(named[_i].a, named[_i].b) == named[_i].of_ranks);
+	ck_assert(part_is_of_ranks(named[_i].b, named[_i].a) == named[_i].of_ranks);
 }
 END_TEST
 

@@ -583,6 +583,25 @@ static const struct {
 	  "tensor 'a2' is in both 'a.safetensors' and 'b.safetensors': name one of them instead "
 	  "of the directory",
 	  NULL },
+	/* What ranks have written. */
+	{ { { "model-rank-0-part-0.safetensors", A, 8 },
+	    { "model-rank-1-part-0.safetensors", A, 8 } },
+	  EBADMSG,
+	  "tensor 'a' is in both 'model-rank-0-part-0.safetensors' and "
+	  "'model-rank-1-part-0.safetensors', the files of two ranks, whose slices ckptfs does not "
+	  "join: name the model from which they were made",
+	  NULL },
+	{ { { "rank0.safetensors", A, 8 }, { "rank10.safetensors", A, 8 } },
+	  EBADMSG,
+	  "tensor 'a' is in both 'rank0.safetensors' and 'rank10.safetensors', the files of two "
+	  "ranks, whose slices ckptfs does not join: name the model from which they were made",
+	  NULL },
+	{ { { "lora-rank-8.safetensors", A, 8 }, { "lora-rank-16.safetensors", A, 8 } },
+	  EBADMSG,
+	  "tensor 'a' is in both 'lora-rank-8.safetensors' and 'lora-rank-16.safetensors': name "
+	  "one "
+	  "of them instead of the directory",
+	  NULL },
 	{ { { "model.safetensors", A, 8 },
 	    { "b.safetensors", B, 8 },
 	    { INDEX, MAP(IN("b", "b")), 0 } },

@@ -2265,6 +2265,32 @@ START_TEST(what_the_index_says_must_make_sense)
 }
 END_TEST
 
+START_TEST(parts_without_an_index_are_one_model)
+{
+	put_zip("pytorch_model-00002-of-00003.bin", "}<b><T>s", NULL);
+	put_zip("pytorch_model-00001-of-00003.bin", "}<a><T>s", NULL);
+	put_zip("other-00001-of-00003.bin", "}<x><T>s", NULL);
+	put_zip("my-pytorch_model-00001-of-00003.bin", "}<x><T>s", NULL);
+	expect_error(NULL, ENOENT,
+		     "'pytorch_model-00003-of-00003.bin' is missing: the model is in 3 files; add "
+		     "the file, or name one of the others instead of the directory to read that "
+		     "alone");
+	put_zip("pytorch_model-00003-of-00003.bin", "}<c><T>s", NULL);
+	expect(NULL, FLOAT4("a", "1") FLOAT4("b", "1") FLOAT4("c", "1"));
+	put_zip("pytorch_model-00003-of-00003.bin", "}<a><T>s", NULL);
+	expect_error(NULL, ERR_CORRUPT, "two tensors are called 'a'");
+	put_file(dir_fd, "pytorch_model-00003-of-00003.bin", "", 0);
+	expect_error(NULL, ERR_CORRUPT,
+		     "read 'pytorch_model-00003-of-00003.bin': it is empty; save or download it "
+		     "again");
+	put_zip("pytorch_model-00001-of-00001.bin", "}<a><T>s", NULL);
+	expect_error(
+		NULL, ENOTUNIQ,
+		"'pytorch_model-00001-of-00001.bin' and 'pytorch_model-00001-of-00003.bin' are "
+		"of two saves: move the files of one of them out of the directory");
+}
+END_TEST
+
 START_TEST(a_pointer_of_git_lfs_is_said_to_be_one)
 {
 	static const char pointer[] =
