@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { NEAREST_MAX = 3 };
+enum { NEAREST_MAX = 3, NEAREST_STEPS = 1 << 28 };
 
 struct nearest {
 	const char *want;
@@ -35,7 +35,7 @@ struct nearest {
 
 #define NEAREST_INIT(want_, len_) \
 	{ \
-		.want = (want_), .len = (len_), .steps = (uint64_t)1 << 28 \
+		.want = (want_), .len = (len_), .steps = NEAREST_STEPS \
 	}
 
 void nearest_try(struct nearest *n, const char *name, size_t len, uint64_t id);

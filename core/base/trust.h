@@ -30,8 +30,8 @@ static inline bool trust_owner(uid_t owner, const struct stat *checkpoint)
 	return !owner || owner == geteuid() || owner == checkpoint->st_uid;
 }
 
-/* st: of an entry of dir, without following a link. False if someone other than root and we made it
- * or can change it, who could not have put it in another's place either. */
+/* st: of an entry of dir, without following a link. False if a user other than root, us and the
+ * directory's owner made the entry or can change it. */
 static inline bool trust_entry(const struct stat *st, const struct stat *dir)
 {
 	struct stat d = *dir;

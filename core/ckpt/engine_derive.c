@@ -41,26 +41,20 @@ static int read_json(const struct engine *eng, const char *name, char **text, si
 
 /*
  * A cast or an average of scales is wrong, and not all forms of codes are known by their names: if
- * none is found, but config.json says that weights are quantised, eng->quantised is the member that
- * says so. What dequantize= has decoded it no longer says, and the codes of a GGUF are in blocks with
+ * config.json says that weights are quantised, eng->quantised is the member that says so. What dequantize= has decoded it no longer says, and the codes of a GGUF are in blocks with
  * their scales.
  */
 static int look_for_codes(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	struct jdoc config CLEANUP(jdoc_release) = { 0 };
 	autofree char *text = NULL;
-	const struct catalog_tensor *t;
 	struct ckpt_err why;
 	int64_t number;
-	size_t len, n;
+	size_t len;
 	int rc;
 
 	if ((!o->dtype && !o->average) || eng->format == &format_gguf || eng->dequantised.n)
 		return 0;
-	t = catalog_tensors(eng->catalog, &n);
-	for (size_t i = 0; i < n; i++)
-		if (dequantise_is_codes(eng->catalog, &t[i]))
-			return 0;
 	rc = assets_text(&eng->assets, "config.json", ASSETS_MAX_CONFIG, &text, &len, &number, e);
 	if (rc || !text)
 		return rc;

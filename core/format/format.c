@@ -2,6 +2,7 @@
 #include "format/format.h"
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -195,6 +196,11 @@ int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 	if (!*note) /* names may be hostile */
 		(void)text_show(text, strlen(text), note, FORMAT_NOTE);
 	return 0;
+}
+
+bool format_is_note(const char *fqn, size_t len)
+{
+	return bytes_are(fqn, len, FORMAT_NOT_SHOWN) || bytes_are(fqn, len, FORMAT_INDEX_DIFFERS);
 }
 
 int format_tell(const char *name, const char *note, struct catalog_writer *w, struct ckpt_err *e)

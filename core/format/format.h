@@ -74,6 +74,7 @@ void name_list_release(struct name_list *l);
 /* Keeps the sentence, unless there is one already; returns 0. */
 int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+bool format_is_note(const char *fqn, size_t len);
 /* Adds that object, unless the note is empty. */
 int format_tell(const char *name, const char *note, struct catalog_writer *w, struct ckpt_err *e);
 

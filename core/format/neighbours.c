@@ -50,7 +50,7 @@ struct neighbour {
 	}
 #define RANKS \
 	{ \
-		"the files that each rank of a run wrote for itself", \
+		"a set of files that the ranks of a run wrote, each for itself", \
 			", which ckptfs does not join", \
 			"join them where the model was trained, or name one to read that alone" \
 	}

@@ -373,8 +373,12 @@ void staging_drop(struct staging_file *f)
 
 int staging_blame(const struct staging *s, const char *name, struct ckpt_err *e)
 {
-	return s->far ? err_wrap(e, "write '%s'", name)
-		      : err_wrap(e, "write '%s.partial/%s'", s->place.path, name);
+	/* The end of a long path says most, and the reason must fit behind it. */
+	size_t n = s->far ? 0 : strlen(s->place.path), skip = n > 120 ? n - 120 : 0;
+
+	return s->far ? err_wrap(e, "write '%.100s'", name)
+		      : err_wrap(e, "write '%s%s.partial/%.100s'", skip ? "..." : "",
+				 s->place.path + skip, name);
 }
 
 int staging_put(struct staging *s, const char *name, const void *data, size_t len,

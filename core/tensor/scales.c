@@ -69,6 +69,15 @@ bool scales_possible(const struct catalog_tensor *t)
 	       t->dtype != CKPT_DTYPE_BOOL && info->size <= 4 && info->unit == info->size;
 }
 
+bool scales_likely(const struct catalog_tensor *t)
+{
+	unsigned long_dims = 0;
+
+	for (size_t i = 0; i < t->n_dims; i++)
+		long_dims += t->shape[i] > 1;
+	return scales_possible(t) && long_dims > 1 && t->shape[0] > 1;
+}
+
 int64_t scales_of(const struct catalog *c, const struct catalog_tensor *t, size_t *at)
 {
 	bool possible = scales_possible(t);

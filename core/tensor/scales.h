@@ -20,6 +20,8 @@ struct catalog_tensor;
 
 /* Is t of a dtype that codes have: an integer of at most 32 bits, or a float of at most 8? */
 bool scales_possible(const struct catalog_tensor *t);
+/* And of a shape that quantised weights have? Buffers such as masks and positions have others. */
+bool scales_likely(const struct catalog_tensor *t);
 /*
  * The number of a shown tensor with scales of t, which holds codes if there is one; -1: there is none.
  * *at is 0 at first; further calls find further tensors.

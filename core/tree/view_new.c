@@ -65,18 +65,21 @@ static void stored_object(const void *arg, uint32_t index, const char **ret, siz
 	*ret_len = o->fqn_len;
 }
 
-/* "; did you mean 'a'?" for a glob that matches no name, or "". */
-static const char *name_meant(const struct view *v, const char *glob, char out[static 160])
+/* "; did you mean 'a'?" for a glob that matches no name, or "". *steps: for all globs together. */
+static const char *name_meant(const struct view *v, const char *glob, uint64_t *steps,
+			      char out[static 160])
 {
 	struct nearest near = NEAREST_INIT(glob, strlen(glob));
 	const char *fqn;
 	size_t n, len;
 
+	near.steps = *steps;
 	(void)catalog_tensors(v->c, &n);
 	for (uint32_t i = 0; i < n; i++) {
 		stored_tensor(v, i, &fqn, &len);
 		nearest_try(&near, fqn, len, i);
 	}
+	*steps = near.steps;
 	if (!near.n)
 		return "";
 	stored_tensor(v, (uint32_t)near.best[0].id, &fqn, &len);
@@ -88,13 +91,14 @@ static const char *name_meant(const struct view *v, const char *glob, char out[s
 static void warn_unused(const struct view *v, const char *word, const char *const *globs,
 			const bool *used)
 {
+	uint64_t steps = NEAREST_STEPS;
 	struct ckpt_err what;
 	char meant[160];
 
 	for (size_t i = 0; v->o.warn && globs && globs[i]; i++)
 		if (!used[i]) {
 			(void)err_set(&what, ENOENT, "option '%s': '%.200s' matches no FQN%s", word,
-				      globs[i], name_meant(v, globs[i], meant));
+				      globs[i], name_meant(v, globs[i], &steps, meant));
 			v->o.warn(v->o.warn_arg, what.msg);
 		}
 }
@@ -232,7 +236,7 @@ static int refuse_unknown(const struct view *v, const struct catalog_tensor *t, 
 	return err_set(e, ERR_UNSUPPORTED,
 		       "option 'dtype': config.json has '%s', and '%.120s' (%s, shape %s) may hold "
 		       "codes, whose scales a cast would round: leave the option out, or exclude "
-		       "it and its scales",
+		       "it and its scales, if it has any",
 		       v->o.quantised, FQN_TEXT(t->fqn, t->fqn_len), dtype_info(t->dtype)->name,
 		       TUPLE_TEXT(t->shape, t->n_dims));
 }
@@ -256,7 +260,8 @@ static int refuse_codes(const struct view *v, struct ckpt_err *e)
 		for (size_t at = 0; (scales = scales_of(v->c, t, &at)) >= 0;)
 			if (shown[scales])
 				return refuse_scaled(t, &all[scales], e);
-		if (v->o.quantised && t->n_dims > 1 && scales_possible(t))
+		/* Known scales that are not shown are not rounded. */
+		if (v->o.quantised && scales_likely(t) && scales_of(v->c, t, &(size_t){ 0 }) < 0)
 			return refuse_unknown(v, t, e);
 	}
 	return 0;

@@ -213,7 +213,7 @@ static void forget_secrets(void)
 
 int mount_confine(struct mount *m, struct ckpt_err *e)
 {
-	bool backing = m->io == FS_IO_AUTO && !ckpt_is_run(m->ckpt) && passthrough_allowed();
+	bool backing = m->io == FS_IO_AUTO && !ckpt_is_run(m->ckpt) && is_sys_admin();
 	struct ckpt_err missing;
 	int rc = 0;
 

@@ -5,6 +5,7 @@
 #include "cmd/capture.h"
 #include "cmd/options.h"
 #include "mount/negotiate.h"
+#include "mount/passthrough.h"
 #include "mount/watch.h"
 
 #include "base/cleanup.h"
@@ -114,13 +115,13 @@ static int refused(const struct mount *m, const char *why, struct ckpt_err *e)
 /*
  * The path to mount at. Opening the checkpoint may have taken minutes, in which the owner of a
  * directory above the mount point can have put a link in its place. Root must not be led elsewhere,
- * so root mounts by descriptor; for others fusermount3 mounts, which checks that the directory is
- * theirs.
+ * so who may mount mounts by descriptor. For others fusermount3 mounts, which has no such descriptor
+ * and checks that the directory is theirs.
  */
 static const char *where(const struct mount *m, char by_fd[static 32])
 {
 	(void)snprintf(by_fd, 32, "/proc/self/fd/%d", m->target_fd);
-	return !m->given && !geteuid() && !access(by_fd, F_OK) ? by_fd : m->target;
+	return !m->given && is_sys_admin() && !access(by_fd, F_OK) ? by_fd : m->target;
 }
 
 int mount_start_session(struct mount *m, struct ckpt_err *e)

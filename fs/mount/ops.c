@@ -81,7 +81,7 @@ struct fs *fs_new(const struct fs_config *config)
 	(void)pthread_cond_init(&fs->beginning, NULL);
 	handles_init(&fs->handles);
 	passthrough_init(&fs->passthrough, config->stats);
-	fs->negotiation.passthrough = config->io == FS_IO_AUTO && passthrough_allowed();
+	fs->negotiation.passthrough = config->io == FS_IO_AUTO && is_sys_admin();
 	return fs;
 }
 

@@ -70,7 +70,7 @@ void passthrough_release(struct passthrough *p)
 	(void)pthread_mutex_destroy(&p->lock);
 }
 
-bool passthrough_allowed(void)
+bool is_sys_admin(void)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { 0 };

@@ -52,8 +52,8 @@ struct passthrough {
 void passthrough_init(struct passthrough *p, struct stats *stats); /* borrowed */
 /* Call when the session has ended. */
 void passthrough_release(struct passthrough *p);
-/* Is a process like this one allowed to ask for it? */
-bool passthrough_allowed(void);
+/* Has the process CAP_SYS_ADMIN, without which the kernel grants neither this nor mount(2)? */
+bool is_sys_admin(void);
 
 /*
  * Call when h is about to be returned to a reader that opens the node: returns the number of the

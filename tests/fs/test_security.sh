@@ -148,8 +148,6 @@ while not os.path.exists("stop"):
   ckptfs cat c tensors/w | cmp - c.w.bin
 }
 
-# The latest checkpoint of a run is one of its own or none.
-cases_latest_stays_inside() { printf '%s\n' /etc ../outside step-1/../../outside . ''; }
 # Whoever waits to write to a FIFO would go on when the program opens it.
 test_no_fifo_beside_a_checkpoint_is_opened() {
   local writer
@@ -160,12 +158,15 @@ test_no_fifo_beside_a_checkpoint_is_opened() {
   chown 65534 s/config.json
   (exec 8>s/config.json && : >woken) &
   writer=$!
+  wait_until grep -q 'State:.*sleeping' /proc/$writer/status
   ckptfs info s/ckpt >/dev/null
   sleep 0.5
   [[ ! -e woken ]] || fail "it was opened"
   kill $writer
 }
 
+# The latest checkpoint of a run is one of its own or none.
+cases_latest_stays_inside() { printf '%s\n' /etc ../outside step-1/../../outside . ''; }
 test_latest_stays_inside() {
   mkdir run outside
   big_copy run/step-1

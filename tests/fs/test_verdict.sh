@@ -293,16 +293,16 @@ test_export_tells_of_what_it_copies() {
 
 # ---- codes ----
 
-# tensors_of NAME:DTYPE...: a safetensors file of these tensors, each of four elements
+# tensors_of NAME:DTYPE...: a safetensors file of these tensors, each of four elements; $shape: not [4]
 tensors_of() {
   mkdir -p q
-  python3 - "$@" >q/model.safetensors <<'PYTHON'
-import json, struct, sys
+  shape=${shape:-[4]} python3 - "$@" >q/model.safetensors <<'PYTHON'
+import json, os, struct, sys
 size = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I16": 2, "I32": 4, "U32": 4, "I64": 8}
 head, at = {}, 0
 for name, dtype in (x.rsplit(":", 1) for x in sys.argv[1:]):
     n = 4 * size[dtype]
-    head[name] = {"dtype": dtype, "shape": [4], "data_offsets": [at, at + n]}
+    head[name] = {"dtype": dtype, "shape": json.loads(os.environ["shape"]), "data_offsets": [at, at + n]}
     at += n
 text = json.dumps(head).encode()
 sys.stdout.buffer.write(struct.pack("<Q", len(text)) + text + bytes(at))
@@ -345,6 +345,19 @@ test_a_cast_of_codes_is_refused() {
   refused "option 'dtype': '${1%:*}' holds codes" ckptfs mount q m -o dtype=fp32
   ckptfs ls q >/dev/null
   ckptfs ls q -o dtype=bf16 --exclude="${2%:*}" >/dev/null
+}
+
+# Then config.json says that there are codes; masks and positions are none.
+test_codes_of_an_unknown_form_are_not_cast() {
+  local shape=[2,2]
+  tensors_of a.weight:I8 a.weight_scale:F32 b.strange:U8 b.strangescal:F32
+  echo '{"quantization_config": {"quant_method": "new"}}' >q/config.json
+  refused "config.json has 'quantization_config', and 'b.strange' \\(uint8, shape \\(2, 2\\)\\) may hold codes" \
+    ckptfs ls q -o dtype=bf16 --exclude='a.*'
+  ckptfs ls q -o dtype=bf16 --exclude='a.weight_scale' --exclude='b.*' >/dev/null
+  shape=[1,4]
+  tensors_of position:I32 w:F32
+  ckptfs ls -l q -o dtype=bf16 | grep -q '^bfloat16'
 }
 
 test_a_cast_of_what_only_sounds_like_scales_is_allowed() {

@@ -438,7 +438,7 @@ static int derive_all(struct averager *a)
 
 	for (uint32_t k = 0; !rc && k < n; k++) {
 		bool small = is_small_float(&t[k]) || is_codes(a, &t[k]);
-		bool maybe = a->eng->quantised && t[k].n_dims > 1 && scales_possible(&t[k]);
+		bool maybe = a->eng->quantised && scales_likely(&t[k]);
 
 		if ((!small && !maybe && !is_real(&t[k])) || !takes_part(a, &t[k]))
 			continue;

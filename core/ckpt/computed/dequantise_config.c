@@ -139,6 +139,7 @@ void deq_config_read(struct jval config, struct jval gptq, struct deq_config *re
 	struct jiter members = jiter(c);
 
 	*ret = (struct deq_config){ .block = { 128, 128 } };
+	ret->says = key ? key : "quantize_config.json";
 	ret->is_empty = !jiter_next(&members);
 	read_block(c, ret->block);
 	ret->bits = bits_of(c);

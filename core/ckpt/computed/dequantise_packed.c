@@ -8,6 +8,7 @@
 #include "codec/cast.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MAX_GROUPS ((uint64_t)1 << 20) /* that g_idx may name */
@@ -165,6 +166,21 @@ static unsigned widths_of(const struct catalog_tensor *t, const struct catalog_t
 	return widths;
 }
 
+/* "2", or "2, 4 or 8" */
+static const char *list_widths(unsigned widths, char out[static 16])
+{
+	size_t at = 0;
+
+	for (unsigned bits = 2; bits <= 8; widths &= ~bits, bits *= 2)
+		if (widths & bits)
+			at += (size_t)snprintf(out + at, 16 - at, "%s%u",
+					       !at			       ? ""
+					       : widths & ~(bits | (bits - 1)) ? ", "
+									       : " or ",
+					       bits);
+	return out;
+}
+
 /*
  * The number of bits, which may differ from layer to layer: shapes tell it, and the configuration must
  * name it, and decides where several fit.
@@ -180,8 +196,9 @@ static int find_bits(const struct deq_finder *f, const struct catalog_tensor *t,
 	if (widths && !named && f->config.widths & (4 | 8))
 		return err_set(f->e, EINVAL,
 			       "option 'dequantize': '%.120s' and what belongs to it have the "
-			       "shapes of %u-bit codes, but quantization_config says %u bits",
-			       SHOWN(t), widths & -widths, f->config.widths & -f->config.widths);
+			       "shapes of %s-bit codes, but %s says %s bits",
+			       SHOWN(t), list_widths(widths, (char[16]){ 0 }), f->config.says,
+			       list_widths(f->config.widths, (char[16]){ 0 }));
 	return *ret == 4 || *ret == 8 ? 0 : unknown_bits(f, t);
 }
 

@@ -25,6 +25,7 @@
 
 /* What a quantization_config says, read once: it may be long, and there may be many tensors. */
 struct deq_config {
+	const char *says;    /* the member or file that it is from */
 	uint64_t block[2];   /* rows and columns; 128 x 128 if it has none */
 	unsigned bits;	     /* of integers: 4 (also if it has none) or 8; 0: others */
 	unsigned widths;     /* the sum of those of 2, 4, 8 that it names for any layer; 14: none */

@@ -149,6 +149,8 @@ static int add_object(struct resharding *s, size_t i, struct ckpt_err *e)
 	int rc = 0;
 
 	ckpt_object(s->c, i, &o);
+	if (format_is_note(o.fqn, o.fqn_len) && !*o.path) /* about this checkpoint's files */
+		return 0;
 	if (o.fault) {
 		warn(s, "'%s' is left out: %s", FQN_TEXT(o.fqn, o.fqn_len), o.fault);
 		return 0;

@@ -195,8 +195,8 @@ CKPT_API int64_t ckpt_tensor_find(const struct ckpt *c, const char *fqn, size_t 
 CKPT_API int64_t ckpt_model_find(const struct ckpt *c, const char *name, size_t len);
 /*
  * Suggestions for a name that does not exist: similar names of tensors and objects, stored ones and
- * those of the model; in a run, its checkpoints. Found in bounded time. Writes "'a', 'b' or 'c'", or "" if there are none,
- * truncated to cap bytes; returns the length.
+ * those of the model; in a run, its checkpoints. Found in bounded time. Writes "'a', 'b' or 'c'", or
+ * "" if there are none, truncated to cap bytes; returns the length.
  */
 CKPT_API size_t ckpt_similar(const struct ckpt *c, const char *name, size_t len, char *buf,
 			     size_t cap);

@@ -618,8 +618,8 @@ def series(run: Union[str, os.PathLike], *globs: str, model: bool = False, jobs:
         if handle:
             lib.ckpt_close(handle)
     if wanted.incomplete:
-        are = "s are" if wanted.incomplete > 1 else " is"
-        odd.append(f"{wanted.incomplete} checkpoint{are} left out, because saving was not completed")
+        are, them = ("s are", "them") if wanted.incomplete > 1 else (" is", "it")
+        odd.append(f"{wanted.incomplete} checkpoint{are} left out; 'ckptfs stat' names {them} and says why")
     for what in odd:
         warnings.warn(f"{path}: {what}", stacklevel=2)
     return found

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import operator
 import os
 import pathlib
 import signal
@@ -113,12 +114,13 @@ class _Slice(ctypes.Structure):
 
 
 class _Request(ctypes.Structure):
-    """What a caller asks for. ctypes would take a number modulo 2^32 or 2^64."""
+    """What a caller asks for. ctypes would take an integer modulo 2^32 or 2^64."""
 
     def __init__(self, **words: Any):
         super().__init__(**words)
         for name, value in words.items():
-            if isinstance(value, int) and getattr(self, name) != value:
+            kept = getattr(self, name)
+            if isinstance(kept, int) and kept != operator.index(value):
                 raise ValueError(f"{name}={value} is {'negative' if value < 0 else 'too large'}")
 
 
