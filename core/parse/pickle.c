@@ -659,31 +659,6 @@ bool pk_is(const struct pk_value *v, const char *module, const char *name)
 	       (!module || pk_str_is(v->g->module, module));
 }
 
-const struct pk_value *pk_get_n(const struct pk_value *dict, const char *key, size_t len)
-{
-	if (!dict || dict->type != PK_DICT)
-		return NULL;
-	for (size_t i = dict->n->len; i-- > 0;) { /* the last duplicate counts */
-		const struct pk_value *k = &dict->n->v[2 * i];
-
-		if (k->type == PK_STR && bytes_equal(k->s->data, k->s->len, key, len))
-			return k + 1;
-	}
-	return NULL;
-}
-
-const struct pk_value *pk_attr_n(const struct pk_value *obj, const char *name, size_t len)
-{
-	const struct pk_value *state;
-
-	if (!obj || obj->type != PK_OBJECT)
-		return NULL;
-	state = &obj->n->own[PK_STATE];
-	if (state->type == PK_TUPLE && pk_len(state))
-		state = &state->n->own[0];
-	return pk_get_n(state, name, len);
-}
-
 bool pk_numbers(const struct pk_value *v, uint64_t *ret, size_t max, size_t *ret_n)
 {
 	size_t n = v ? pk_len(v) : 0;

@@ -125,7 +125,7 @@ static int make_ordered_dict(struct pickle *p, struct ckpt_err *e)
 	dict = pk_node_new(p, 0);
 	if (!dict)
 		return pk_too_big(p, e);
-	rc = pk_node_grow(p, dict, 0, 2 * n, e);
+	rc = pk_dict_grow(p, dict, 0, 2 * n, e);
 	if (rc)
 		return rc;
 	for (size_t i = 0; i < 2 * n; i++) {
@@ -370,7 +370,7 @@ int pk_set_items(struct pickle *p, size_t from, struct ckpt_err *e)
 		p->taken = NULL;
 	}
 	used = 2 * (size_t)dict.n->len;
-	rc = pk_node_grow(p, dict.n, used, p->n - from, e);
+	rc = pk_dict_grow(p, dict.n, used, p->n - from, e);
 	if (rc)
 		return rc;
 	for (size_t i = from; i < p->n; i++)

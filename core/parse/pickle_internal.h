@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * pickle_internal - the stack machine of the second pass, shared by the files that make it up:
- * pickle_node.c counts and frees, pickle_build.c builds, pickle.c reads opcodes.
+ * pickle_node.c counts and frees, pickle_build.c builds, pickle_index.c finds keys, pickle.c reads
+ * opcodes.
  *
  * A value is 16 bytes: numbers, strings and globals have no node. A value that leaves the stack or
  * a consumed container drops its reference, and a node without references returns to the pool at
@@ -65,11 +66,26 @@ int pk_no_string(const struct pickle *p, struct ckpt_err *e);
 void pk_node_free(struct pickle *p, enum pk_type type, struct pk_node *n);
 /* Makes room for `more` values after the first `used` ones of a list's or dict's array. */
 int pk_node_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, struct ckpt_err *e);
+/* The same for a dict, with its index. */
+int pk_dict_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, struct ckpt_err *e);
 int pk_stack_grow(struct pickle *p, struct ckpt_err *e);
 int pk_mark_push(struct pickle *p, struct ckpt_err *e);
 /* Pops the innermost mark; *ret: the first stack position above it. */
 int pk_mark_pop(struct pickle *p, size_t *ret, struct ckpt_err *e);
 void pk_drop_from(struct pickle *p, size_t at);
+
+/*
+ * A dict may be looked into once for each object that shares it, or for each of its own keys, so
+ * one of more than PK_FEW pairs has a hash table. It is filled when the dict is first looked into.
+ */
+enum { PK_FEW = 64 };
+struct pk_index;
+
+/* In a list's or dict's node: it takes no memory, as no piece of the pool is smaller than both. */
+static inline struct pk_index **pk_index_of(struct pk_node *n)
+{
+	return (struct pk_index **)(void *)n->own;
+}
 
 /* A node with n_own inline values, uninitialised; NULL at the ceiling. */
 static inline struct pk_node *pk_node_new(struct pickle *p, uint32_t n_own)
@@ -82,6 +98,8 @@ static inline struct pk_node *pk_node_new(struct pickle *p, uint32_t n_own)
 				       .len = n_own,
 				       .own_class = (uint16_t)cls,
 				       .v = n_own ? n->own : NULL };
+	if (n && !n_own)
+		*pk_index_of(n) = NULL;
 	return n;
 }
 
@@ -131,6 +149,12 @@ static inline int pk_need(const struct pickle *p, size_t n, struct ckpt_err *e)
 {
 	return pk_has(p, n) ? 0 : pk_bad(p, "stack underflow", e);
 }
+
+/* ---- pickle_index.c ---- */
+
+/* Gives a dict that has none an index for n->cap values, if these are not few; false: no memory. */
+bool pk_index_add(struct pickle *p, struct pk_node *n);
+void pk_index_free(struct pickle *p, struct pk_node *n); /* it may have none */
 
 /* ---- pickle_build.c: each function checks the stack itself ---- */
 

@@ -41,6 +41,8 @@ static void node_free(struct pickle *p, enum pk_type type, struct pk_node *n, un
 		if (v->type >= PK_TUPLE && v->n && --v->n->refs == 0 && depth < MAX_FREE_DEPTH)
 			node_free(p, v->type, v->n, depth + 1);
 	}
+	if (type == PK_DICT)
+		pk_index_free(p, n);
 	if (n->cap)
 		pool_put(&p->pool, n->v, n->v_class);
 	pool_put(&p->pool, n, n->own_class);
@@ -72,6 +74,17 @@ int pk_node_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, 
 	n->v_class = (uint16_t)cls;
 	n->cap = (uint32_t)(pool_class_size(cls) / sizeof(*v));
 	return 0;
+}
+
+int pk_dict_grow(struct pickle *p, struct pk_node *n, size_t used, size_t more, struct ckpt_err *e)
+{
+	uint32_t cap = n->cap;
+	int rc;
+
+	if (used + more > cap)
+		pk_index_free(p, n);
+	rc = pk_node_grow(p, n, used, more, e);
+	return rc || n->cap == cap || pk_index_add(p, n) ? rc : pk_too_big(p, e);
 }
 
 /* Doubles the capacity of an array of *cap elements, within the ceiling. */

@@ -514,6 +514,123 @@ START_TEST(get_finds_the_last_of_equal_keys)
 }
 END_TEST
 
+/* ---- large dicts, which have an index ---- */
+
+enum { BATCH = 100, BATCHES = 40 };
+
+static const char *key_of(char ret[static 24], size_t i)
+{
+	(void)snprintf(ret, 24, "k%zu", i);
+	return ret;
+}
+
+/* The first BATCH keys have the number of the last batch, others their own. */
+static int look_while_it_grows(void *arg, struct pickle *p, struct pk_value *obj,
+			       struct ckpt_err *e)
+{
+	size_t *batches = arg, n = ++*batches * BATCH;
+	char key[24];
+
+	(void)p;
+	(void)e;
+	for (size_t i = 0; i < n + 5; i++) {
+		const struct pk_value *v = pk_attr(obj, key_of(key, i));
+
+		ck_assert_int_eq(v != NULL, i < n);
+		if (v)
+			ck_assert_int_eq(v->i, (int64_t)(i < BATCH ? *batches : i));
+	}
+	return 0;
+}
+
+static int any_class(void *arg, const char *module, const char *name)
+{
+	(void)arg;
+	(void)module;
+	(void)name;
+	return 1;
+}
+
+START_TEST(keys_of_a_large_dict_are_found_while_it_grows)
+{
+	static const struct pickle_hooks hooks = { .classify = any_class,
+						   .built = look_while_it_grows };
+	struct emit m = EMIT_INIT(4, false);
+	size_t batches = 0;
+	struct pickle_opts opts = { .hooks = &hooks, .arg = &batches, .max_bytes = 16 << 20 };
+	struct pickle *p = NULL;
+	struct ckpt_err e = { 0 };
+	struct pk_value root;
+	char key[24];
+
+	emit_proto(&m);
+	emit_str(&m, "elsewhere");
+	emit_op(&m, OP_POP);
+	emit_op(&m, OP_EMPTY_DICT);
+	emit_put(&m);
+	for (size_t b = 0; b < BATCHES; b++) {
+		emit_op(&m, OP_MARK);
+		for (size_t i = 0; i < BATCH; i++) {
+			emit_str(&m, key_of(key, b * BATCH + i));
+			emit_int(&m, (int64_t)(b * BATCH + i));
+			/* The first keys again, and what looks like keys. */
+			emit_str(&m, key_of(key, i));
+			emit_int(&m, (int64_t)b + 1);
+			emit_bytes(&m, "C\2k0N", 5);
+			emit_int(&m, (int64_t)i);
+			emit_op(&m, OP_NONE);
+		}
+		emit_op(&m, OP_SETITEMS);
+		emit_object(&m, "m", "C");
+		emit_get(&m, 0);
+		emit_op(&m, OP_BUILD);
+		emit_op(&m, OP_POP);
+	}
+	emit_op(&m, OP_STOP);
+	REQUIRE(!m.b.err);
+	ck_assert_msg(!load_bytes(m.b.data, m.b.len, 0, &opts, &p, &e), "%s", e.msg);
+	ck_assert_uint_eq(batches, BATCHES);
+	root = pickle_root(p);
+	ck_assert_uint_eq(pk_len(&root), BATCHES * BATCH * 4);
+	REQUIRE(!pk_get(&root, "elsewhere") && !pk_get(&root, "nowhere") && !pk_get(&root, ""));
+	ck_assert_int_eq(pk_get(&root, "k0")->i, BATCHES);
+	pickle_free(p);
+	buf_release(&m.b);
+}
+END_TEST
+
+/* A dict of N keys is looked into N times, found or not; if each were a search, it would take hours. */
+START_TEST(a_large_dict_may_be_looked_into_often)
+{
+	enum { MANY = 1 << 20 };
+	struct emit m = EMIT_INIT(4, false);
+	struct pickle_opts opts = { .max_bytes = 256 << 20 };
+	struct pickle *p = NULL;
+	struct ckpt_err e = { 0 };
+	struct pk_value root;
+	size_t found = 0;
+	char key[24];
+
+	emit_proto(&m);
+	emit_op(&m, OP_EMPTY_DICT);
+	emit_op(&m, OP_MARK);
+	for (size_t i = 0; i < MANY; i++) {
+		emit_str(&m, key_of(key, i));
+		emit_op(&m, OP_NONE);
+	}
+	emit_op(&m, OP_SETITEMS);
+	emit_op(&m, OP_STOP);
+	REQUIRE(!m.b.err);
+	ck_assert_msg(!load_bytes(m.b.data, m.b.len, 0, &opts, &p, &e), "%s", e.msg);
+	root = pickle_root(p);
+	for (size_t i = 0; i < 2 * (size_t)MANY; i++)
+		found += pk_get(&root, key_of(key, i)) != NULL;
+	ck_assert_uint_eq(found, MANY);
+	pickle_free(p);
+	buf_release(&m.b);
+}
+END_TEST
+
 START_TEST(attributes_come_from_a_dict_or_a_tuple_that_begins_with_one)
 {
 	static const char dict[] = "cm\nC\n)\x81}\x8c\1aK\1sb.";
