@@ -5,6 +5,7 @@
  */
 #include "format/deepspeed/deepspeed_pattern.h"
 
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 
@@ -12,6 +13,9 @@
 #include <string.h>
 
 enum {
+	MAX_TEXT = 4096,  /* bytes */
+	MAX_ATOMS = 500,  /* in a row */
+	STATE_WORK = 512, /* so that the budget bounds the memory of all patterns, too */
 	MAX_STATES = 2000,
 	MAX_DEPTH = 50,	  /* of nested groups */
 	MAX_COPIES = 100, /* of a repeated atom */
@@ -37,19 +41,27 @@ struct ds_pattern {
 /* ---- parsing ---- */
 
 /*
- * A repeated atom is parsed again for each copy, so that no state has to be copied. States are
- * built from the end of the pattern backwards: each is given its successor.
+ * A repeated atom is parsed again for each copy, so that no state has to be copied; what is read is
+ * therefore counted. States are built from the end of the pattern backwards: each is given its successor.
  */
 struct parser {
 	struct ds_pattern *p;
 	/* atoms that may still be parsed; needed because empty groups have no state */
 	unsigned left;
+	uint64_t *work; /* budget */
 	bool bad;
 	bool no_memory;
 };
 
+static void spend(struct parser *x, uint64_t n)
+{
+	*x->work -= min_u64(n, *x->work);
+	x->bad |= !*x->work;
+}
+
 static uint16_t add(struct parser *x, struct state s)
 {
+	spend(x, STATE_WORK);
 	if (x->p->n == MAX_STATES) {
 		x->bad = true;
 		return 0;
@@ -147,8 +159,9 @@ static bool parse_class(const char **s, uint64_t set[4])
 }
 
 /* The end of the atom that begins at s; NULL: it is not an atom. */
-static const char *skip_atom(const char *s)
+static const char *skip_atom(struct parser *x, const char *s)
 {
+	const char *from = s;
 	unsigned depth = 0;
 
 	do {
@@ -174,6 +187,7 @@ static const char *skip_atom(const char *s)
 		}
 		s++;
 	} while (depth);
+	spend(x, (uint64_t)(s - from));
 	return s;
 }
 
@@ -235,6 +249,7 @@ static uint16_t parse_atom(struct parser *x, const char *s, const char *end, uin
 {
 	struct state a = { .what = S_SET, .next = next };
 
+	spend(x, (uint64_t)(end - s));
 	if (!x->left--) {
 		x->bad = true;
 		x->left = 0;
@@ -303,7 +318,6 @@ static uint16_t parse_copies(struct parser *x, const char *s, const char *end, u
 static uint16_t parse_row(struct parser *x, const char *s, const char *end, uint16_t next,
 			  unsigned depth)
 {
-	enum { MAX_ATOMS = 500 };
 	struct atom {
 		const char *s, *end;
 		unsigned least, most;
@@ -311,10 +325,11 @@ static uint16_t parse_row(struct parser *x, const char *s, const char *end, uint
 	autofree struct atom *v = calloc(MAX_ATOMS, sizeof(*v));
 	size_t n = 0;
 
+	spend(x, MAX_ATOMS);
 	x->bad |= !v;
 	x->no_memory |= !v;
 	while (!x->bad && s < end) {
-		const char *stop = skip_atom(s), *after = stop;
+		const char *stop = skip_atom(x, s), *after = stop;
 
 		if (!stop || stop > end || n == MAX_ATOMS ||
 		    !parse_repeat(&after, &v[n].least, &v[n].most) || after > end ||
@@ -347,7 +362,7 @@ static uint16_t parse_either(struct parser *x, const char *s, const char *end, u
 		uint16_t row;
 
 		while (bar && bar < end && *bar != '|')
-			bar = skip_atom(bar);
+			bar = skip_atom(x, bar);
 		if (!bar || bar > end) {
 			x->bad = true;
 			return 0;
@@ -363,17 +378,18 @@ static uint16_t parse_either(struct parser *x, const char *s, const char *end, u
 	return r;
 }
 
-int ds_pattern_new(const char *text, struct ds_pattern **ret, struct ckpt_err *e)
+int ds_pattern_new(const char *text, uint64_t *work, struct ds_pattern **ret, struct ckpt_err *e)
 {
 	struct ds_pattern *p = calloc(1, sizeof(*p) + MAX_STATES * sizeof(*p->v));
-	struct parser x = { .p = p, .left = MAX_PARSED };
+	size_t len = strlen(text);
+	struct parser x = { .p = p, .left = MAX_PARSED, .work = work, .bad = len > MAX_TEXT };
 	struct ds_pattern *less;
 	uint16_t match;
 
 	if (!p)
 		return err_nomem(e);
 	match = add(&x, (struct state){ .what = S_MATCH });
-	p->first = parse_either(&x, text, text + strlen(text), match, 0);
+	p->first = parse_either(&x, text, text + len, match, 0);
 	if (x.bad) {
 		free(p);
 		return x.no_memory ? err_nomem(e)

@@ -27,7 +27,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_PATTERNS = 10000, MAX_PARTS = 64, MAX_NAME = 1 << 20 };
+enum { MAX_PATTERNS = 10000, MAX_PARTS = 64, MAX_NAME = 1 << 20, MAX_REASON = 200 };
+/* For reading all lists: bytes of patterns, which may be one long string again and again. */
+enum { READ_WORK = 1 << 29, ENTRY_WORK = 64 };
+
+static const char too_long[] = "slices of tensor parallelism are listed as they are: the "
+			       "patterns of universal_checkpoint_info take too long";
 
 enum list { UNSUPPORTED, EXPERTS, REPLICATED, AVERAGED, TWO_PARTS, ROWS, VOCABULARY, N_LISTS };
 static const char *const list_names[N_LISTS] = {
@@ -63,7 +68,7 @@ struct patterns {
 struct ds_join {
 	struct patterns lists[N_LISTS + 1];
 	size_t n_patterns;
-	struct pk_strings *names; /* of parameters, of which literals[id] is known */
+	struct pk_strings *names; /* of parameters, of which literals[id] is known; and reasons */
 	struct literal *literals;
 	size_t cap_literals;
 	bool has_vocabulary;
@@ -94,8 +99,8 @@ struct reading {
 	struct ds_open *o;
 	struct ds_join *j;
 	const struct pk_value *widths; /* sub_param_shard_widths, or NULL */
-	size_t next_width;	       /* the pair that probably comes next */
 	bool old;		       /* before version 0.4: equal widths are not recorded */
+	uint64_t work;		       /* budget left */
 	struct ckpt_err *e;
 };
 
@@ -137,6 +142,23 @@ static int add_literal(struct reading *x, unsigned list, const struct buf *name,
 	return 0;
 }
 
+static int take_too_long(struct reading *x)
+{
+	(void)ds_refuse(x->d, "%s", too_long);
+	return 1;
+}
+
+/* Call it before an entry is read. 1: it is too much, which has been recorded. */
+static int spend(struct reading *x, const struct pk_value *pattern)
+{
+	uint64_t n = ENTRY_WORK + (pattern->type == PK_STR ? pattern->s->len : 0);
+
+	if (x->work <= n)
+		return take_too_long(x);
+	x->work -= n;
+	return 0;
+}
+
 /* 1: it is not understood, or there are too many, which has been recorded. */
 static int add_pattern(struct reading *x, unsigned list, const struct pk_value *v, struct entry is)
 {
@@ -154,11 +176,13 @@ static int add_pattern(struct reading *x, unsigned list, const struct pk_value *
 		return 1;
 	}
 	if (v->type == PK_STR && strlen(v->s->data) == v->s->len)
-		rc = ds_pattern_new(v->s->data, &is.pattern, x->e);
+		rc = ds_pattern_new(v->s->data, &x->work, &is.pattern, x->e);
 	if (!rc && !VEC_ROOM(p->v, p->cap, p->n + 1)) {
 		ds_pattern_free(is.pattern);
 		return err_nomem(x->e);
 	}
+	if (rc == -ERR_UNSUPPORTED && !x->work)
+		return take_too_long(x);
 	if (rc == -ERR_UNSUPPORTED) {
 		(void)ds_refuse(x->d,
 				"slices of tensor parallelism are listed as they are: pattern "
@@ -182,39 +206,23 @@ static int read_list(struct reading *x, unsigned list, const struct pk_value *v)
 	for (size_t i = 0; !rc && i < n; i++) {
 		const struct pk_value *p = &v->n->v[v->type == PK_DICT ? 2 * i : i];
 		struct entry is = { 0 };
+		const struct pk_str *why;
 
-		if (v->type == PK_DICT && p[1].type == PK_STR) {
-			is.reason = arena_dup(&x->d->arena, p[1].s->data, p[1].s->len);
-			if (!is.reason)
+		rc = spend(x, p);
+		if (!rc && v->type == PK_DICT && p[1].type == PK_STR) {
+			why = pk_intern(x->j->names, p[1].s->data,
+					(size_t)min_u64(p[1].s->len, MAX_REASON));
+			if (!why)
 				return err_nomem(x->e);
+			is.reason = why->data;
 		}
-		rc = add_pattern(x, list, p, is);
+		if (!rc)
+			rc = add_pattern(x, list, p, is);
 	}
 	return rc;
 }
 
 /* ---- parts ---- */
-
-/* The widths of parts that are recorded for this pattern, or NULL. */
-static int find_widths(struct reading *x, const struct pk_value *pattern,
-		       const struct pk_value **ret)
-{
-	size_t n = pk_dict_len(x->widths);
-	const struct pk_value *next =
-		x->next_width < n ? &x->widths->n->v[2 * x->next_width] : NULL;
-
-	*ret = NULL;
-	if (!n || pattern->type != PK_STR)
-		return 0;
-	if (next && next->type == PK_STR && next->s->len == pattern->s->len &&
-	    !memcmp(next->s->data, pattern->s->data, next->s->len)) {
-		x->next_width++;
-		*ret = next + 1;
-		return 0;
-	}
-	*ret = pk_get_n(x->widths, pattern->s->data, pattern->s->len);
-	return torch_file_spend(&x->o->file, n, x->e);
-}
 
 /* Widths for each slice; or, before version 0.4, only of all together. False: they do not fit. */
 static bool fill_widths(const struct reading *x, const struct pk_value *widths,
@@ -255,15 +263,18 @@ static int read_parts(struct reading *x, const struct pk_value *v, const struct 
 		      struct ds_parts *ret)
 {
 	const struct pk_value *shape = pk_field(v, "shape"), *dim = pk_field(v, "partition_dim"),
-			      *w, *widths;
+			      *w;
+	const struct pk_value *widths = /* that are recorded for this pattern */
+		pattern->type == PK_STR ? pk_get_n(x->widths, pattern->s->data, pattern->s->len)
+					: NULL;
 	uint64_t total[MAX_PARTS], *width;
 	size_t n = 0;
-	int rc = find_widths(x, pattern, &widths);
+	int rc;
 
-	if (rc || !pk_list_len(shape) || !dim || dim->type != PK_INT || dim->i < 0 ||
+	if (!pk_list_len(shape) || !dim || dim->type != PK_INT || dim->i < 0 ||
 	    (uint64_t)dim->i >= pk_len(shape) || dim->i >= CKPT_MAX_DIMS ||
 	    pk_field(v, "sub_param_shard_widths"))
-		return rc;
+		return 0;
 	ret->dim = (size_t)dim->i;
 	ret->rank = pk_len(shape);
 	w = &shape->n->v[dim->i];
@@ -297,8 +308,12 @@ static int read_sub_params(struct reading *x, const struct pk_value *v)
 
 		rc = torch_file_spend(&x->o->file, m, x->e);
 		for (size_t k = 0; !rc && k < m; k++) {
-			struct ds_parts *p = arena_array(&x->d->arena, 1, sizeof(*p));
+			struct ds_parts *p;
 
+			rc = spend(x, &patterns->n->v[k]);
+			if (rc)
+				break;
+			p = arena_array(&x->d->arena, 1, sizeof(*p));
 			if (!p)
 				return err_nomem(x->e);
 			rc = read_parts(x, &v->n->v[i], &patterns->n->v[k], p);
@@ -318,7 +333,7 @@ static bool is_old(const struct pk_value *version)
 
 int ds_join_read(struct ds *d, struct ds_open *o, const struct pk_value *info, struct ckpt_err *e)
 {
-	struct reading x = { .d = d, .o = o, .e = e };
+	struct reading x = { .d = d, .o = o, .work = READ_WORK, .e = e };
 	const struct pk_value *size;
 	struct ds_join *j;
 	int rc = 0;
@@ -385,7 +400,7 @@ static struct ds_rule make_rule(struct ds_join *j, const struct pk_str *name, ui
 	struct ds_rule r = { .parts.n = 1 };
 
 	*ret_reason = NULL;
-	if (s)
+	if (s && s->id < j->cap_literals)
 		x.is = j->literals[s->id];
 	if (matches(&x, UNSUPPORTED)) {
 		*ret_reason = x.found.reason ? x.found.reason : "universal_checkpoint_info says so";
@@ -440,8 +455,7 @@ int ds_join_prepare(struct ds *d, struct ckpt_err *e)
 	if (!work) {
 		ds_join_free(j);
 		d->join = NULL;
-		return ds_refuse(d, "slices of tensor parallelism are listed as they are: the "
-				    "patterns of universal_checkpoint_info take too long");
+		return ds_refuse(d, "%s", too_long);
 	}
 	return n ? ds_refuse(d, "slices of '%.100s'%s are listed as they are: %.200s", first->data,
 			     n > 1 ? " and of other parameters" : "", why)

@@ -622,28 +622,69 @@ START_TEST(patterns_match_as_pythons_do)
 	};
 	struct ds_pattern *p = NULL;
 	struct ckpt_err e = { 0 };
-	uint64_t work = 1000000;
+	uint64_t work = DS_PATTERN_WORK;
 	char deep[500] = "";
 
 	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
-		ck_assert_msg(!ds_pattern_new(v[i].pattern, &p, &e), "%s", e.msg);
+		ck_assert_msg(!ds_pattern_new(v[i].pattern, &work, &p, &e), "%s", e.msg);
 		ck_assert_msg(ds_pattern_match(p, v[i].text, strlen(v[i].text), &work) == v[i].want,
 			      "'%s' and '%s'", v[i].pattern, v[i].text);
 		ds_pattern_free(p);
 	}
 	REQUIRE(work);
 	for (size_t i = 0; i < ARRAY_LEN(refused); i++)
-		ck_assert_msg(ds_pattern_new(refused[i], &p, &e) == -ERR_UNSUPPORTED, "%s",
+		ck_assert_msg(ds_pattern_new(refused[i], &work, &p, &e) == -ERR_UNSUPPORTED, "%s",
 			      refused[i]);
 	memset(deep, '(', 100);
-	ck_assert_int_eq(ds_pattern_new(deep, &p, &e), -ERR_UNSUPPORTED);
+	ck_assert_int_eq(ds_pattern_new(deep, &work, &p, &e), -ERR_UNSUPPORTED);
 	/* A pattern that matches nothing takes time as well. */
 	strcpy(deep, "((((((){100}){100}){100}){100}){100})");
-	ck_assert_int_eq(ds_pattern_new(deep, &p, &e), -ERR_UNSUPPORTED);
-	ck_assert_int_eq(ds_pattern_new("(a{50}){50}", &p, &e), -ERR_UNSUPPORTED);
-	REQUIRE(!ds_pattern_new("a*", &p, &e));
+	ck_assert_int_eq(ds_pattern_new(deep, &work, &p, &e), -ERR_UNSUPPORTED);
+	ck_assert_int_eq(ds_pattern_new("(a{50}){50}", &work, &p, &e), -ERR_UNSUPPORTED);
+	REQUIRE(!ds_pattern_new("a*", &work, &p, &e));
 	work = 5;
 	REQUIRE(!ds_pattern_match(p, "aaaa", 4, &work) && !work);
+	ds_pattern_free(p);
+}
+END_TEST
+
+/* Compiling the pattern takes at least this of the budget, and nothing beyond it. */
+static void expect_work(const char *pattern, uint64_t least)
+{
+	struct ds_pattern *p = NULL;
+	struct ckpt_err e = { 0 };
+	uint64_t work = least;
+
+	ck_assert_int_eq(ds_pattern_new(pattern, &work, &p, &e), -ERR_UNSUPPORTED);
+	ck_assert_uint_eq(work, 0);
+}
+
+START_TEST(compiling_a_pattern_has_a_budget)
+{
+	enum { LONGEST = 4096 };
+	char text[LONGEST + 2];
+	struct ds_pattern *p = NULL;
+	struct ckpt_err e = { 0 };
+	uint64_t work = DS_PATTERN_WORK;
+
+	/* A class is read again for each copy of the groups around it, which has a state. */
+	memset(text, 'q', LONGEST + 1);
+	text[LONGEST + 1] = 0;
+	memcpy(text, "(([", 3);
+	memcpy(text + LONGEST - 14, "]){19}){100}zz", 15);
+	expect_work(text, 1900 * (uint64_t)(LONGEST - 20));
+	expect_work("((q{100}){19}z)", 1900 * (uint64_t)40); /* 40 bytes for each state */
+	memset(text, 'q', LONGEST + 1);
+	text[LONGEST + 1] = 0;
+	ck_assert_int_eq(ds_pattern_new(text, &work, &p, &e), -ERR_UNSUPPORTED);
+	REQUIRE(work);
+	/* It is 64 long classes that count as one atom each. */
+	for (size_t i = 0; i < 64; i++) {
+		text[64 * i] = '[';
+		text[64 * i + 63] = ']';
+	}
+	text[LONGEST] = 0;
+	ck_assert_msg(!ds_pattern_new(text, &work, &p, &e), "%s", e.msg);
 	ds_pattern_free(p);
 }
 END_TEST
@@ -1881,6 +1922,27 @@ START_TEST(patterns_that_take_too_long_are_not_used)
 	put("mp_rank_01_model_states.pt", text, 100);
 	(void)snprintf(want, sizeof(want), "mp_rank_00/%0201u[1] 0\n", 0);
 	saved_expect_begin(dir, "deepspeed", want);
+}
+END_TEST
+
+/* A list can name one pattern of many states again and again. */
+START_TEST(patterns_that_need_too_much_memory_are_not_used)
+{
+	enum { TIMES = 600 };
+	autofree char *text = malloc(4 * TIMES + 200);
+	char *at = text;
+
+	REQUIRE(text);
+	at += sprintf(at, "{'module': {'w': t0+0(1)}, 'universal_checkpoint_info':"
+			  " {'expert_parameter_patterns': [#1='((a{100}){19}z)'");
+	for (int k = 1; k < TIMES; k++)
+		at += sprintf(at, ", #1");
+	sprintf(at, "]}}");
+	put(MODEL, text, 0);
+	put("mp_rank_01_model_states.pt", "{'module': {'w': t0+0(1)}}", 100);
+	expect("", "mp_rank_00/w[1] 0\nmp_rank_01/w[1] 100\n! not everything is shown: slices of "
+		   "tensor parallelism are listed as they are: the patterns of "
+		   "universal_checkpoint_info take too long");
 }
 END_TEST
 
