@@ -14,7 +14,7 @@
 static inline bool json_same(struct jval v, const json_t *want)
 {
 	struct jiter i = jiter(v);
-	size_t n = 0;
+	size_t n = 0, key_len;
 	int64_t number;
 	double real;
 
@@ -22,6 +22,7 @@ static inline bool json_same(struct jval v, const json_t *want)
 	case JSON_OBJECT:
 		for (; jiter_next(&i); n++)
 			if (strlen(i.key) != i.key_len || /* keys hold no NUL */
+			    jval_key(i.v, &key_len) != i.key || key_len != i.key_len ||
 			    !json_same(i.v, json_object_get(want, i.key)))
 				return false;
 		return jval_is(v, J_OBJECT) && n == json_object_size(want);

@@ -628,6 +628,12 @@ bool jiter_next(struct jiter *i)
 	return true;
 }
 
+const char *jval_key(struct jval member, size_t *ret_len)
+{
+	*ret_len = member.d->v[member.i - 1].n;
+	return string_at(member.d, member.i - 1);
+}
+
 struct jval jval_get(struct jval object, const char *key)
 {
 	struct jiter i = jiter(object);

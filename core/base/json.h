@@ -131,7 +131,7 @@ const char *jval_digits(struct jval v, size_t *ret_len);
 /* False if it is not a list of at most max non-negative integers. */
 bool jval_u64s(struct jval v, uint64_t *ret, size_t max, size_t *ret_n);
 
-/* Linear searches: for short lists and objects. */
+/* Linear searches: for short lists and objects, and few keys. */
 struct jval jval_get(struct jval object, const char *key);
 struct jval jval_at(struct jval array, size_t i);
 /* Members of an object or an array; 0 for anything else. */
@@ -147,5 +147,7 @@ struct jiter {
 };
 struct jiter jiter(struct jval v);
 bool jiter_next(struct jiter *i);
+/* The key of a member of an object. */
+const char *jval_key(struct jval member, size_t *ret_len);
 
 #endif

@@ -216,9 +216,74 @@ struct orbax_leaf *orbax_tree_find(struct orbax_tree *t, const char *name, size_
 
 /* ---- what is not an array ---- */
 
-/* The value at "/" + name: a slash in the name nests, and ~0 and ~1 stand for ~ and /. */
-static struct jval at_pointer(struct jval v, const char *name, size_t len)
+/* The members of all objects of _strings.json, by object and key: there are as many as leaves. */
+struct strings {
+	struct jdoc d;
+	struct member {
+		uint32_t of, i;
+	} * v;
+	size_t n, cap;
+};
+
+static void strings_release(struct strings *s)
 {
+	jdoc_release(&s->d);
+	free(s->v);
+}
+
+static int compare_member(const struct strings *s, const struct member *m, uint32_t of,
+			  const char *key, size_t len)
+{
+	size_t n;
+	const char *own = jval_key((struct jval){ &s->d, m->i }, &n);
+
+	return m->of != of ? (m->of > of) - (m->of < of) : bytes_compare(own, n, key, len);
+}
+
+static int by_key(const void *ap, const void *bp, void *arg)
+{
+	const struct member *a = ap, *b = bp;
+	const struct strings *s = arg;
+	size_t len;
+	const char *key = jval_key((struct jval){ &s->d, b->i }, &len);
+
+	return compare_member(s, a, b->of, key, len);
+}
+
+static int sort_strings(struct strings *s, struct ckpt_err *e)
+{
+	struct jval object = jdoc_root(&s->d);
+
+	for (size_t at = 0;; object.i = s->v[at++].i) {
+		struct jiter i = jiter(object);
+
+		while (i.keyed && jiter_next(&i)) {
+			if (!VEC_ROOM(s->v, s->cap, s->n + 1))
+				return err_nomem(e);
+			s->v[s->n++] = (struct member){ object.i, i.v.i };
+		}
+		if (at == s->n)
+			break;
+	}
+	if (s->n)
+		qsort_r(s->v, s->n, sizeof(*s->v), by_key, s);
+	return 0;
+}
+
+static struct jval find_string(const struct strings *s, struct jval object, const char *key,
+			       size_t len)
+{
+	size_t i = PARTITION_POINT(k, s->n, compare_member(s, &s->v[k], object.i, key, len) < 0);
+
+	if (i == s->n || compare_member(s, &s->v[i], object.i, key, len) != 0)
+		return (struct jval){ 0 };
+	return (struct jval){ &s->d, s->v[i].i };
+}
+
+/* The value at "/" + name: a slash in the name nests, and ~0 and ~1 stand for ~ and /. */
+static struct jval at_pointer(const struct strings *s, const char *name, size_t len)
+{
+	struct jval v = jdoc_root(&s->d);
 	const char *end = name + len;
 	char key[1024];
 
@@ -234,15 +299,14 @@ static struct jval at_pointer(struct jval v, const char *name, size_t len)
 		}
 		if (n + 1 == sizeof(key))
 			return (struct jval){ 0 };
-		key[n] = 0;
-		v = jval_get(v, key);
+		v = find_string(s, v, key, n);
 		name++;
 	}
 	return name > end ? v : (struct jval){ 0 };
 }
 
 static int report_leaf(const struct orbax_leaf *l, const struct orbax_name *prefix,
-		       struct jval strings, struct catalog_writer *w, struct ckpt_err *e)
+		       const struct strings *strings, struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct jval s = at_pointer(strings, l->name, l->len);
 	struct buf fqn CLEANUP(buf_release) = BUF_INIT(2 * ORBAX_MAX_FQN);
@@ -277,7 +341,7 @@ static int report_leaf(const struct orbax_leaf *l, const struct orbax_name *pref
 int orbax_tree_report(struct orbax_tree *t, struct place *place, const struct orbax_item *item,
 		      const struct orbax_name *prefix, struct catalog_writer *w, struct ckpt_err *e)
 {
-	CLEANUP(jdoc_release) struct jdoc strings = { 0 };
+	CLEANUP(strings_release) struct strings strings = { 0 };
 	struct place_seen seen;
 	char path[PATH_MAX];
 	int rc;
@@ -285,10 +349,12 @@ int orbax_tree_report(struct orbax_tree *t, struct place *place, const struct or
 	(void)snprintf(path, sizeof(path), "%s_strings.json", item->top);
 	rc = place_look(place, path, &seen, e);
 	if (rc > 0)
-		rc = small_file_json(place, path, MAX_JSON, &strings, e);
+		rc = small_file_json(place, path, MAX_JSON, &strings.d, e);
+	if (!rc)
+		rc = sort_strings(&strings, e);
 	for (size_t i = 0; !rc && i < t->n; i++)
 		if (!t->v[i].found && t->v[i].kind != ORBAX_EMPTY &&
 		    (!i || by_name(&t->v[i - 1], &t->v[i]) != 0))
-			rc = report_leaf(&t->v[i], prefix, jdoc_root(&strings), w, e);
+			rc = report_leaf(&t->v[i], prefix, &strings, w, e);
 	return rc;
 }

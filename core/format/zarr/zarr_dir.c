@@ -166,7 +166,7 @@ static int walk_arrays(const struct walk *k, const char *dir, bool linked, int d
 		       struct ckpt_err *e)
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
-	bool is_array = false;
+	bool is_array = false, group;
 	/* The index may itself be written to the checkpoint's directory. A new directory there is
 	 * noticed because the format lists all of them. */
 	int rc = list(k->d, dir, *dir != 0, &l, e);
@@ -181,6 +181,7 @@ static int walk_arrays(const struct walk *k, const char *dir, bool linked, int d
 		if (!rc)
 			rc = read_metadata(k, path, &is_array, e);
 	}
+	group = is_group(&l);
 	for (size_t i = 0; !rc && i < l.n; i++) {
 		char path[PATH_MAX];
 		bool link = false;
@@ -190,7 +191,7 @@ static int walk_arrays(const struct walk *k, const char *dir, bool linked, int d
 		rc = join(path, dir, l.v[i], "", e);
 		if (!rc)
 			rc = is_dir(k->d, path, &link, e);
-		if (!rc && !is_array && !is_group(&l))
+		if (!rc && !is_array && !group)
 			rc = tell_lost(k, path, e);
 		if (rc <= 0)
 			continue;
