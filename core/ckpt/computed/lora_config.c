@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum { MAX_PATTERNS = 8192 };
+#define MAX_WORK ((uint64_t)1 << 33) /* bytes of patterns that are compared with names */
 
 /* Is it there, and neither null, false, 0 nor empty? */
 static bool is_set(struct jval v)
@@ -114,7 +115,7 @@ int lora_config_read(struct lora_config *ret, const char *text, size_t len, stru
 	struct jval c, on;
 	int rc;
 
-	*ret = (struct lora_config){ 0 };
+	*ret = (struct lora_config){ .work = MAX_WORK };
 	if (jdoc_parse_copy(&ret->doc, text, len, JDOC_BIG | JDOC_PYTHON | JDOC_DUPLICATES, e))
 		return err_wrap(e, "line %zu", ret->doc.line);
 	c = jdoc_root(&ret->doc);
@@ -174,31 +175,45 @@ static bool matches(const char *p, size_t n, const char *s)
 }
 
 /* The value of the first pattern that matches the whole name, or its end after a dot. */
-static void look_up(struct jval patterns, const char *s, size_t len, double *ret)
+static int look_up(struct lora_config *c, struct jval patterns, const char *s, size_t len,
+		   double *ret, struct ckpt_err *e)
 {
 	struct jiter i = jiter(patterns);
 
 	while (jiter_next(&i)) {
 		bool whole = *i.key == '^';
 		const char *p = i.key + whole;
-		size_t n = i.key_len - whole, width = width_of(p, n), at = len - width;
+		size_t n = i.key_len - whole, width, at;
+		bool fits = n <= 2 * len; /* it matches at least half as many characters */
+		size_t cost = fits ? n + 1 : 1;
 
+		if (c->work < cost)
+			return err_set(e, EFBIG,
+				       "rank_pattern and alpha_pattern have too many patterns for "
+				       "as many modules");
+		c->work -= cost;
+		if (!fits)
+			continue;
+		width = width_of(p, n);
+		at = len - width;
 		if (width > len || (at && (whole || s[at - 1] != '.')) || !matches(p, n, s + at))
 			continue;
 		(void)jval_number(i.v, ret);
-		return;
+		break;
 	}
+	return 0;
 }
 
-int lora_config_of(const struct lora_config *c, const char *module, size_t len, uint32_t *ret_rank,
+int lora_config_of(struct lora_config *c, const char *module, size_t len, uint32_t *ret_rank,
 		   double *ret_scale, struct ckpt_err *e)
 {
 	double rank = c->rank, alpha = c->alpha;
-	int rc;
+	int rc = look_up(c, c->ranks, module, len, &rank, e);
 
-	look_up(c->ranks, module, len, &rank);
-	look_up(c->alphas, module, len, &alpha);
-	rc = check_rank(rank, "a rank in rank_pattern", e);
+	if (!rc)
+		rc = look_up(c, c->alphas, module, len, &alpha, e);
+	if (!rc)
+		rc = check_rank(rank, "a rank in rank_pattern", e);
 	if (rc)
 		return rc;
 	*ret_rank = (uint32_t)rank;

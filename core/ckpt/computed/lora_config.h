@@ -29,6 +29,7 @@ struct lora_config {
 	bool root; /* of the rank: use_rslora */
 	bool turned;
 	struct jval ranks, alphas;
+	uint64_t work; /* budget of lora_config_of for all modules */
 };
 
 /* Anything but a plain product of two matrices (DoRA, aLoRA, PiSSA, ...) is refused by name. */
@@ -36,7 +37,7 @@ int lora_config_read(struct lora_config *ret, const char *text, size_t len, stru
 void lora_config_release(struct lora_config *c);
 
 /* The rank of a module's matrices, and what their product is multiplied by. */
-int lora_config_of(const struct lora_config *c, const char *module, size_t len, uint32_t *ret_rank,
+int lora_config_of(struct lora_config *c, const char *module, size_t len, uint32_t *ret_rank,
 		   double *ret_scale, struct ckpt_err *e);
 
 #endif

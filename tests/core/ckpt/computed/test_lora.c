@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "ckpt/computed/lora_config.h"
 #include "codec/cast.h"
 #include "dir_util.h"
 #include "fault.h"
@@ -612,6 +613,32 @@ START_TEST(configurations_have_a_bound)
 	weights_put_text(dir_fd, "lora", "adapter_config.json", text);
 	ck_assert_int_lt(open_with("lora", &c, &e), 0);
 	lot_release(&l);
+}
+END_TEST
+
+START_TEST(patterns_are_counted_for_all_modules)
+{
+	static const char text[] =
+		"{\"peft_type\": \"LORA\", \"r\": 2, \"lora_alpha\": 1, \"rank_pattern\":"
+		" {\"too.long.for.these.names\": 3, \"n\": 4, \"m\": 5}}";
+	struct lora_config c;
+	struct ckpt_err e = { 0 };
+	uint32_t rank = 0;
+	uint64_t work;
+	double scale;
+
+	ck_assert_msg(!lora_config_read(&c, text, strlen(text), &e), "%s", e.msg);
+	work = c.work;
+	ck_assert_int_eq(lora_config_of(&c, "a.m", 3, &rank, &scale, &e), 0);
+	ck_assert_uint_eq(rank, 5);
+	ck_assert_uint_eq(work - c.work, 1 + 2 + 2); /* length + 1, unless it is too long */
+	c.work = 25;
+	for (int i = 0; i < 5; i++)
+		ck_assert_int_eq(lora_config_of(&c, "a.m", 3, &rank, &scale, &e), 0);
+	ck_assert_int_eq(lora_config_of(&c, "a.m", 3, &rank, &scale, &e), -EFBIG);
+	ck_assert_str_eq(e.msg, "rank_pattern and alpha_pattern have too many patterns for as many "
+				"modules");
+	lora_config_release(&c);
 }
 END_TEST
 
