@@ -39,6 +39,7 @@ struct run {
 	size_t n, cap;
 	uint64_t done, total; /* bytes, for the progress */
 	uint8_t *buf;
+	uint64_t read_to, archives_to; /* in the present file: what has been read, up to here */
 };
 
 static void report(struct ckpt_check *k, const char *fqn, size_t len, const char *what,
@@ -56,7 +57,6 @@ static int add_todo(struct run *r, const struct chunk_loc *loc, uint64_t needs, 
 	if (!VEC_ROOM(r->todo, r->cap, r->n + 1))
 		return err_nomem(e);
 	r->todo[r->n++] = (struct todo){ *loc, needs, (uint32_t)owner, object };
-	r->total += loc->length;
 	return 0;
 }
 
@@ -188,36 +188,50 @@ static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *
 	return 0;
 }
 
-/* Reads the whole item, as an archive if it is one, so that its CRCs are checked. */
-static int check_data(struct run *r, const struct chunk_loc *loc, uint64_t needs,
+/*
+ * Reads the whole item, as an archive if it is one, so that its CRCs are checked. *ret_size: bytes
+ * that it decodes to, if that may be too little. What overlaps, such as views of one storage, is
+ * read once; archives never do, and each would have to be read.
+ */
+static int check_data(struct run *r, const struct chunk_loc *loc, uint64_t *ret_size,
 		      struct ckpt_err *e)
 {
 	struct item_source item;
 	struct blob b = item_blob(&item, 0);
 	struct crc_run x = { r, &b };
 	uint8_t magic[4];
+	uint64_t at = 0;
 	int64_t n;
 	int rc = fetch_item(r->eng->fetch, loc, &item, e);
 
+	r->done += loc->length;
 	if (!rc)
 		rc = item_size(&item, &b.size, e);
 	if (rc)
 		return rc;
-	if (!item_is_plain(&item) && b.size < needs)
-		return err_set(e, ERR_CORRUPT,
-			       "it decodes to %llu bytes, but its tensor needs %llu",
-			       (unsigned long long)b.size, (unsigned long long)needs);
+	if (!item_is_plain(&item))
+		*ret_size = b.size;
 	n = b.read(b.arg, 0, magic, sizeof(magic), e);
 	if (n < 0)
 		return (int)n;
 	/* Tensor elements may look like an archive. */
-	if (zip_magic(magic, (size_t)n) && !fetch_is_elements(r->eng->fetch, loc))
+	if (zip_magic(magic, (size_t)n) && !fetch_is_elements(r->eng->fetch, loc)) {
+		if (loc->offset < r->archives_to)
+			return err_set(e, ERR_CORRUPT, "it overlaps another archive");
+		r->archives_to = loc->offset + loc->length;
 		return zip_each(&b, check_member, &x, e);
-	for (uint64_t at = 0; at < b.size; at += (uint64_t)n) {
+	}
+	if (item_is_plain(&item) && r->read_to > loc->offset)
+		at = min_u64(r->read_to - loc->offset, b.size);
+	r->total -= at;
+	r->done -= at;
+	for (; at < b.size; at += (uint64_t)n) {
 		n = b.read(b.arg, at, r->buf, (size_t)min_u64(b.size - at, BLOCK_SIZE), e);
 		if (n <= 0)
 			return n ? (int)n : err_set(e, ERR_CORRUPT, "the item ends early");
 	}
+	if (item_is_plain(&item))
+		r->read_to = max_u64(r->read_to, loc->offset + b.size);
 	return 0;
 }
 
@@ -227,39 +241,71 @@ static int by_place(const void *ap, const void *bp)
 
 	if (a->loc.file != b->loc.file)
 		return a->loc.file < b->loc.file ? -1 : 1;
-	return a->loc.offset < b->loc.offset ? -1 : a->loc.offset > b->loc.offset;
+	if (a->loc.offset != b->loc.offset)
+		return a->loc.offset < b->loc.offset ? -1 : 1;
+	if (a->loc.length != b->loc.length)
+		return a->loc.length < b->loc.length ? -1 : 1;
+	return a->loc.encoding < b->loc.encoding ? -1 : a->loc.encoding > b->loc.encoding;
 }
 
-static void add_done(struct run *r, uint64_t bytes)
+/* Is it the item before it, too? */
+static bool is_again(const struct run *r, size_t i)
 {
-	r->done += bytes;
+	return i && !by_place(&r->todo[i - 1], &r->todo[i]);
+}
+
+static void report_item(struct run *r, const struct todo *d, struct ckpt_err *why)
+{
+	const struct catalog_tensor *t = &catalog_tensors(r->eng->catalog, NULL)[d->owner];
+	const struct catalog_object *o = &catalog_objects(r->eng->catalog, NULL)[d->owner];
+
+	(void)err_wrap(why, "item at %llu of '%s'", (unsigned long long)d->loc.offset,
+		       catalog_sources(r->eng->catalog, NULL)[d->loc.file].path);
+	if (d->object)
+		report(r->k, o->fqn, o->fqn_len, why->msg, false);
+	else
+		report(r->k, t->fqn, t->fqn_len, why->msg, false);
+}
+
+static void tell_progress(const struct run *r)
+{
 	if (r->k->progress)
 		r->k->progress(r->k->arg, r->done, r->total);
 }
 
 static void check_all_data(struct run *r)
 {
-	const struct catalog_tensor *t = catalog_tensors(r->eng->catalog, NULL);
-	const struct catalog_object *o = catalog_objects(r->eng->catalog, NULL);
-	const struct stored_file *s = catalog_sources(r->eng->catalog, NULL);
+	struct ckpt_err found = { 0 }; /* in the present item */
+	uint64_t size = UINT64_MAX;
 
 	if (r->n)
 		qsort(r->todo, r->n, sizeof(*r->todo), by_place);
+	for (size_t i = 0; i < r->n; i++)
+		r->total += is_again(r, i) ? 0 : r->todo[i].loc.length;
 	for (size_t i = 0; i < r->n; i++) {
 		const struct todo *d = &r->todo[i];
-		struct ckpt_err why = { 0 };
+		bool again = is_again(r, i);
+		uint64_t before = r->done;
+		struct ckpt_err why;
 
-		if (check_data(r, &d->loc, d->needs, &why)) {
-			(void)err_wrap(&why, "item at %llu of '%s'",
-				       (unsigned long long)d->loc.offset, s[d->loc.file].path);
-			if (d->object)
-				report(r->k, o[d->owner].fqn, o[d->owner].fqn_len, why.msg, false);
-			else
-				report(r->k, t[d->owner].fqn, t[d->owner].fqn_len, why.msg, false);
+		if (i && d->loc.file != d[-1].loc.file)
+			r->read_to = r->archives_to = 0;
+		if (!again) {
+			found.code = 0;
+			size = UINT64_MAX;
+			(void)check_data(r, &d->loc, &size, &found);
 		}
-		if (!why.code || why.code == ERR_CORRUPT) /* bytes that are wrong were read, too */
-			r->k->bytes += d->loc.length;
-		add_done(r, d->loc.length);
+		/* Bytes that are wrong were read, too. */
+		if (!again && (!found.code || found.code == ERR_CORRUPT))
+			r->k->bytes += r->done - before;
+		why = found;
+		if (size < d->needs)
+			(void)err_set(&why, ERR_CORRUPT,
+				      "it decodes to %llu bytes, but its tensor needs %llu",
+				      (unsigned long long)size, (unsigned long long)d->needs);
+		if (why.code)
+			report_item(r, d, &why);
+		tell_progress(r);
 	}
 }
 
@@ -270,7 +316,8 @@ static void add_read(void *arg, uint64_t bytes)
 	struct run *r = arg;
 
 	r->k->bytes += bytes;
-	add_done(r, bytes);
+	r->done += bytes;
+	tell_progress(r);
 }
 
 static void check_hashes(struct run *r, const struct integrity *in)
