@@ -34,6 +34,8 @@ enum {
 	MAX_HEAD = 1 << 20,	 /* bytes read before falling back to the central directory */
 	MAX_PICKLE = 64 << 20,	 /* bytes of memory for one data.pkl */
 	MAX_PKL_SIZE = 16 << 20, /* bytes of a data.pkl found through the directory */
+	/* Bytes of the directory: a tensor has ten records, but many tensors may name one item. */
+	MAX_DIRECTORY = 1 << 20,
 	MAX_SMALL_RECORD = 4096, /* bytes of a record other than a storage */
 };
 
@@ -202,9 +204,17 @@ static int by_directory(const struct blob *item, struct found *ret, struct ckpt_
 {
 	struct lookup l = { .item = item };
 	autofree uint8_t *pkl = NULL, *order = NULL;
+	uint64_t directory;
 	size_t len;
-	int rc = zip_each(item, each_member, &l, e);
+	int rc = zip_directory_size(item, &directory, e);
 
+	if (!rc && directory > MAX_DIRECTORY)
+		rc = err_set(e, ERR_UNSUPPORTED,
+			     "the directory of the item's archive has %llu bytes, which is not how "
+			     "torch writes a tensor",
+			     (unsigned long long)directory);
+	if (!rc)
+		rc = zip_each(item, each_member, &l, e);
 	if (rc)
 		return rc;
 	if (!l.have_pkl)

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { MAX_ID_TEXT = 1000 };
+
 /* ---- storages ---- */
 
 /* ("storage", torch.FloatStorage, "0", "cpu", count[, (key, offset, size)]) */
@@ -24,7 +26,8 @@ static int id_of_tuple(const struct pk_value *t, struct torch_storage_id *ret, s
 		return err_set(e, ERR_CORRUPT,
 			       "data.pkl: a storage is not written as torch writes it");
 	memcpy(ret->key, f[2].s->data, f[2].s->len + 1);
-	(void)snprintf(ret->class, sizeof(ret->class), "%s", f[1].g->name->data);
+	(void)snprintf(ret->class, sizeof(ret->class), "%.*s", (int)sizeof(ret->class) - 1,
+		       f[1].g->name->data); /* which may have a megabyte, for each tensor */
 	ret->count = (uint64_t)f[4].i;
 	if (!window || window->type == PK_NONE)
 		return 0;
@@ -109,7 +112,8 @@ int torch_storage_id_read(const struct pk_value *id, struct torch_storage_id *re
 	if (id->type == PK_TUPLE && pk_len(id) >= 5)
 		return id_of_tuple(id, ret, e);
 	if (id->type == PK_STR && torch_is_storage_id(id)) {
-		if (strlen(id->s->data) == id->s->len && id_of_text(id->s->data, ret))
+		if (id->s->len < MAX_ID_TEXT && strlen(id->s->data) == id->s->len &&
+		    id_of_text(id->s->data, ret))
 			return 0;
 		return err_set(e, ERR_CORRUPT,
 			       "data.pkl: a storage is not written as torch writes it");

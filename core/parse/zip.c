@@ -132,6 +132,15 @@ static int find_directory(const struct blob *b, struct directory *ret, struct ck
 	return 0;
 }
 
+int zip_directory_size(const struct blob *b, uint64_t *ret, struct ckpt_err *e)
+{
+	struct directory d = { 0 };
+	int rc = find_directory(b, &d, e);
+
+	*ret = d.size;
+	return rc;
+}
+
 /* Fields that are 0xffffffff are in the zip64 extra field, in this order, and only those. */
 static void zip64_fields(struct cursor extra, uint64_t *usize, uint64_t *csize, uint64_t *header)
 {

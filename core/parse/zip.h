@@ -74,6 +74,8 @@ int zip_each(const struct blob *b,
 int zip_list(const struct blob *b,
 	     int (*each)(void *arg, const struct zip_member *m, struct ckpt_err *e), void *arg,
 	     struct ckpt_err *e);
+/* Bytes of the central directory. */
+int zip_directory_size(const struct blob *b, uint64_t *ret, struct ckpt_err *e);
 /* Where a member's bytes begin; checks that they are inside the archive. */
 int zip_member_data(const struct blob *b, const struct zip_member *m, uint64_t *ret,
 		    struct ckpt_err *e);

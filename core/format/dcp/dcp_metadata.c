@@ -35,12 +35,14 @@
 #include "model/box.h"
 #include "model/dtype.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_PICKLE  ((size_t)1 << 30) /* live memory; real files need about 1 MiB */
 #define MAX_STRINGS ((size_t)1 << 30) /* FQNs and file names */
+#define MAX_DTYPE   64		      /* bytes of its name */
 
 enum dcp_class {
 	CLASS_OTHER,
@@ -274,10 +276,13 @@ static int store_chunk(struct reader *rd, const struct pk_str *fqn, const struct
 /* "torch.bfloat16", "BFloat16": MindSpore's names have no underscores and vary in case. */
 static enum ckpt_dtype dtype_of_text(const struct pk_str *s)
 {
-	const char *dot = strrchr(s->data, '.'), *from = dot ? dot + 1 : s->data;
+	const char *dot, *from;
 
-	for (enum ckpt_dtype t = CKPT_DTYPE_NONE + 1;
-	     t < CKPT_DTYPE_COUNT && strlen(s->data) == s->len; t++) {
+	if (s->len > MAX_DTYPE || strlen(s->data) != s->len)
+		return CKPT_DTYPE_NONE;
+	dot = strrchr(s->data, '.');
+	from = dot ? dot + 1 : s->data;
+	for (enum ckpt_dtype t = CKPT_DTYPE_NONE + 1; t < CKPT_DTYPE_COUNT; t++) {
 		const char *p = from, *q = dtype_info(t)->name;
 
 		while (*p && *q && (*p == *q || (*p >= 'A' && *p <= 'Z' && *p + 'a' - 'A' == *q))) {
@@ -448,6 +453,8 @@ static int storage_item(struct reader *rd, const struct pk_value *key, const str
 			       is_hyperparallel(rd) ? "StorageInfo" : "_StorageInfo");
 	if (!path || path->type != PK_STR)
 		return wrong(e, fqn->s, "its relative_path is not a string");
+	if (path->s->len >= PATH_MAX)
+		return wrong(e, fqn->s, "its relative_path is too long");
 	if (strlen(path->s->data) != path->s->len)
 		return wrong(e, fqn->s, "its relative_path has a NUL in it");
 	if (!item_range(rd, value, &offset, &length))

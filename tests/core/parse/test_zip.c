@@ -260,12 +260,15 @@ START_TEST(an_archive_may_be_empty)
 	struct mem m;
 	struct blob b;
 	struct seen s = { &a, &b, 0, 0 };
+	uint64_t size;
 
 	archive_end(&a);
 	mem_init(&m, a.b.data, a.b.len);
 	b = mem_blob(&m, true);
 	ck_assert_int_eq(zip_each(&b, see, &s, &e), 0);
 	ck_assert_uint_eq(s.n, 0);
+	ck_assert_int_eq(zip_directory_size(&b, &size, &e), 0);
+	ck_assert_uint_eq(size, 0);
 	mem_release(&m);
 	archive_release(&a);
 }

@@ -1037,6 +1037,8 @@ static void stored_but(struct dcp *d, const char *what)
 	emit_str(m, "relative_path");
 	if (!strcmp(what, "path"))
 		emit_int(m, 7);
+	else if (!strcmp(what, "long path"))
+		emit_str(m, memset((char[4097]){ 0 }, 'a', 4096));
 	else if (!strcmp(what, "NUL"))
 		emit_bytes(m, "\x8c\3a\0b", 5);
 	else
@@ -1102,6 +1104,7 @@ static const struct {
 	{ NULL, "index", EBADMSG, "'w': its item's index is not a list of numbers" },
 	{ NULL, "path", EBADMSG, "'w': its relative_path is not a string" },
 	{ NULL, "NUL", EBADMSG, "'w': its relative_path has a NUL in it" },
+	{ NULL, "long path", EBADMSG, "'w': its relative_path is too long" },
 	{ NULL, "length", EBADMSG, "'w': its item's offset and length are not numbers below 2^63" },
 	{ negative_offset, NULL, EBADMSG,
 	  "'w': its item's offset and length are not numbers below 2^63" },
