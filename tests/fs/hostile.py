@@ -7,6 +7,7 @@ N is its size. The kinds are described where they are defined, below.
 """
 
 import io
+import json
 import os
 import struct
 import sys
@@ -415,13 +416,136 @@ def same_wrapper(p, n, directory):
     p.metadata(tensors, items)
 
 
+def shared_attributes(p, n, _):
+    """n tensors that are one object, with n attributes."""
+    memo = {}
+
+    def properties():
+        p.new(META, "TensorProperties", dtype=lambda: p.globl("torch", "float32"))
+
+    def one():
+        more = {f"{i:x}": lambda: p.put(b"N") for i in range(n)}
+        p.new(META, "TensorStorageMetadata", **more, size=lambda: p.size([0]), chunks=lambda: p.put(b"]"),
+              properties=properties)
+
+    def tensors():
+        for i in range(n):
+            p.text(f"t{i}").once(memo, "tensor", one)
+
+    p.metadata(tensors, lambda: None)
+
+
+def archive(path, more=()):
+    """A tensor of one float32, as torch writes it; more: names of empty records."""
+    q = Raw().globl("torch._utils", "_rebuild_tensor_v2").put(b"((").text("storage").globl("torch", "FloatStorage")
+    q.text("0").text("cpu").number(1).put(b"tQ").number(0).numbers([1]).numbers([1]).put(b"\x89}tR.")
+    with zipfile.ZipFile(path, "w") as z:
+        for name in more:
+            z.writestr(name, b"")
+        z.writestr("archive/data.pkl", q.out.getvalue())
+        z.writestr("archive/byteorder", b"little")
+        z.writestr("archive/data/0", bytes(4))
+    return os.path.getsize(path)
+
+
+def same_item(p, n, directory):
+    """n tensors that have one item."""
+    size = archive(os.path.join(directory, "f"))
+    p.metadata(
+        lambda: [p.text(f"t{i}").tensor([1], lambda: p.chunk([0], [1])) for i in range(n)],
+        lambda: [p.key(f"t{i}", [0]).place("f", 0, size) for i in range(n)],
+    )
+
+
+def views(_, n, directory):
+    """n tensors that are one storage, but for its first or last elements."""
+    q = Raw().put(b"}(")
+    memo = {}
+    for i in range(n):
+        q.text(f"t{i}").globl("torch._utils", "_rebuild_tensor_v2").put(b"(")
+        q.once(memo, "id", lambda: (q.put(b"(").text("storage").globl("torch", "FloatStorage").text("0"),
+                                    q.text("cpu").number(2 * n).put(b"tQ")))
+        q.number(i).numbers([n]).numbers([1]).put(b"\x89}tR")
+    q.put(b"u.")
+    with zipfile.ZipFile(os.path.join(directory, "x.pt"), "w") as z:
+        z.writestr("archive/data.pkl", q.out.getvalue())
+        z.writestr("archive/byteorder", b"little")
+        z.writestr("archive/data/0", bytes(8 * n))
+
+
+def archive_in_archive(p, _, directory):
+    """An item is part of another."""
+    path = os.path.join(directory, "f")
+    size = archive(path)
+    with open(path, "rb") as f:
+        inner = f.read()
+    name = b"a/x"
+    outer = b"PK\3\4" + struct.pack("<HHHHHIIIHH", 20, 0, 0, 0, 0, zlib.crc32(inner), size, size, len(name), 0) + name
+    with open(path, "wb") as f:
+        f.write(outer + inner)
+    p.metadata(
+        lambda: [p.text(s).new(META, "BytesStorageMetadata") for s in "ab"],
+        lambda: (p.key("a", None).place("f", 0, len(outer) + size), p.key("b", None).place("f", len(outer), size)),
+    )
+
+
+def long_directory(p, n, directory):
+    """A tensor whose archive has n other records."""
+    size = archive(os.path.join(directory, "f"), [f"a/{i:0100}" for i in range(n)])
+    one_tensor(p, storage=lambda: p.key("w", [0]).place("f", 0, size))
+
+
+def orbax_strings(_, n, directory):
+    """A tree of one array and n strings."""
+    def leaf(key, kind):
+        return {"key_metadata": [{"key": key, "key_type": 2}],
+                "value_metadata": {"value_type": kind, "skip_deserialize": False}}
+
+    array = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "<f4", "compressor": None, "fill_value": None,
+             "order": "C", "filters": None}
+    tree = {"('w',)": leaf("w", "jax.Array")}
+    tree.update((f"('s{i}',)", leaf(f"s{i}", "string")) for i in range(n))
+    os.mkdir(os.path.join(directory, "w"))
+    for name, value in (("w/.zarray", array), ("_METADATA", {"tree_metadata": tree}),
+                        ("_strings.json", {f"s{i}": "x" for i in range(n)})):
+        with open(os.path.join(directory, name), "w", encoding="ascii") as f:
+            json.dump(value, f)
+
+
+def zarr_files(_, n, directory):
+    """n files that belong to no array."""
+    orbax_strings(_, 1, directory)
+    os.mkdir(os.path.join(directory, "x"))
+    for i in range(n):
+        with open(os.path.join(directory, "x", f"f{i}"), "wb"):
+            pass
+
+
+def lora_patterns(_, n, directory):
+    """n modules, and an adapter for each with four megabytes of patterns, in base/ and adapter/."""
+    def tensors(path, names):
+        header = json.dumps({s: {"dtype": "F32", "shape": [1, 1], "data_offsets": [4 * i, 4 * i + 4]}
+                             for i, s in enumerate(names)}).encode()
+        os.makedirs(os.path.dirname(path))
+        with open(path, "wb") as f:
+            f.write(struct.pack("<Q", len(header)) + header + bytes(4 * len(names)))
+
+    tensors(os.path.join(directory, "base", "model.safetensors"), [f"m{i}.weight" for i in range(n)])
+    tensors(os.path.join(directory, "adapter", "adapter_model.safetensors"),
+            [f"base_model.model.m{i}.lora_{x}.weight" for i in range(n) for x in "AB"])
+    with open(os.path.join(directory, "adapter", "adapter_config.json"), "w", encoding="ascii") as f:
+        json.dump({"peft_type": "LORA", "r": 1, "lora_alpha": 1,
+                   "rank_pattern": {f"p{i:04}" + "x" * 8000: 1 for i in range(490)}}, f)
+
+
 KINDS = {
     f.__name__: f
     for f in (
         colliding_paths, colliding_names, overlapping_chunks, crossing_chunks, rows_beside_columns,
         empty_chunks, same_chunk, shared_chunks, doubling, deep, deep_marks, far_memo, memo,
         text_that_is_not_there, huge_int, digits, huge_shape, far_item, no_items, escapes, zstd_bomb,
-        zstd_window, zip_bomb, same_wrapper,
+        zstd_window, zip_bomb, same_wrapper, shared_attributes, same_item, views, archive_in_archive,
+        long_directory, orbax_strings, zarr_files, lora_patterns,
     )
 }
 KINDS["absolute_path"] = outside("/etc/passwd")
@@ -433,8 +557,9 @@ def main(kind, n, directory):
     os.makedirs(directory)
     p = Raw()
     KINDS[kind](p, int(n), directory)
-    with open(os.path.join(directory, ".metadata"), "wb") as f:
-        f.write(p.out.getvalue())
+    if p.out.getvalue().endswith(b"."):  # torch's, not another format
+        with open(os.path.join(directory, ".metadata"), "wb") as f:
+            f.write(p.out.getvalue())
 
 
 if __name__ == "__main__":

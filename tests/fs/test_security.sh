@@ -42,6 +42,8 @@ far_item 4611686018427387904 100 2 below.2.63
 far_item 2305843009213693952 100 0 items.in.it.reach
 colliding_names 1000 100 2 is.not.UTF-8
 same_wrapper $((5000 / scale)) 400 0 ^tensors
+shared_attributes $((200000 / scale)) 400 0 complete.*yes
+orbax_strings $((200000 / scale)) 700 0 complete.*yes
 END
   full_only <<END
 colliding_paths $((150000 / scale)) 250 0 is.missing
@@ -49,6 +51,7 @@ overlapping_chunks $((20000 / scale)) 200 0 cannot.be.opened
 rows_beside_columns $((20 / scale)) 400 0 may.take.268435456.comparisons.for.that.in.all
 empty_chunks $((10000000 / scale)) 2000 0 complete.*yes
 memo $((2000000 / scale)) 200 0 stored.nowhere
+zarr_files $((60000 / scale)) 200 0 complete.*yes
 huge_int $((50000000 / scale)) 100 0 stored.nowhere
 END
 }
@@ -70,15 +73,41 @@ open(sys.argv[1], "wb").write(s.replace(b"\x8b\x08\0\0\0", b"\x8b\xff\xff\xff\x7
 
 # ---- items ----
 
+# However many tensors have an item, it is read once.
+test_an_item_is_read_once() {
+  local n
+  for n in 1 100; do
+    hostile same_item $n c$n
+    bounded 100 "$CKPTFS" check --data --json --index=:memory: c$n >out$n
+  done
+  is "1 100" "$(jq .tensors out1) $(jq .tensors out100)"
+  is "$(jq -c '[.bytes, .crcs, .faults]' out1)" "$(jq -c '[.bytes, .crcs, .faults]' out100)"
+  hostile views 1000 v
+  bounded 100 "$CKPTFS" check --data --json --index=:memory: v/x.pt >out
+  is "1000 $((4 * 1999))" "$(jq -r '"\(.tensors) \(.bytes)"' out)"
+  hostile archive_in_archive 0 a
+  status_of 1 bounded 100 "$CKPTFS" check --data -v --index=:memory: a
+  grep -q "overlaps another archive" out || fail "$(cat out)"
+}
+
+test_patterns_of_an_adapter_are_counted() {
+  local n=4000
+  [[ ${VARIANT:-release} == release ]] || n=100
+  hostile lora_patterns $n c
+  is $n "$(bounded 400 "$CKPTFS" ls --index=:memory: -o lora=c/adapter c/base | wc -l)"
+}
+
 test_bombs_do_not_go_off() {
   hostile zstd_bomb 5000000000 z
   hostile zstd_window 31 w
   hostile zip_bomb 100000000 d
+  hostile long_directory 10000 l
   # 160 KB that decode to five GB are refused as an object; they are decoded piece by piece, in little memory.
   [[ ${VARIANT:-release} != release ]] || ! turn 4 || # slow with sanitizers, which check every byte of four GiB
     refused "decodes to more than 4 GiB" bounded 400 "$CKPTFS" cat --index=:memory: z objects/o
   refused "too much memory" bounded 200 "$CKPTFS" cat --index=:memory: w objects/o
   refused "compressed" bounded 200 "$CKPTFS" cat --index=:memory: d tensors/w
+  refused "directory of the item's archive has" bounded 200 "$CKPTFS" cat --index=:memory: l tensors/w
 }
 
 test_bombs_leave_a_mount_alone() {
