@@ -30,14 +30,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_NAME = 65535 };
 #define MAX_MEMORY ((size_t)2 << 30) /* bytes for the description of a checkpoint */
 
 /* ---- names and tensors ---- */
 
 const struct pk_str *ds_name(struct ds *d, const char *s, size_t len, struct ckpt_err *e)
 {
-	const struct pk_str *r = pk_intern(d->names, s, len);
+	const struct pk_str *r;
 
+	if (len > MAX_NAME) { /* a list can have it a million times */
+		(void)err_set(e, EFBIG, "a name of more than %d bytes", MAX_NAME);
+		return NULL;
+	}
+	r = pk_intern(d->names, s, len);
 	if (!r)
 		(void)err_set(e, errno,
 			      errno == EFBIG ? "the names of all tensors take too much memory"

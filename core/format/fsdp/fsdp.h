@@ -109,7 +109,7 @@ struct fsdp_tensor {
 };
 
 #define FSDP_MAX_NAMES ((size_t)1 << 30) /* bytes */
-enum { FSDP_MAX_DEPTH = 32, FSDP_MAX_FQN = 1 << 20 };
+enum { FSDP_MAX_DEPTH = 32, FSDP_MAX_FQN = 1 << 16 };
 
 struct fsdp {
 	struct place *place;

@@ -494,6 +494,8 @@ static int read_order(const struct fsdp_reader *r, const struct pk_value *spec, 
 		order_all(r, v, order);
 		return 0;
 	}
+	if (pk_len(entries) > CKPT_MAX_DIMS) /* for each tensor that has it */
+		return err_set(e, ERR_UNSUPPORTED, "its shard_order is not known");
 	for (size_t i = 0; i < pk_len(entries); i++) {
 		const struct pk_value *x = &entries->n->own[i];
 		const struct pk_value *t = x->type == PK_OBJECT ? &x->n->own[PK_ARGS] : x;

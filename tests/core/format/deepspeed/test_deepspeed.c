@@ -1925,6 +1925,18 @@ START_TEST(patterns_that_take_too_long_are_not_used)
 }
 END_TEST
 
+START_TEST(names_of_more_than_64_kib_are_refused)
+{
+	char name[(1 << 16) + 1] = "";
+	autofree char *text = NULL;
+
+	memset(name, 'x', sizeof(name) - 1);
+	REQUIRE(asprintf(&text, "{'module': {'%s': t0+0(1)}}", name) > 0);
+	put(MODEL, text, 0);
+	expect_error("", "a name of more than 65535 bytes");
+}
+END_TEST
+
 /* A list can name one pattern of many states again and again. */
 START_TEST(patterns_that_need_too_much_memory_are_not_used)
 {
