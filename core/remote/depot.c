@@ -7,8 +7,10 @@
 #include "base/io.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
@@ -117,6 +119,20 @@ static uint64_t default_size(const struct depot *d)
 		       DISK_SEGMENT);
 }
 
+/* A new descriptor has the lowest free number, so that its number is a count of those in use. The rest is
+ * for segments, which can be closed, for objects that are being opened, and for connections. */
+static int find_scarce(void)
+{
+	enum { ENOUGH = 256 };
+	struct rlimit lim;
+	uint64_t rest;
+
+	if (getrlimit(RLIMIT_NOFILE, &lim))
+		lim.rlim_cur = 1024;
+	rest = max_u64(lim.rlim_cur / 4, min_u64(lim.rlim_cur / 2, ENOUGH));
+	return (int)min_u64(lim.rlim_cur - rest, INT_MAX);
+}
+
 int depot_new(const struct depot_options *o, depot_drop_fn *drop, void *arg, struct depot **ret,
 	      struct ckpt_err *e)
 {
@@ -130,6 +146,7 @@ int depot_new(const struct depot_options *o, depot_drop_fn *drop, void *arg, str
 	d->arg = arg;
 	d->memory = max_u64(o->memory ? o->memory : DEFAULT_MEMORY, MIN_MEMORY);
 	d->written = UINT64_MAX;
+	d->scarce = find_scarce();
 	read_boot(d);
 	if (!none) {
 		d->path = given ? strdup(o->dir) : cache_dir("objects", &d->note);
@@ -172,8 +189,7 @@ uint64_t depot_size(const struct depot *d)
 /* ---- objects ---- */
 
 int depot_prepare(struct depot *d, const char *address, const char *path,
-		  const struct place_seen *seen, bool again, struct object **ret,
-		  struct ckpt_err *e)
+		  const struct place_seen *seen, struct object **ret, struct ckpt_err *e)
 {
 	struct object *o;
 	int rc = -ENOTSUP;
@@ -187,10 +203,14 @@ int depot_prepare(struct depot *d, const char *address, const char *path,
 	o->depot = d;
 	if (d->dir >= 0)
 		rc = disk_room(d, address, path, seen, &o->room, &o->why);
-	if (rc == -EMFILE && !again)
+	if (rc == -EMFILE || rc == -ENFILE)
 		*e = o->why;
 	else if (rc)
 		rc = memory_room(d, seen->size, &o->room, e);
+	if (!rc && o->room->map_fd >= d->scarce) {
+		room_leave(o->room);
+		rc = err_sys(e, EMFILE, "open '%s' in ckptfs-fetch", path);
+	}
 	if (rc) {
 		free(o);
 		return rc;
@@ -208,9 +228,9 @@ void depot_adopt(struct object *o)
 	LIST_PUSH(&d->objects, o);
 }
 
-void depot_spare(struct depot *d)
+bool depot_spare(struct depot *d)
 {
-	(void)segments_close_idle(d);
+	return segments_close_idle(d);
 }
 
 int object_leave_disk(struct object *o, struct ckpt_err *e)
@@ -245,9 +265,12 @@ const struct map_view *object_view(const struct object *o)
 	return &o->room->view;
 }
 
-int object_map(const struct object *o)
+int object_take_map(struct object *o)
 {
-	return o->room->map_reader;
+	int fd = o->room->map_reader;
+
+	o->room->map_reader = -1;
+	return fd;
 }
 
 bool object_in_memory(const struct object *o)

@@ -55,20 +55,21 @@ uint64_t depot_size(const struct depot *d);
 
 /*
  * Object `path` of `address`, as identified by `seen`: looks for it and its map, which other
- * processes may be about to make or remove. It can be used once it is adopted. EMFILE: close some
- * descriptors, by depot_spare, and try once more with `again`: then it is in memory if need be.
+ * processes may be about to make or remove. It can be used once it is adopted. EMFILE: too few
+ * descriptors are left, or would be. Close some, by depot_spare, and try once more; then objects have to
+ * be closed.
  */
 int depot_prepare(struct depot *d, const char *address, const char *path,
-		  const struct place_seen *seen, bool again, struct object **ret,
-		  struct ckpt_err *e);
+		  const struct place_seen *seen, struct object **ret, struct ckpt_err *e);
 void depot_adopt(struct object *o);
-void depot_spare(struct depot *d);
+bool depot_spare(struct depot *d); /* false: there were none to close */
 /* From now on, the object is in memory: its files cannot be written. Holds remain valid. */
 int object_leave_disk(struct object *o, struct ckpt_err *e);
 void object_close(struct object *o); /* adopted, after its holds have ended; NULL is fine */
 
 const struct map_view *object_view(const struct object *o);
-int object_map(const struct object *o); /* its descriptor, for reading */
+/* A descriptor of its map, for reading, which the caller closes; once for each map. */
+int object_take_map(struct object *o);
 bool object_in_memory(const struct object *o);
 
 /* Is the block in the present generation of its segment? */

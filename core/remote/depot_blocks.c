@@ -41,6 +41,60 @@ bool object_has(struct object *o, uint64_t block)
 	       map_word(generation_of(r, segment_of(r, block)), MAP_THERE);
 }
 
+/* ---- eviction from memory ---- */
+
+/*
+ * The segment in memory that has been unused the longest; NULL: all are held. A segment with few
+ * blocks, such as the heads of items, will be needed when a reader gets there, and would make
+ * little room: it goes after the others.
+ */
+static struct object *oldest(struct depot *d, uint64_t *ret)
+{
+	struct object *best = NULL;
+	uint64_t used = UINT64_MAX;
+	bool full = false;
+
+	LIST_EACH (o, &d->objects)
+		for (uint64_t i = 0; o->room->in_memory && i < o->room->view.n_segments; i++) {
+			const struct segment *s = &o->room->v[i];
+			bool is_full = s->bytes >= map_segment_size(&o->room->view, i) / 2;
+
+			if (!s->generation || !s->bytes || s->holds || is_full < full ||
+			    (is_full == full && s->used_ns >= used))
+				continue;
+			used = s->used_ns;
+			full = is_full;
+			best = o;
+			*ret = i;
+		}
+	return best;
+}
+
+/* False: there is nothing to evict. */
+static bool evict_oldest(struct depot *d)
+{
+	uint64_t i = 0;
+	struct object *o = oldest(d, &i);
+	struct segment *s = o ? &o->room->v[i] : NULL;
+	uint32_t generation;
+
+	if (!o)
+		return false;
+	generation = s->generation;
+	d->in_memory -= min_u64(d->in_memory, s->bytes);
+	(void)atomic_fetch_add(map_generation(o->room->map, i), 1);
+	segment_close(s);
+	d->drop(d->arg, o, i, generation);
+	return true;
+}
+
+/* Makes room for n more bytes. */
+static void room_in_memory(struct depot *d, uint64_t n)
+{
+	while (d->in_memory + n > d->memory && evict_oldest(d))
+		;
+}
+
 /* ---- segments ---- */
 
 static void segment_name(uint64_t i, uint32_t generation, char ret[static 32])
@@ -100,12 +154,18 @@ bool segments_close_idle(const struct depot *d)
 		for (uint64_t i = 0; !o->room->in_memory && i < o->room->view.n_segments; i++) {
 			struct segment *s = &o->room->v[i];
 
-			if (s->fd < 0 || s->holds)
+			if (s->fd < 0 || s->holds || !s->generation) /* just being opened */
 				continue;
 			segment_close(s);
 			any = true;
 		}
 	return any;
+}
+
+/* Closes what can be had again, if there is any. */
+static bool spare_descriptors(struct depot *d)
+{
+	return segments_close_idle(d) || evict_oldest(d);
 }
 
 /*
@@ -132,10 +192,12 @@ static int segment_open(struct object *o, uint64_t i, struct segment **ret, stru
 		rc = open_segment_file(r, i, generation, s);
 		if (rc) {
 			segment_close(s);
-			if (rc == -ESTALE || (rc == -EMFILE && segments_close_idle(o->depot)))
+			if (rc == -ESTALE || (rc == -EMFILE && spare_descriptors(o->depot)))
 				continue;
 			return err_sys(e, -rc, "segment %llu", (unsigned long long)i);
 		}
+		if (s->reader >= o->depot->scarce)
+			(void)spare_descriptors(o->depot);
 		if (generation_of(r, i) == generation) {
 			s->generation = generation;
 			break;
@@ -177,53 +239,6 @@ void object_touch(struct object *o, uint64_t i)
 		return;
 	s->touched_ns = now;
 	(void)futimens(s->fd, NULL);
-}
-
-/* ---- eviction from memory ---- */
-
-/*
- * The segment in memory that has been unused the longest; NULL: all are held. A segment with few
- * blocks, such as the heads of items, will be needed when a reader gets there, and would make
- * little room: it goes after the others.
- */
-static struct object *oldest(struct depot *d, uint64_t *ret)
-{
-	struct object *best = NULL;
-	uint64_t used = UINT64_MAX;
-	bool full = false;
-
-	LIST_EACH (o, &d->objects)
-		for (uint64_t i = 0; o->room->in_memory && i < o->room->view.n_segments; i++) {
-			const struct segment *s = &o->room->v[i];
-			bool is_full = s->bytes >= map_segment_size(&o->room->view, i) / 2;
-
-			if (!s->generation || !s->bytes || s->holds || is_full < full ||
-			    (is_full == full && s->used_ns >= used))
-				continue;
-			used = s->used_ns;
-			full = is_full;
-			best = o;
-			*ret = i;
-		}
-	return best;
-}
-
-/* Makes room for n more bytes. */
-static void room_in_memory(struct depot *d, uint64_t n)
-{
-	uint64_t i = 0, freed = 0;
-	struct object *o;
-
-	while (d->in_memory + n > d->memory + freed && (o = oldest(d, &i))) {
-		struct segment *s = &o->room->v[i];
-		uint32_t generation = s->generation;
-
-		freed += s->bytes;
-		(void)atomic_fetch_add(map_generation(o->room->map, i), 1);
-		segment_close(s);
-		d->drop(d->arg, o, i, generation);
-	}
-	d->in_memory -= min_u64(d->in_memory, freed);
 }
 
 void blocks_forget(struct object *o)

@@ -49,7 +49,8 @@ struct store_room {
 	unsigned users; /* the object and its holds */
 	bool in_memory;
 	struct map_view view;
-	int dir, map_fd, map_reader; /* dir: -1 in memory */
+	int dir, map_fd; /* dir: -1 in memory */
+	int map_reader;	 /* until object_take_map */
 	void *map;
 	struct segment *v; /* opened by depot_blocks.c */
 };
@@ -105,6 +106,7 @@ struct depot {
 	char *path; /* NULL: memory */
 	int dir;
 	uint64_t size, memory;
+	int scarce; /* a descriptor with this number or a larger one: few are left */
 	depot_drop_fn *drop;
 	void *arg;
 	char boot[sizeof(((struct map_head *)NULL)->boot)];

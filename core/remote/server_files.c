@@ -127,20 +127,17 @@ static int send_map(struct server *s, struct file *f, uint32_t id, struct ckpt_e
 {
 	const struct map_view *v = object_view(f->object);
 	uint32_t *sent = calloc((size_t)v->n_segments + 1, sizeof(*sent));
-	int fd = sent ? fcntl(object_map(f->object), F_DUPFD_CLOEXEC, 0) : -1;
 	struct wire_head h = { .kind = id ? WIRE_ANSWER : WIRE_MAP, .id = id };
 
-	if (!sent || fd < 0) {
-		free(sent);
-		return sent ? err_sys(e, errno, "open '%s'", f->path) : err_nomem(e);
-	}
+	if (!sent)
+		return err_nomem(e);
 	free(f->sent);
 	f->sent = sent;
 	f->sent_n = v->n_segments;
 	h.n[1] = f->number;
 	h.n[2] = v->segment;
 	h.n[3] = object_in_memory(f->object);
-	server_send(s, &h, NULL, 0, fd);
+	server_send(s, &h, NULL, 0, object_take_map(f->object));
 	return 0;
 }
 

@@ -173,8 +173,7 @@ static void do_file(struct job *j)
 		j->rc = err_nomem(&j->why);
 		return;
 	}
-	j->rc = depot_prepare(j->server->depot, address, j->text[0], &j->seen, j->again, &j->object,
-			      &j->why);
+	j->rc = depot_prepare(j->server->depot, address, j->text[0], &j->seen, &j->object, &j->why);
 }
 
 static void do_write(struct job *j)
@@ -343,8 +342,7 @@ void jobs_close(struct server *s, struct store *store)
 /* False: the job is tried again. */
 static bool add_file(struct server *s, struct job *j)
 {
-	if (j->rc == -EMFILE && !j->again) {
-		depot_spare(s->depot);
+	if ((j->rc == -EMFILE || j->rc == -ENFILE) && !j->again && depot_spare(s->depot)) {
 		j->again = true;
 		queue_job(s, j);
 		return false;

@@ -397,24 +397,41 @@ static int open_source(struct files *f, uint32_t i, struct source **ret, struct 
 			 : place_file(f->place, f->sources[i].path, ret, e);
 }
 
-/* If descriptors have run out, closes a file without users and tries again. */
+static struct source *take_one(struct files *f)
+{
+	SCOPED_LOCK(&f->lock);
+
+	return take_surplus(f, max_u64(f->n_open, 1) - 1);
+}
+
+/* Closes files without users, and not only one, because to find out that descriptors have run out may
+ * take several messages. False: there are none. */
+static bool close_some(struct files *f)
+{
+	struct source *s;
+	size_t n = 0, most;
+
+	{
+		SCOPED_LOCK(&f->lock);
+		most = f->n_open / 8 + 1;
+	}
+	for (; n < most && (s = take_one(f)); n++)
+		source_free(s);
+	return n > 0;
+}
+
+/* If descriptors have run out, closes some and tries again. */
 static int open_file(struct files *f, uint32_t i, struct source **ret, struct ckpt_err *e)
 {
 	for (int tries = 0;; tries++) {
-		struct source *s = NULL;
 		struct ckpt_err why;
 		int rc = open_source(f, i, ret, &why);
 
-		if ((rc == -EMFILE || rc == -ENFILE) && tries < MAX_TRIES) {
-			SCOPED_LOCK(&f->lock);
-			s = take_surplus(f, max_u64(f->n_open, 1) - 1);
-		}
-		if (!s) {
-			if (rc)
-				*e = why;
-			return rc;
-		}
-		source_free(s);
+		if ((rc == -EMFILE || rc == -ENFILE) && tries < MAX_TRIES && close_some(f))
+			continue;
+		if (rc)
+			*e = why;
+		return rc;
 	}
 }
 

@@ -453,6 +453,42 @@ static void keep_file(struct tree *t, struct rfile *f)
 	rfile_put(oldest);
 }
 
+/* Closes those that no source uses. False: there are none. */
+static bool drop_unused(struct tree *t)
+{
+	struct rfile **unused = NULL;
+	size_t n = 0, cap = 0, kept = 0;
+
+	{
+		SCOPED_LOCK(&t->lock);
+		for (size_t i = 0; i < t->n_files; i++)
+			if (rfile_is_unused(t->files[i]) && VEC_ROOM(unused, cap, n + 1))
+				unused[n++] = t->files[i];
+			else
+				t->files[kept++] = t->files[i];
+		t->n_files = kept;
+	}
+	for (size_t i = 0; i < n; i++)
+		rfile_put(unused[i]);
+	free(unused);
+	return n > 0;
+}
+
+/* Opens an object, if descriptors have run out, here or in the fetcher, in place of those that are
+ * unused. */
+static int open_object(struct tree *t, const char *path, const struct place_seen *seen,
+		       struct rfile **ret, struct ckpt_err *e)
+{
+	struct ckpt_err why;
+	int rc = rfile_open(t->there, path, seen, ret, &why);
+
+	if ((rc == -EMFILE || rc == -ENFILE) && drop_unused(t))
+		return rfile_open(t->there, path, seen, ret, e);
+	if (rc)
+		*e = why;
+	return rc;
+}
+
 static int file(struct place *x, const char *path, struct source **ret, struct ckpt_err *e)
 {
 	struct remote_place *p = place_of(x);
@@ -476,7 +512,7 @@ static int file(struct place *x, const char *path, struct source **ret, struct c
 		return err_set(e, ERR_CORRUPT, "open '%s': not a regular file", path);
 	f = find_file(t, whole, &seen);
 	if (!f) {
-		rc = rfile_open(t->there, whole, &seen, &f, e);
+		rc = open_object(t, whole, &seen, &f, e);
 		if (rc)
 			return err_wrap(e, "open '%s'", path);
 		keep_file(t, f);

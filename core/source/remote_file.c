@@ -231,6 +231,11 @@ bool rfile_is(const struct rfile *f, const char *path, const struct place_seen *
 	       f->seen.size == seen->size;
 }
 
+bool rfile_is_unused(const struct rfile *f)
+{
+	return f->users == 1;
+}
+
 static int ask_file_once(struct rfile *f, uint32_t *ret_number, uint64_t *ret_epoch,
 			 struct room **ret, struct ckpt_err *e)
 {
@@ -257,7 +262,7 @@ static int ask_file(struct rfile *f, uint32_t *ret_number, uint64_t *ret_epoch, 
 	struct ckpt_err why = { 0 };
 	int rc = ask_file_once(f, ret_number, ret_epoch, ret, &why);
 
-	if (rc == -EMFILE) {
+	if (rc == -EMFILE || rc == -ENFILE) {
 		link_trim(f->link);
 		return ask_file_once(f, ret_number, ret_epoch, ret, e);
 	}

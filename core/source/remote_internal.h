@@ -145,6 +145,8 @@ void rfile_put(struct rfile *f);  /* NULL is fine */
 int rfile_open(struct rplace *p, const char *path, const struct place_seen *seen,
 	       struct rfile **ret, struct ckpt_err *e);
 bool rfile_is(const struct rfile *f, const char *path, const struct place_seen *seen);
+/* Has it one user? */
+bool rfile_is_unused(const struct rfile *f);
 /* A source of it; takes over a reference on success. */
 int rfile_source(struct rfile *f, struct source **ret, struct ckpt_err *e);
 

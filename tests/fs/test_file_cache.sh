@@ -118,6 +118,22 @@ test_a_limit_on_the_size_of_files_kills_nobody() {
   grep -F 'not all of it is kept' err || fail "$(cat err)"
 }
 
+# The fetcher has the same limit, and every open file costs it more than one descriptor.
+cases_more_files_than_descriptors() { printf '%s\n' kept none; }
+test_more_files_than_descriptors() {
+  mkdir many
+  for ((i = 0; i < 200; i++)); do
+    printf '\100\0\0\0\0\0\0\0%-64s%04d' "{\"t$i\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}" "$i" \
+      >"many/$i.safetensors"
+  done
+  ckptfs sum many >a
+  (
+    ulimit -n 100
+    ckptfs sum "file://$PWD/many" -o "cache_dir=${1/#kept/$PWD/kept}" >b
+  )
+  cmp a b
+}
+
 test_what_is_refused_says_why() {
   refused 'three slashes' ckptfs ls file://zoo
   refused 'No such file' ckptfs ls "file://$PWD/absent"

@@ -69,7 +69,7 @@ static int try_object(struct depot *d, unsigned n, uint64_t size, struct object 
 		      struct ckpt_err *e)
 {
 	const struct place_seen seen = version(n, size);
-	int rc = depot_prepare(d, "s3://b", "x", &seen, false, ret, e);
+	int rc = depot_prepare(d, "s3://b", "x", &seen, ret, e);
 
 	if (!rc)
 		depot_adopt(*ret);
@@ -226,8 +226,7 @@ START_TEST(versions_that_were_made_to_collide_are_told_apart)
 	ck_assert(XXH128_isEqual(XXH3_128bits(colliding[0], 63), XXH3_128bits(colliding[1], 63)));
 	for (int i = 0; i < 2; i++) {
 		memcpy(seen.id.v, colliding[i], 63);
-		ck_assert_msg(!depot_prepare(d, "s3://b", "x", &seen, false, &o[i], &e), "%s",
-			      e.msg);
+		ck_assert_msg(!depot_prepare(d, "s3://b", "x", &seen, &o[i], &e), "%s", e.msg);
 		depot_adopt(o[i]);
 	}
 	fetch(o[0], 0, 0, 1);
