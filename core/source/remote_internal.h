@@ -91,8 +91,8 @@ bool link_again(struct call *c);
 void call_release(struct call *c);
 /* The epoch of the fetcher that runs, or ran last. */
 uint64_t link_epoch(struct link *l);
-/* Sends a message that has no answer and whose numbers are valid in that epoch. If it fails, so does
- * the next call. */
+/* Sends a message that has no answer and whose numbers are valid in that epoch, never waiting: if there is no
+ * room for it, it is sent before the next message. If it fails, so does the next call. */
 void link_tell(struct link *l, uint64_t epoch, struct wire_head *h);
 /* The same for a message that may be lost: never waits. */
 void link_hint(struct link *l, uint64_t epoch, struct wire_head *h);

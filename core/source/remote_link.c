@@ -47,6 +47,7 @@ void link_free(struct link *l)
 	(void)pthread_cond_destroy(&l->change);
 	(void)pthread_mutex_destroy(&l->lock);
 	(void)pthread_mutex_destroy(&l->sending);
+	free(l->left);
 	free(l->files);
 	free(l->cache_dir);
 	free(l);

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/vec.h"
 
 #include <stdlib.h>
 
@@ -40,26 +41,70 @@ struct call *link_find_call(struct link *l, uint32_t id)
 	return NULL;
 }
 
+/* Under `sending`. Sends what there was no room for. EAGAIN: for some there still is none. */
+static int send_left(struct link *l)
+{
+	size_t n = 0;
+	int rc = 0;
+
+	while (n < l->n_left &&
+	       !(rc = wire_send_how(l->sock, &l->left[n], NULL, 0, -1, MSG_DONTWAIT)))
+		n++;
+	l->n_left -= n;
+	memmove(l->left, l->left + n, l->n_left * sizeof(*l->left));
+	return rc;
+}
+
 /* Sends to the fetcher of that epoch only. EAGAIN: there is no room. */
 static int send_now(struct link *l, uint64_t epoch, struct wire_head *h, const void *text,
 		    size_t len, int fd)
 {
 	SCOPED_LOCK(&l->sending);
-
-	return l->epoch == epoch && l->sock >= 0
-		       ? wire_send_how(l->sock, h, text, len, fd, MSG_DONTWAIT)
-		       : -EPIPE;
-}
-
-/* The same, waiting for room. */
-static int send_to(struct link *l, uint64_t epoch, struct wire_head *h, const void *text,
-		   size_t len, int fd)
-{
-	const struct timespec some = { .tv_nsec = (long)CLOCK_MS };
 	int rc;
 
-	while ((rc = send_now(l, epoch, h, text, len, fd)) == -EAGAIN && !l->down)
+	if (l->epoch != epoch || l->sock < 0)
+		return -EPIPE;
+	rc = l->n_left ? send_left(l) : 0;
+	return rc ? rc : wire_send_how(l->sock, h, text, len, fd, MSG_DONTWAIT);
+}
+
+/* A caller waits for a fetcher that may say nothing. */
+struct silence {
+	uint64_t began;
+	bool ended; /* by end_silence */
+};
+
+/* If the fetcher has said nothing for long, it is ended, so that another one takes its place; if that does
+ * not help either, the link is of no use. */
+static bool end_silence(struct link *l, struct silence *s)
+{
+	struct wire_head h = { .kind = WIRE_END_IT };
+	/* Nobody asked before this call; and the receiver may set heard_ns at any time: it is read
+	 * before the clock is. */
+	uint64_t since = max_u64(l->heard_ns, s->began);
+
+	if (clock_ns() - since <= LINK_SILENT_S * CLOCK_SECOND)
+		return false;
+	if (s->ended || wire_send_how(l->control, &h, NULL, 0, -1, MSG_DONTWAIT))
+		link_go_down(l, ETIMEDOUT,
+			     "ckptfs-fetch, which reads object stores, does not answer");
+	s->ended = true;
+	s->began = clock_ns();
+	return true;
+}
+
+/* Sends a call, waiting for room. */
+static int send_call(struct link *l, const struct call *c, const void *text, size_t len, int fd,
+		     struct silence *s)
+{
+	const struct timespec some = { .tv_nsec = (long)CLOCK_MS };
+	struct wire_head h = c->head;
+	int rc;
+
+	while ((rc = send_now(l, c->epoch, &h, text, len, fd)) == -EAGAIN && !l->down) {
 		(void)nanosleep(&some, NULL);
+		(void)end_silence(l, s);
+	}
 	return rc;
 }
 
@@ -74,40 +119,17 @@ static void wait_some(struct link *l, struct call *c, bool *ret_ask)
 		*ret_ask = pthread_cond_timedwait(&c->wake, &l->lock, &t) == ETIMEDOUT;
 }
 
-/* The fetcher has said nothing for long. It is ended, so that another one takes its place; if that
- * does not help either, the link is of no use. */
-static void end_silence(struct link *l, bool before)
+static void wait_for(struct link *l, struct call *c, struct silence *s)
 {
-	struct wire_head h = { .kind = WIRE_END_IT };
-
-	if (before || wire_send_how(l->control, &h, NULL, 0, -1, MSG_DONTWAIT))
-		link_go_down(l, ETIMEDOUT,
-			     "ckptfs-fetch, which reads object stores, does not answer");
-}
-
-static void wait_for(struct link *l, struct call *c)
-{
-	uint64_t began = clock_ns();
-	bool done = false, ask, silent = false;
+	bool done = false, ask;
 
 	while (!done) {
-		uint64_t since;
-
 		{
 			SCOPED_LOCK(&l->lock);
 			wait_some(l, c, &ask);
 			done = c->done || c->lost || l->down;
 		}
-		if (done || !ask)
-			continue;
-		/* Nobody asked before this call; and the receiver may set heard_ns at any time: it is
-		 * read before the clock is. */
-		since = max_u64(l->heard_ns, began);
-		if (clock_ns() - since > LINK_SILENT_S * CLOCK_SECOND) {
-			end_silence(l, silent);
-			silent = true;
-			began = clock_ns();
-		} else
+		if (!done && ask && !end_silence(l, s))
 			(void)send_now(l, c->epoch,
 				       &(struct wire_head){ .kind = WIRE_PING, .id = PING_ID },
 				       NULL, 0, -1);
@@ -176,7 +198,7 @@ int link_call(struct link *l, struct call *c, const void *text, size_t len, stru
 int link_call_with(struct link *l, struct call *c, const void *text, size_t len, int fd,
 		   struct ckpt_err *e)
 {
-	struct wire_head h;
+	struct silence s = { .began = clock_ns() };
 	int rc;
 
 	c->fd = -1;
@@ -193,14 +215,13 @@ int link_call_with(struct link *l, struct call *c, const void *text, size_t len,
 		(void)pthread_cond_destroy(&c->wake);
 		return rc;
 	}
-	h = c->head;
-	rc = send_to(l, c->epoch, &h, text, len, fd);
-	if (rc == -EPIPE || rc == -ECONNRESET) {
-		rc = 0; /* the receiver says what happened */
-	} else if (rc)
+	rc = send_call(l, c, text, len, fd, &s);
+	if (rc == -EPIPE || rc == -ECONNRESET || rc == -EAGAIN)
+		rc = 0; /* the receiver says what happened, or the link is down */
+	else if (rc)
 		(void)err_sys(&c->err, -rc, "ask ckptfs-fetch");
 	if (!rc)
-		wait_for(l, c);
+		wait_for(l, c, &s);
 	end_call(l, c);
 	(void)pthread_cond_destroy(&c->wake);
 	if (c->err.code)
@@ -236,8 +257,12 @@ uint64_t link_epoch(struct link *l)
 
 void link_tell(struct link *l, uint64_t epoch, struct wire_head *h)
 {
-	if (link_is_up(l))
-		(void)send_to(l, epoch, h, NULL, 0, -1);
+	if (!link_is_up(l) || send_now(l, epoch, h, NULL, 0, -1) != -EAGAIN)
+		return;
+	SCOPED_LOCK(&l->sending);
+	/* Out of memory: it is lost, and what it is about stays open in the fetcher. */
+	if (l->epoch == epoch && VEC_ROOM(l->left, l->cap_left, l->n_left + 1))
+		l->left[l->n_left++] = *h;
 }
 
 void link_hint(struct link *l, uint64_t epoch, struct wire_head *h)

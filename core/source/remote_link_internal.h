@@ -20,7 +20,8 @@
  *			without. Other threads send under `sending`, lest the fetcher be replaced
  *			while a message goes out, and compare the epoch there: what is meant for one
  *			fetcher never reaches the next. No thread waits while it holds `sending`;
- *			when there is no room for a message, it lets go and tries again.
+ *			when there is no room for a call, it lets go and tries again. What has no
+ *			answer is left to the next who sends: nobody waits for it.
  *	shared		Under `lock`. So is every call from the moment it is in `calls`: the receiver
  *			fills in the answer, and after it has set `taken`, the caller waits until it
  *			has set `done`, too. A caller waits on its call's condition, with `lock`.
@@ -61,7 +62,9 @@ struct link {
 	bool orphan;   /* its last user was the receiver, which frees it */
 	/* The socket. */
 	pthread_mutex_t sending;
-	int sock; /* of the fetcher; -1: none runs */
+	int sock;		/* of the fetcher; -1: none runs */
+	struct wire_head *left; /* messages of link_tell that there was no room for */
+	size_t n_left, cap_left;
 	/* Shared. */
 	pthread_mutex_t lock;
 	pthread_cond_t change; /* of up and down */

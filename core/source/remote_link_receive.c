@@ -206,6 +206,7 @@ static void set_sock(struct link *l, int sock)
 		SCOPED_LOCK(&l->sending);
 		before = l->sock;
 		l->sock = sock;
+		l->n_left = 0;
 	}
 	if (before >= 0)
 		(void)close(before);

@@ -18,6 +18,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -595,6 +596,63 @@ START_TEST(after_fork_only_the_parent_reads)
 	read_and_check(s, MIB, 4096);
 	source_free(s);
 	place_free(p);
+}
+END_TEST
+
+/* The number of objects in the cache that a process uses. */
+static unsigned used_objects(void)
+{
+	struct flock l = {
+		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 60, .l_len = 1
+	};
+	char maps[4300];
+	unsigned n = 0;
+	glob_t g;
+
+	(void)snprintf(maps, sizeof(maps), "%s/*/*/map", cache);
+	REQUIRE(!glob(maps, 0, NULL, &g));
+	for (size_t i = 0; i < g.gl_pathc; i++) {
+		autoclose int fd = open(g.gl_pathv[i], O_RDWR | O_CLOEXEC);
+
+		n += fcntl(fd, F_OFD_SETLK, &l) != 0;
+	}
+	globfree(&g);
+	return n;
+}
+
+/* More is closed than there is room for in a socket. */
+START_TEST(closing_never_waits_for_a_fetcher)
+{
+	enum { MANY = 900 };
+	const struct place_options how = { .cache_dir = cache };
+	struct place *p, *keep;
+	struct source *s;
+	char name[16];
+
+	for (int i = 0; i < MANY; i++) {
+		(void)snprintf(name, sizeof(name), "x%d", i);
+		put_object(name, 1);
+	}
+	keep = open_at("s3://b", &how);
+	s = source_of(keep, "x0");
+	p = open_at("s3://b", &how);
+	for (int i = 1; i < MANY; i++) {
+		(void)snprintf(name, sizeof(name), "x%d", i);
+		source_free(source_of(p, name));
+	}
+	ck_assert_uint_eq(used_objects(), MANY);
+	REQUIRE(!kill(fetcher(0), SIGSTOP));
+	place_free(p);
+	REQUIRE(!kill(fetcher(0), SIGCONT));
+	read_and_check(s, 0, 1);
+	ck_assert_uint_eq(used_objects(), 1);
+	source_free(s);
+	p = open_at("s3://b", &how);
+	source_free(source_of(p, "x7"));
+	REQUIRE(!kill(fetcher(0), SIGSTOP));
+	place_free(p);
+	place_free(keep);
+	REQUIRE(!kill(fetcher(0), SIGCONT));
 }
 END_TEST
 
