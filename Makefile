@@ -385,7 +385,7 @@ check-asan:
 # Under ThreadSanitizer only the suites that start threads, and mounts with much going on at once.
 check-tsan:
 	@MOUNTS="live_faults mount reads run" \
-	  UNIT="blockcache catalog ckpt ckpt_model comm counters depot diff fetch files http index lease net pagemap run save_run \
+	  UNIT="archive blockcache catalog ckpt ckpt_model comm counters depot diff fetch files http index lease net pagemap run save_run \
 	    server wire writer_dcp" \
 	  $(MAKE) --no-print-directory check VARIANT=tsan
 # The unit suites under memcheck (valgrind); SUITES names some of them.

@@ -288,27 +288,24 @@ static void free_member(struct source *s)
 }
 
 /* The whole archive can be mapped and lent, so any of its bytes can. */
-static struct source *inner_of(struct source *s)
+static void set_lender(struct source *s, struct lender *l)
 {
-	source_of(s)->inner->lender = s->lender;
-	return source_of(s)->inner;
+	source_set_lender(source_of(s)->inner, l);
 }
 
 static const uint8_t *map_member(struct source *s, uint64_t off, uint64_t len)
 {
-	return source_map(inner_of(s), source_of(s)->at + off, len);
+	return source_map(source_of(s)->inner, source_of(s)->at + off, len);
 }
 
 static bool may_map_member(const struct source *s)
 {
-	const struct source *inner = ((const struct tar_source *)(const void *)s)->inner;
-
-	return inner->ops->may_map && inner->ops->may_map(inner);
+	return source_may_map(((const struct tar_source *)(const void *)s)->inner);
 }
 
 static const uint8_t *lend_member(struct source *s, uint64_t off, uint64_t len)
 {
-	return source_lend(inner_of(s), source_of(s)->at + off, len);
+	return source_lend(source_of(s)->inner, source_of(s)->at + off, len);
 }
 
 static void give_back(struct source *s)
@@ -330,7 +327,8 @@ static int file(struct place *p, const char *path, struct source **ret, struct c
 					       .may_map = may_map_member,
 					       .lend = lend_member,
 					       .give_back = give_back,
-					       .want = want };
+					       .want = want,
+					       .set_lender = set_lender };
 	const struct tar_place *t = place_of(p);
 	const struct member *m;
 	struct tar_source *s;

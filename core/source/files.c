@@ -449,7 +449,7 @@ static int pin(struct files *f, uint32_t i, struct ckpt_err *e)
 	SCOPED_LOCK(&f->lock);
 	if (pin_open(x)) /* another thread was quicker */
 		return 0;
-	s->lender = f->lender;
+	source_set_lender(s, f->lender);
 	x->source = steal_ptr(&s);
 	x->users = IS_OPEN | 1; /* before take_surplus, which must not take this file */
 	list_push(f, i);
@@ -610,7 +610,7 @@ int files_allow_maps(struct files *f, uint64_t max_bytes, struct ckpt_err *e)
 		return err_nomem(e);
 	for (size_t i = 0; i < f->n; i++)
 		if (f->v[i].users & IS_OPEN)
-			f->v[i].source->lender = f->lender;
+			source_set_lender(f->v[i].source, f->lender);
 	return 0;
 }
 

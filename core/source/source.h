@@ -30,12 +30,13 @@ struct source_ops {
 	const uint8_t *(*lend)(struct source *s, uint64_t off, uint64_t len);
 	void (*give_back)(struct source *s);
 	bool (*want)(struct source *s, uint64_t off, uint64_t len);
+	void (*set_lender)(struct source *s, struct lender *l); /* of a source inside this one */
 };
 
 struct source {
 	const struct source_ops *ops;
 	struct place_seen seen; /* when it was opened */
-	struct lender *lender;	/* see source_map; borrowed, set before the first call */
+	struct lender *lender;	/* see source_set_lender */
 };
 
 static inline void source_free(struct source *s) /* NULL is fine */
@@ -67,6 +68,14 @@ static inline bool source_is_same(struct source *s)
 
 	return !source_look(s, &now) && now.size == s->seen.size &&
 	       now.mtime_ns == s->seen.mtime_ns;
+}
+
+/* What source_map and source_lend need; borrowed. Call it before all other functions, if at all. */
+static inline void source_set_lender(struct source *s, struct lender *l)
+{
+	s->lender = l;
+	if (s->ops->set_lender)
+		s->ops->set_lender(s, l);
 }
 
 /*

@@ -350,7 +350,7 @@ START_TEST(whole_segments_are_mapped_and_lent)
 	put_object("x", 6 * MIB);
 	p = open_at("s3://b", &how);
 	s = source_of(p, "x");
-	s->lender = lender;
+	source_set_lender(s, lender);
 	ck_assert_ptr_null(source_map(s, 0, 4 * MIB)); /* not there yet */
 	read_and_check(s, 0, 4 * MIB);
 	at = source_map(s, 4096, 4 * MIB - 4096);
