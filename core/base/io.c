@@ -325,10 +325,12 @@ int io_close_from(int first)
 	return rc;
 }
 
-static int remove_within(int dirfd, const char *name, unsigned depth, struct ckpt_err *e);
+static int remove_within(int dirfd, const char *name, unsigned depth, io_may_remove_fn *may,
+			 struct ckpt_err *e);
 
 /* Number of entries removed, or a negative errno. */
-static int64_t remove_entries(int parent, const char *name, unsigned depth, struct ckpt_err *e)
+static int64_t remove_entries(int parent, const char *name, unsigned depth, io_may_remove_fn *may,
+			      struct ckpt_err *e)
 {
 	DIR *d CLEANUP(io_close_dir) = io_open_dir(parent, name, O_NOFOLLOW);
 	const struct dirent *entry;
@@ -338,14 +340,15 @@ static int64_t remove_entries(int parent, const char *name, unsigned depth, stru
 	if (!d)
 		return err_sys(e, errno, "remove '%s'", name);
 	while (rc > 0 && (rc = io_next_entry(d, &entry, e)) > 0) {
-		if (remove_within(dirfd(d), entry->d_name, depth + 1, e))
+		if (remove_within(dirfd(d), entry->d_name, depth + 1, may, e))
 			return err_wrap(e, "'%s'", name);
 		n++;
 	}
-	return rc < 0 ? rc : n;
+	return rc < 0 ? err_wrap(e, "'%s'", name) : n;
 }
 
-static int remove_within(int dirfd, const char *name, unsigned depth, struct ckpt_err *e)
+static int remove_within(int dirfd, const char *name, unsigned depth, io_may_remove_fn *may,
+			 struct ckpt_err *e)
 {
 	enum { MAX_DEPTH = 64 };
 
@@ -356,22 +359,31 @@ static int remove_within(int dirfd, const char *name, unsigned depth, struct ckp
 	if (depth == MAX_DEPTH)
 		return err_set(e, ELOOP, "remove '%s': more than %d directories deep", name,
 			       MAX_DEPTH);
-	for (;;) {
-		int64_t n = remove_entries(dirfd, name, depth, e);
+	if (depth && may && !may(dirfd, name))
+		return err_sys(e, ENOTEMPTY, "remove '%s'", name);
+	for (int64_t before = INT64_MAX;;) {
+		int64_t n = remove_entries(dirfd, name, depth, may, e);
 
 		if (n < 0)
 			return (int)n;
 		if (!unlinkat(dirfd, name, AT_REMOVEDIR))
 			return 0;
-		/* Some file systems skip entries if others are removed during the listing. */
-		if ((errno != ENOTEMPTY && errno != EEXIST) || !n)
+		/* Some file systems skip entries if others are removed during the listing. Some give
+		 * a file that is open another name, again and again: sshfs, bindfs. */
+		if ((errno != ENOTEMPTY && errno != EEXIST) || !n || n >= before)
 			return err_sys(e, errno, "remove '%s'", name);
+		before = n;
 	}
 }
 
 int io_remove(int dirfd, const char *name, struct ckpt_err *e)
 {
-	return remove_within(dirfd, name, 0, e);
+	return remove_within(dirfd, name, 0, NULL, e);
+}
+
+int io_remove_if(int dirfd, const char *name, io_may_remove_fn *may, struct ckpt_err *e)
+{
+	return remove_within(dirfd, name, 0, may, e);
 }
 
 int io_mkdirs(const char *path)

@@ -80,6 +80,9 @@ int io_close_from(int first);
  * followed. 0, also if it does not exist, or a negative errno with a sentence.
  */
 int io_remove(int dirfd, const char *name, struct ckpt_err *e);
+/* The same, but a directory inside it is removed only if `may` says so; any other is ENOTEMPTY. */
+typedef bool io_may_remove_fn(int dirfd, const char *name);
+int io_remove_if(int dirfd, const char *name, io_may_remove_fn *may, struct ckpt_err *e);
 
 /* mkdir -p; new directories have mode 0700. 0 or -errno. */
 int io_mkdirs(const char *path);

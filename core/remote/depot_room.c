@@ -340,7 +340,10 @@ static int disk_room_once(struct depot *d, int dir, const char *name, uint64_t s
 	if (r->dir < 0)
 		return errno == ENOENT ? -ESTALE : err_sys(e, errno, "open '%s'", name);
 	rc = open_map(d, r, e);
-	if (rc == -EBADMSG) { /* torn by a power failure, so no process has it open */
+	if (rc == -EBADMSG) {
+		/* Torn by a power failure, so only this process has it open, which on some file
+		 * systems would keep it from being removed. */
+		room_leave(steal_ptr(&r));
 		remove_object(dir, name);
 		return -ESTALE;
 	}

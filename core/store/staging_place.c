@@ -319,65 +319,12 @@ bool site_has(const struct site *p, const char *name)
 
 /* ---- removing ---- */
 
-/* Removes the directory of an array; others are an error that names them. */
-static int remove_array(int dir, const char *in, const char *name, struct ckpt_err *e);
-
-/* The number of removed entries, or a negative errno. shown: the directory in messages */
-static int64_t remove_entries(int parent, const char *name, const char *shown, bool has_arrays,
-			      struct ckpt_err *e)
+static bool may_remove(int dir, const char *name)
 {
-	DIR *d CLEANUP(io_close_dir) = io_open_dir(parent, name, O_NOFOLLOW);
-	const struct dirent *entry;
-	int64_t n = 0;
-	int rc;
-
-	if (!d)
-		return err_sys(e, errno, "remove '%s'", shown);
-	for (; (rc = io_next_entry(d, &entry, e)) > 0; n++) {
-		if (!unlinkat(dirfd(d), entry->d_name, 0))
-			continue;
-		if ((errno != EISDIR && errno != EPERM) || !has_arrays)
-			return err_sys(e, errno == EISDIR ? ENOTEMPTY : errno, "remove '%s/%s'",
-				       shown, entry->d_name);
-		rc = remove_array(dirfd(d), shown, entry->d_name, e);
-		if (rc)
-			return rc;
-	}
-	return rc ? err_sys(e, -rc, "list '%s'", shown) : n;
-}
-
-static int remove_dir(int parent, const char *name, const char *shown, bool has_arrays,
-		      struct ckpt_err *e)
-{
-	for (int64_t before = INT64_MAX;;) {
-		int64_t n = remove_entries(parent, name, shown, has_arrays, e);
-
-		if (n < 0)
-			return (int)n;
-		if (!unlinkat(parent, name, AT_REMOVEDIR))
-			return 0;
-		/* Some file systems skip entries if others are removed during the listing. Some give
-		 * a file that is open another name, again and again: sshfs, bindfs. */
-		if ((errno != ENOTEMPTY && errno != EEXIST) || !n || n >= before)
-			return err_sys(e, errno, "remove '%s'", shown);
-		before = n;
-	}
-}
-
-static int remove_array(int dir, const char *in, const char *name, struct ckpt_err *e)
-{
-	char shown[2 * NAME_MAX + 2];
-
-	(void)snprintf(shown, sizeof(shown), "%s/%s", in, name);
-	return is_array(dir, name, false) ? remove_dir(dir, name, shown, false, e)
-					  : err_sys(e, ENOTEMPTY, "remove '%s'", shown);
+	return is_array(dir, name, false);
 }
 
 int site_remove(const struct site *p, const char *name, struct ckpt_err *e)
 {
-	if (!unlinkat(p->parent, name, 0) || errno == ENOENT)
-		return 0;
-	if (errno != EISDIR && errno != EPERM) /* POSIX allows EPERM for it */
-		return err_sys(e, errno, "remove '%s'", name);
-	return remove_dir(p->parent, name, name, true, e);
+	return io_remove_if(p->parent, name, may_remove, e);
 }

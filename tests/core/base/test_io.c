@@ -388,6 +388,48 @@ END_TEST
 
 /* ---- directories ---- */
 
+static void put_back(void *arg)
+{
+	autoclose int fd = openat(ckpt, arg, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	REQUIRE(fd >= 0);
+}
+
+/* On some file systems a file that is open gets another name. */
+START_TEST(what_comes_back_is_not_removed_for_ever)
+{
+	struct ckpt_err e = { 0 };
+
+	fault_on(FAULT_NAME, 1, UINT64_MAX);
+	fault_act(put_back, (void *)(uintptr_t) "sub/.hidden");
+	ck_assert_int_eq(io_remove(ckpt, "sub", &e), -ENOTEMPTY);
+	(void)fault_off();
+	ck_assert_str_eq(e.msg, "remove 'sub': Directory not empty");
+	fault_act(NULL, NULL);
+	ck_assert_int_eq(io_remove(ckpt, "sub", &e), 0);
+}
+END_TEST
+
+static bool is_deep(int dirfd, const char *name)
+{
+	(void)dirfd;
+	return !strcmp(name, "deep");
+}
+
+START_TEST(only_such_directories_are_removed_as_may_be)
+{
+	struct ckpt_err e = { 0 };
+	struct stat st;
+
+	ck_assert_int_eq(mkdirat(ckpt, "sub/more", 0700), 0);
+	ck_assert_int_eq(io_remove_if(ckpt, "sub", is_deep, &e), -ENOTEMPTY);
+	ck_assert_str_eq(e.msg, "'sub': remove 'more': Directory not empty");
+	ck_assert_int_eq(unlinkat(ckpt, "sub/more", AT_REMOVEDIR), 0);
+	ck_assert_int_eq(io_remove_if(ckpt, "sub", is_deep, &e), 0);
+	ck_assert(fstatat(ckpt, "sub", &st, 0) && errno == ENOENT);
+}
+END_TEST
+
 START_TEST(mkdirs_makes_what_is_missing_for_the_owner_only)
 {
 	char path[4200];
