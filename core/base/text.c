@@ -288,12 +288,19 @@ const char *text_dims(const uint64_t *v, size_t n, char style, char *out, size_t
 bool text_is_address(const char *s)
 {
 	static const char *const schemes[] = { "s3://",	  "gs://", "https://",
-					       "http://", "hf://", "file://" };
+					       "http://", "hf://", FILE_SCHEME };
 
 	for (size_t i = 0; i < ARRAY_LEN(schemes); i++)
 		if (!strncmp(s, schemes[i], strlen(schemes[i])))
 			return true;
 	return false;
+}
+
+const char *text_file_path(const char *s)
+{
+	size_t n = strlen(FILE_SCHEME);
+
+	return strncmp(s, FILE_SCHEME, n) ? NULL : s + n;
 }
 
 /* What is behind "SCHEME://"; NULL: it is not an address. */
@@ -330,7 +337,7 @@ const char *text_show_address(const char *s, char *buf, size_t cap)
 {
 	const char *p = behind_scheme(s), *host = p ? behind_user(p) : NULL;
 	bool keys = !strncmp(s, "s3://", 5) || !strncmp(s, "gs://", 5) || !strncmp(s, "hf://", 5) ||
-		    !strncmp(s, "file://", 7);
+		    text_file_path(s);
 	size_t n = p ? (size_t)(p - s) : 0;
 
 	host = host ? host : s + n;

@@ -90,6 +90,10 @@ bool text_parse_size(const char *s, uint64_t *ret);
 
 /* Does it begin as an address does: s3://, gs://, https://, http://, hf://, file://? */
 bool text_is_address(const char *s);
+/* Files of this machine as if they were another's, so that they are cached: FILE_SCHEME and a path. */
+#define FILE_SCHEME "file://"
+/* The path; NULL: it is not such an address. */
+const char *text_file_path(const char *s);
 /* An address as messages show it, without a user and password and, unless it is of s3, gs, hf or
  * file, without its query: "https://h/x" for "https://u:p@h/x?sig=1". It is cut off to fit; returns
  * buf. */

@@ -12,6 +12,7 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/list.h"
+#include "base/text.h"
 #include "source/source.h"
 
 #include <fcntl.h>

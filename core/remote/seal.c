@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "remote/seal.h"
 
+#include "base/text.h"
 #include "base/vec.h"
 
 #include <stdlib.h>
-#include <strings.h>
 
 enum { ENTRIES_MAX = 4096 };
 
@@ -31,7 +31,7 @@ static bool may_open(const struct seal *s, const struct wire_msg *m)
 	size_t address = strlen(m->text), len = wire_authority(m->text);
 
 	/* The other side has opened the directory itself. */
-	if (!strncasecmp(m->text, FILE_SCHEME, strlen(FILE_SCHEME)))
+	if (text_file_path(m->text))
 		return true;
 	for (size_t i = 0; i < s->n; i++) {
 		const struct seal_entry *x = &s->v[i];

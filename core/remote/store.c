@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/text.h"
 
 #include <curl/curl.h>
 #include <nettle/sha2.h>

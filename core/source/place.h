@@ -126,9 +126,6 @@ struct place_options {
 	uint64_t retry_s;      /* for how long a request is tried again; 0: 60 */
 };
 
-/* Files of this machine as if they were another's, so that they are cached: FILE_SCHEME and a path. */
-#define FILE_SCHEME "file://"
-
 /* Is it an address of another machine, not a path? */
 bool place_is_remote(const char *address);
 

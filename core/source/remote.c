@@ -747,16 +747,11 @@ int remote_open_new(const char *address, const struct place_options *o, struct p
 	return 0;
 }
 
-static bool is_files(const char *address)
-{
-	return !strncmp(address, FILE_SCHEME, strlen(FILE_SCHEME));
-}
-
 /* file://: this process opens the directory, and the fetcher reads beneath it. */
 static int open_files(struct link *l, const char *address, const struct place_options *o,
 		      struct tree **ret, char **ret_root, const char **ret_file, struct ckpt_err *e)
 {
-	const char *path = address + strlen(FILE_SCHEME), *file = NULL;
+	const char *path = text_file_path(address), *file = NULL;
 	autofree char *root = NULL, *dir = NULL;
 	struct place *place = NULL;
 	int rc;
@@ -794,11 +789,11 @@ static int open_at(const char *address, const struct place_options *o, struct pl
 		rc = link_get(&key, &l, e);
 	if (rc)
 		return rc;
-	if (is_files(address))
+	if (text_file_path(address))
 		rc = open_files(l, address, o, &t, &root, &name, e);
 	else
 		rc = open_tree(l, address, -1, o, &t, &root, e);
-	if (!rc && !is_files(address)) {
+	if (!rc && !text_file_path(address)) {
 		cut_slashes(root);
 		rc = find_kind(t, address, e);
 		rc = rc < 0 ? rc : rc ? 0 : enter_parent(l, o, root, &t, &name, e);

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -88,11 +87,11 @@ int writing_open(const char *address, const struct place_options *o, struct writ
 	char shown[200];
 	int rc;
 
-	if (!strncasecmp(address, FILE_SCHEME, strlen(FILE_SCHEME)))
+	if (text_file_path(address))
 		return err_set(e, ENOTSUP,
 			       "'%s': file:// is for reading: write to the directory's path",
 			       address);
-	if (strncasecmp(address, "s3://", 5) != 0 && strncasecmp(address, "gs://", 5) != 0)
+	if (strncmp(address, "s3://", 5) != 0 && strncmp(address, "gs://", 5) != 0)
 		return err_set(e, ENOTSUP,
 			       "'%s': ckptfs writes to s3:// and gs:// only: write to a directory "
 			       "and upload it",

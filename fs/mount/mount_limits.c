@@ -110,12 +110,14 @@ static void may_read_merged(struct mount *m, const char *word)
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		autofree char *path = NULL;
+		const char *files;
 		char *colon;
 
 		if (strncmp(word, names[i], strlen(names[i])) != 0)
 			continue;
 		word += strlen(names[i]);
-		path = strdup(word + (strncmp(word, "file://", 7) ? 0 : 7));
+		files = text_file_path(word);
+		path = strdup(files ? files : word);
 		colon = path ? strrchr(path, ':') : NULL;
 		if (colon && access(path, F_OK))
 			*colon = 0;

@@ -108,13 +108,13 @@ struct hiding {
 static int try_hiding(void *arg, const char *path)
 {
 	const struct hiding *h = arg;
-	const char *dir = h->m->target, *given = h->m->opts->args[1];
+	const char *dir = h->m->target, *given = h->m->opts->args[1], *files = text_file_path(path);
 	autofree char *real = NULL, *parent = NULL;
 	char *slash;
 
-	if (text_is_address(path) && strncmp(path, "file://", 7) != 0)
+	if (!files && text_is_address(path))
 		return 0;
-	path += strncmp(path, "file://", 7) ? 0 : 7;
+	path = files ? files : path;
 	real = realpath(path, NULL);
 	parent = strdup(path);
 	slash = parent ? strrchr(parent, '/') : NULL;

@@ -517,4 +517,14 @@ START_LOOP_TEST(addresses_are_shown_without_secrets, ARRAY_LEN(addresses))
 }
 END_TEST
 
+START_TEST(schemes_are_in_lower_case)
+{
+	ck_assert_str_eq(text_file_path("file:///data/run"), "/data/run");
+	ck_assert_str_eq(text_file_path("file://"), "");
+	ck_assert_ptr_null(text_file_path("FILE:///data/run"));
+	ck_assert_ptr_null(text_file_path("/data/file://run"));
+	ck_assert(text_is_address("file:///x") && !text_is_address("FILE:///x"));
+}
+END_TEST
+
 SUITE(text, .seconds = 60)

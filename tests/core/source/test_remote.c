@@ -1515,11 +1515,12 @@ static const struct {
 	const char *says;
 } not_written[] = {
 	{ "file:///x", -ENOTSUP, "file:// is for reading: write to the directory's path" },
-	{ "FILE:///x", -ENOTSUP, "file:// is for reading" },
+	{ "FILE:///x", -ENOTSUP, "ckptfs writes to s3:// and gs:// only" },
+	{ "GS://b", -ENOTSUP, "ckptfs writes to s3:// and gs:// only" },
 	{ "https://b/x", -ENOTSUP, "'https://b/x': ckptfs writes to s3:// and gs:// only" },
 	{ "hf://b/x", -ENOTSUP, "ckptfs writes to s3:// and gs:// only" },
 	{ "https://me:secret@b/x", -ENOTSUP, "ckptfs writes to s3:// and gs:// only" },
-	{ "GS://b", -ENOTSUP, NULL }, /* by the store */
+	{ "gs://b", -ENOTSUP, NULL }, /* by the store */
 };
 
 START_LOOP_TEST(only_object_stores_are_written_to, ARRAY_LEN(not_written))
