@@ -74,6 +74,7 @@ struct engine {
 	bool index_asked;   /* opts.index was given */
 	bool refused_parts; /* opening has failed because data are missing */
 	struct files *files;
+	_Atomic uint32_t brought; /* the file that ckpt_source_bring has found last */
 	struct rename *rename;
 	struct digest renaming; /* digest of the renaming rules' text */
 	struct layout *layout;

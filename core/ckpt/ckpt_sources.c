@@ -210,7 +210,9 @@ int ckpt_source_bring(struct ckpt *c, const char *path, uint64_t off, uint64_t l
 		if (!strcmp(path, eng->assets.v[i].path))
 			return bring(eng->assets.files, (uint32_t)i, off, len, e);
 	(void)catalog_sources(eng->catalog, &n);
-	for (uint32_t i = 0; i < n; i++) {
+	/* Callers go through the files in order, so that the next one is found at once. */
+	for (size_t k = 0, first = eng->brought; k < n; k++) {
+		uint32_t i = (uint32_t)((first + k) % n);
 		const char *name = files_path(eng->files, i), *outer;
 		uint64_t at = 0;
 
@@ -218,8 +220,10 @@ int ckpt_source_bring(struct ckpt *c, const char *path, uint64_t off, uint64_t l
 		if (outer ? !strcmp(path, outer) && off >= at &&
 				    range_ok(off - at, len, files_size(eng->files, i))
 			  : !strncmp(path, c->dir, dir) && path[dir] == '/' &&
-				    !strcmp(path + dir + 1, name))
+				    !strcmp(path + dir + 1, name)) {
+			eng->brought = i;
 			return bring(eng->files, i, off - at, len, e);
+		}
 	}
 	return err_set(e, ENOENT, "'%s' is not a data file of '%s'", path, c->root);
 }

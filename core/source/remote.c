@@ -16,6 +16,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <xxhash.h>
 
 enum {
 	FRESH_S = 5,
@@ -41,6 +42,11 @@ struct dir {
 	char *names; /* of all entries */
 };
 
+struct kept {
+	uint64_t hash; /* of its path: there may be thousands to compare with */
+	struct rfile *file;
+};
+
 /* What the places of an address share. */
 struct tree {
 	_Atomic unsigned users;
@@ -51,7 +57,7 @@ struct tree {
 	pthread_mutex_t lock;
 	struct dir **dirs;
 	size_t n_dirs, cap_dirs;
-	struct rfile **files;
+	struct kept *files;
 	size_t n_files, cap_files;
 };
 
@@ -428,27 +434,30 @@ static int list(struct place *x, const char *path, place_entry_fn *each, void *a
 /* An object that is open already; NULL: none. */
 static struct rfile *find_file(struct tree *t, const char *path, const struct place_seen *seen)
 {
+	uint64_t hash = XXH3_64bits(path, strlen(path));
 	SCOPED_LOCK(&t->lock);
 
 	for (size_t i = t->n_files; i-- > 0;)
-		if (rfile_is(t->files[i], path, seen) && rfile_hold(t->files[i]))
-			return t->files[i];
+		if (t->files[i].hash == hash && rfile_is(t->files[i].file, path, seen) &&
+		    rfile_hold(t->files[i].file))
+			return t->files[i].file;
 	return NULL;
 }
 
 /* Keeps a reference of its own, in place of the oldest if there are many. */
-static void keep_file(struct tree *t, struct rfile *f)
+static void keep_file(struct tree *t, const char *path, struct rfile *f)
 {
 	struct rfile *oldest = NULL;
 
 	{
 		SCOPED_LOCK(&t->lock);
 		if (t->n_files == MAX_FILES) {
-			oldest = t->files[0];
-			memmove(t->files, t->files + 1, --t->n_files * sizeof(struct rfile *));
+			oldest = t->files[0].file;
+			memmove(t->files, t->files + 1, --t->n_files * sizeof(*t->files));
 		}
 		if (VEC_ROOM(t->files, t->cap_files, t->n_files + 1) && rfile_hold(f))
-			t->files[t->n_files++] = f;
+			t->files[t->n_files++] =
+				(struct kept){ XXH3_64bits(path, strlen(path)), f };
 	}
 	rfile_put(oldest);
 }
@@ -462,8 +471,8 @@ static bool drop_unused(struct tree *t)
 	{
 		SCOPED_LOCK(&t->lock);
 		for (size_t i = 0; i < t->n_files; i++)
-			if (rfile_is_unused(t->files[i]) && VEC_ROOM(unused, cap, n + 1))
-				unused[n++] = t->files[i];
+			if (rfile_is_unused(t->files[i].file) && VEC_ROOM(unused, cap, n + 1))
+				unused[n++] = t->files[i].file;
 			else
 				t->files[kept++] = t->files[i];
 		t->n_files = kept;
@@ -515,7 +524,7 @@ static int file(struct place *x, const char *path, struct source **ret, struct c
 		rc = open_object(t, whole, &seen, &f, e);
 		if (rc)
 			return err_wrap(e, "open '%s'", path);
-		keep_file(t, f);
+		keep_file(t, whole, f);
 	}
 	rc = rfile_source(f, ret, e);
 	if (rc)
@@ -532,7 +541,7 @@ static void tree_put(struct tree *t)
 	for (size_t i = 0; i < t->n_dirs; i++)
 		dir_free(t->dirs[i]);
 	for (size_t i = 0; i < t->n_files; i++)
-		rfile_put(t->files[i]);
+		rfile_put(t->files[i].file);
 	free(t->dirs);
 	free(t->files);
 	(void)pthread_mutex_destroy(&t->lock);
