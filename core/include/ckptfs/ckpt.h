@@ -21,9 +21,14 @@
  * epoch. Pointers passed to a callback are valid during the call; other strings and arrays that
  * functions return are borrowed until ckpt_close, unless stated otherwise.
  *
- * The library changes no process-wide state unless an option requests it (map_files installs a
- * SIGBUS handler). Data files stay open, up to what RLIMIT_NOFILE allows; for a checkpoint that has
- * a file per item, consider raising the soft limit before ckpt_open.
+ * The library changes no process-wide state, except that map_files and addresses (s3://, file://,
+ * ...) install a SIGBUS handler, which stays; signals with another cause go to the previously
+ * installed handler. An address also starts a process, ckptfs-fetch, which is no child of this one
+ * once the function returns, and a thread, which has all signals blocked. Both end with the last
+ * checkpoint that uses them.
+ *
+ * Data files stay open, up to what RLIMIT_NOFILE allows; for a checkpoint that has a file per item,
+ * consider raising the soft limit before ckpt_open.
  *
  * Structures only ever grow at the end, so a program works with every libckpt of the soname it was
  * linked with: each function passes the size of the program's structure to its _sized counterpart.
