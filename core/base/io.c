@@ -447,10 +447,14 @@ bool io_is_remote(int fd)
 		0x00c36400 /* Ceph */,
 		IO_FUSE,
 		V9FS_MAGIC,
-		AFS_SUPER_MAGIC,
+		AFS_SUPER_MAGIC, /* OpenAFS */
+		AFS_FS_MAGIC,	 /* kAFS, of the kernel */
 		0x0bd00bd0 /* Lustre */,
 		0x47504653 /* GPFS */,
 		0x19830326 /* BeeGFS */,
+		0x7461636f /* OCFS2 */,
+		0x01161970 /* GFS2 */,
+		0x20030528 /* OrangeFS */,
 	};
 	struct statfs st;
 

@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
-#include <sys/vfs.h>
 
 #define DEFAULT_MEMORY ((uint64_t)256 << 20)
 /* What 16 readers that wait for WIRE_READ_MAX / 2 bytes each need at the same time. */
@@ -22,26 +21,6 @@
 #define DEFAULT_SIZE ((uint64_t)64 << 30)
 
 /* ---- the directory ---- */
-
-/* Do other machines see this directory? Then a word of a map may arrive before the bytes that it is
- * about, if at all: mappings of a file are one thing on one machine only. */
-static bool is_shared(int dir)
-{
-	static const uint32_t types[] = {
-		0x6969,	    0x517b,	0xff534d42, 0xfe534d42, /* NFS, SMB */
-		0x65735546, 0x01021997, 0x5346414f, 0x6b414653, /* FUSE, 9P, AFS */
-		0x0bd00bd0, 0x47504653, 0x00c36400, 0x19830326, /* Lustre, GPFS, Ceph, BeeGFS */
-		0x7461636f, 0x01161970, 0x20030528,		/* OCFS2, GFS2, OrangeFS */
-	};
-	struct statfs st;
-
-	if (fstatfs(dir, &st))
-		return false;
-	for (size_t i = 0; i < ARRAY_LEN(types); i++)
-		if ((uint32_t)st.f_type == types[i])
-			return true;
-	return false;
-}
 
 /* "on-" and what tells this machine from others. */
 static void name_machine(char ret[static DIGEST_HEX + 3])
@@ -86,7 +65,9 @@ static int open_dir(struct depot *d, struct ckpt_err *e)
 	char machine[DIGEST_HEX + 3], *path;
 	int rc = open_one(d, e);
 
-	if (rc || !is_shared(d->dir))
+	/* Where other machines see the directory, a word of a map may arrive before the bytes that it is
+	 * about, if at all: mappings of a file are one thing on one machine only. */
+	if (rc || !io_is_remote(d->dir))
 		return rc;
 	name_machine(machine);
 	if (asprintf(&path, "%s/%s", d->path, machine) < 0)

@@ -8,6 +8,7 @@
 #include "base/json_out.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <nettle/base16.h>
 #include <nettle/sha2.h>
 #include <stdio.h>
@@ -211,8 +212,8 @@ static bool has_no_holes(int fd)
 {
 	struct statfs st;
 
-	return fstatfs(fd, &st) || (uint32_t)st.f_type == 0x01021994 ||
-	       (uint32_t)st.f_type == 0x794c7630 || (fallocate(fd, 0, 0, 1) && errno == EOPNOTSUPP);
+	return fstatfs(fd, &st) || st.f_type == TMPFS_MAGIC || io_is_stacked(fd) ||
+	       (fallocate(fd, 0, 0, 1) && errno == EOPNOTSUPP);
 }
 
 /* A new map. What an object claims to have costs nothing: only what is fetched of it does. */
