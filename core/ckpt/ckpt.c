@@ -461,6 +461,12 @@ int ckpt_others(const struct ckpt *c, int (*each)(void *arg, const char *path), 
 	return rc;
 }
 
+static int expect_file(void *arg, const char *path)
+{
+	place_expect(path, arg);
+	return 0;
+}
+
 void ckpt_rest(void)
 {
 	place_rest();
@@ -491,7 +497,7 @@ static int keep_options(struct ckpt *c, const struct ckpt_opts *opts, struct ckp
 int ckpt_open_with(const char *path, const struct ckpt_opts *opts, struct ckpt **ret,
 		   struct ckpt_err *e)
 {
-	const struct place_options how = ckpt_opts_place(opts);
+	struct place_options how = ckpt_opts_place(opts);
 	struct ckpt *c = new_ckpt(e);
 	int rc = c ? open_root(c, path, opts, &how, e) : -ENOMEM;
 
@@ -501,6 +507,9 @@ int ckpt_open_with(const char *path, const struct ckpt_opts *opts, struct ckpt *
 		rc = open_any(c, opts, e);
 		if (!rc)
 			rc = keep_options(c, opts, e);
+		/* Out of memory: they are refused later. */
+		if (!rc && c->engine && place_is_remote(c->root))
+			(void)tell_files(c, expect_file, &how);
 		if (rc)
 			rc = err_wrap(e, "checkpoint '%s'", path);
 	}

@@ -252,6 +252,11 @@ static int file_get(struct store *base, const char *path, const struct place_see
 
 /* ---- opening ---- */
 
+static int file_dir(const struct store *base)
+{
+	return place_fd(((const struct files *)base)->place);
+}
+
 static void file_free(struct store *base)
 {
 	struct files *f = files_of(base);
@@ -291,7 +296,11 @@ int file_open(struct net *n, const char *address, const struct store_options *o,
 	      struct ckpt_err *e)
 {
 	static const struct store_ops ops = {
-		.look = file_look, .list = file_list, .get = file_get, .free = file_free
+		.look = file_look,
+		.list = file_list,
+		.get = file_get,
+		.dir = file_dir,
+		.free = file_free,
 	};
 	int flags = o->dir < 0 ? -1 : fcntl(o->dir, F_GETFL);
 	autofree char *whole = NULL;

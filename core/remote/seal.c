@@ -5,18 +5,26 @@
 #include "base/vec.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 enum { ENTRIES_MAX = 4096 };
+enum { DIRECTORY = 2 }; /* n[1] */
 
 void seal_take(struct seal *s, const struct wire_msg *m)
 {
-	char *copy = s->closed ? NULL : malloc((size_t)m->head.text + 1);
+	char *copy = s->closed ? NULL : calloc(1, (size_t)m->head.text + 2);
 
 	if (s->closed)
 		return;
 	if (copy)
-		memcpy(copy, m->text, (size_t)m->head.text + 1);
-	if (m->head.n[1]) {
+		memcpy(copy, m->text, m->head.text);
+	if (m->head.n[1] == DIRECTORY) {
+		if (copy && VEC_ROOM_WITHIN(s->dirs, s->cap_dirs, s->n_dirs + 1, ENTRIES_MAX))
+			s->dirs[s->n_dirs++] =
+				(struct seal_dir){ (dev_t)m->head.n[2], (ino_t)m->head.n[3], copy };
+		else
+			free(copy);
+	} else if (m->head.n[1]) {
 		s->cache_dir = copy; /* NULL: no fetcher can begin any more */
 		memcpy(s->sizes, m->head.n + 2, sizeof(s->sizes));
 		s->closed = true;
@@ -30,7 +38,7 @@ static bool may_open(const struct seal *s, const struct wire_msg *m)
 {
 	size_t address = strlen(m->text), len = wire_authority(m->text);
 
-	/* The other side has opened the directory itself. */
+	/* See seal_allows_files. */
 	if (text_file_path(m->text))
 		return true;
 	for (size_t i = 0; i < s->n; i++) {
@@ -61,4 +69,31 @@ bool seal_allows(const struct seal *s, const struct wire_msg *m)
 	default:
 		return true;
 	}
+}
+
+static bool has_name(const char *names, const char *name)
+{
+	for (; *names; names += strlen(names) + 1)
+		if (!strcmp(names, name))
+			return true;
+	return false;
+}
+
+bool seal_allows_files(const struct seal *s, int dir, enum seal_use use, const char *path)
+{
+	struct stat st;
+
+	if (!s->closed)
+		return true;
+	if (fstat(dir, &st))
+		return false;
+	for (size_t i = 0; i < s->n_dirs; i++) {
+		const struct seal_dir *d = &s->dirs[i];
+
+		if (d->dev == st.st_dev && d->ino == st.st_ino &&
+		    (use == SEAL_OPEN || !*d->names ||
+		     (use == SEAL_READ && has_name(d->names, path))))
+			return true;
+	}
+	return false;
 }

@@ -55,6 +55,17 @@ struct jobs *jobs_new(void)
 
 /* ---- on threads of their own ---- */
 
+/* Files of this machine: does the seal allow it? */
+static int check_seal(const struct job *j, enum seal_use use, struct ckpt_err *e)
+{
+	int dir = store_dir(j->store);
+
+	if (dir < 0 || seal_allows_files(&j->server->seal, dir, use, j->text[0]))
+		return 0;
+	/* As if it could not be read, which is no fault of a file that need not be there. */
+	return err_set(e, EACCES, "the mount did not need this when it gave up its rights");
+}
+
 /* A listing on its way out. */
 struct lister {
 	struct server *server;
@@ -106,8 +117,10 @@ static void do_list(struct job *j)
 {
 	struct lister l = { .server = j->server, .id = j->head.id, .text = malloc(WIRE_TEXT_MAX) };
 	struct ckpt_err e = { 0 };
-	int rc = l.text ? store_list(j->store, j->text[0], add_entry, &l, &e) : err_nomem(&e);
+	int rc = l.text ? check_seal(j, SEAL_LIST, &e) : err_nomem(&e);
 
+	if (!rc)
+		rc = store_list(j->store, j->text[0], add_entry, &l, &e);
 	if (rc == -ENOTSUP && !*e.msg)
 		(void)err_set(&e, ENOTSUP, "the store has no listings");
 	if (rc)
@@ -152,11 +165,14 @@ static void do_open(struct job *j)
 					 .anonymous = j->head.n[0] != 0,
 					 .dir = j->fd };
 	struct ckpt_err e = { 0 };
+	int rc = store_open(j->server->net, j->text[0], &o, &j->store, &e);
 
-	if (store_open(j->server->net, j->text[0], &o, &j->store, &e)) {
-		j->store = NULL;
-		server_error_from_thread(j->server, j->head.id, &e);
-	}
+	if (!rc && check_seal(j, SEAL_OPEN, &e))
+		store_free(j->store);
+	else if (!rc)
+		return;
+	j->store = NULL;
+	server_error_from_thread(j->server, j->head.id, &e);
 }
 
 /* The object becomes a file when the first thread sees the ended job. */
@@ -165,6 +181,9 @@ static void do_file(struct job *j)
 	const char *origin = store_origin(j->store);
 	autofree char *address = NULL;
 
+	j->rc = check_seal(j, SEAL_READ, &j->why);
+	if (j->rc)
+		return;
 	/* What one endpoint serves must not be taken for what another has under that name. No
 	 * address contains a newline. */
 	if (asprintf(&address, "%s%s%s", store_address(j->store), *origin ? "\n" : "", origin) <

@@ -185,6 +185,11 @@ const char *store_origin(const struct store *s)
 	return s->origin ? s->origin : "";
 }
 
+int store_dir(const struct store *s)
+{
+	return s->ops->dir ? s->ops->dir(s) : -1;
+}
+
 const struct upload_ops *store_uploads(const struct store *s)
 {
 	return s->ops->uploads;

@@ -96,6 +96,9 @@ const char *store_address(const struct store *s);
  * address; "": none. Borrowed. */
 const char *store_origin(const struct store *s);
 
+/* Of file://: its directory, borrowed; else -1. */
+int store_dir(const struct store *s);
+
 /* Paths are relative to the address, '/' between elements; "." is the address itself. Objects whose
  * keys have empty, "." or ".." elements are not shown. */
 int store_look(struct store *s, const char *path, struct place_seen *ret, struct ckpt_err *e);

@@ -61,6 +61,7 @@ struct store_ops {
 	/* 2xx for bytes of an object, before they are taken; may be NULL. */
 	int (*check)(struct store *s, const char *path, const struct place_seen *seen,
 		     const struct http_answer *a, struct ckpt_err *e);
+	int (*dir)(const struct store *s); /* of file://; NULL: see store_dir */
 	void (*free)(struct store *s);
 	const struct upload_ops *uploads; /* NULL: it cannot be written to */
 };

@@ -46,7 +46,7 @@
 #include <unistd.h>
 
 enum {
-	WIRE_VERSION = 7,
+	WIRE_VERSION = 8,
 	WIRE_FD = 3, /* the end of the pair that is theirs */
 	WIRE_BLOCK = 64 << 10,
 	WIRE_TEXT_MAX = 60 << 10, /* bytes of text in a message; below the default of a socket */
@@ -65,8 +65,8 @@ enum wire_kind {
 			   with the descriptor of a struct wire_counts, for reading, or with none */
 	WIRE_OPEN,   /* n: anonymous; text: address, endpoint, region, profile; for file:// with a
 			   descriptor of the directory, open for reading: what the other side may
-			   not read is not read for it. Answer n: place; text: the canonical
-			   address, the endpoint ("" if the address tells all) */
+			   not read is not read for it; see also WIRE_SEAL. Answer n: place; text:
+			   the canonical address, the endpoint ("" if the address tells all) */
 	WIRE_CLOSE,  /* n: place; no answer */
 	WIRE_LOOK,   /* n: place; text: path. Answer n: is it there; seen */
 	WIRE_LIST,   /* n: place; text: path. Answers with n[1] = 1 and entries as text, then one
@@ -98,7 +98,9 @@ enum wire_kind {
 	/* To both, before the other side gives up its rights; see seal.h. */
 	WIRE_SEAL, /* n[1] = 0: what may be opened later, n and text as of WIRE_OPEN, but with
 		      wire_authority() in place of the address. n[1] = 1: that was all; from
-		      n[2] on, and text: n from n[1] on, and text, of WIRE_HELLO; no answer */
+		      n[2] on, and text: n from n[1] on, and text, of WIRE_HELLO. n[1] = 2: a
+		      directory of file://, n[2] and n[3]: its device and inode; text: the names of
+		      what may be read in it, or "": all that is beneath it. No answer */
 	WIRE_KINDS,
 };
 

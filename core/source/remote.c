@@ -6,6 +6,8 @@
  */
 #include "source/remote_internal.h"
 
+#include "base/buf.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"
@@ -14,6 +16,7 @@
 #include "base/text.h"
 #include "base/vec.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <xxhash.h>
@@ -763,6 +766,7 @@ static int open_files(struct link *l, const char *address, const struct place_op
 	const char *path = text_file_path(address), *file = NULL;
 	autofree char *root = NULL, *dir = NULL;
 	struct place *place = NULL;
+	autoclose int fd = -1;
 	int rc;
 
 	if (*path != '/')
@@ -770,12 +774,18 @@ static int open_files(struct link *l, const char *address, const struct place_op
 			       "it has no absolute path: three slashes are needed, as in "
 			       "file:///data/run");
 	rc = local_open(path, NULL, &place, &root, &file, e);
+	if (!rc) {
+		fd = openat(place_fd(place), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		rc = fd < 0 ? err_sys(e, errno, "open the directory") : 0;
+	}
 	if (!rc)
-		rc = open_tree(l, address, place_fd(place), o, ret, &dir, e);
+		rc = open_tree(l, address, fd, o, ret, &dir, e);
 	place_free(place);
 	if (rc)
 		return rc;
 	(*ret)->singly = file;
+	if (file)
+		rplace_limit((*ret)->there, file);
 	if (asprintf(ret_root, "%s%s%s", dir, file ? "/" : "", file ? file : "") < 0) {
 		*ret_root = NULL;
 		return err_nomem(e);
@@ -825,6 +835,31 @@ int remote_open(const char *address, const struct place_options *o, struct place
 	return open_at(address, o, ret, ret_root, ret_file, e) ? wrap_open(address, e) : 0;
 }
 
+/* A file is read with what describes it, which lies beside it. */
+static void expect_files(const char *address)
+{
+	static const char beside[] = "sparse_update_manifest.json";
+	autofree char *path = strdup(address + strlen(FILE_SCHEME)), *root = NULL;
+	struct buf names CLEANUP(buf_release) = BUF_INIT(WIRE_TEXT_MAX);
+	char *end = path ? strrchr(path, ':') : NULL;
+	struct stat st;
+
+	if (end && access(path, F_OK)) /* the scale of lora= */
+		*end = 0;
+	root = path ? local_real_name(path) : NULL;
+	if (!root || stat(root, &st))
+		return; /* opening it would be an error, too */
+	if (!S_ISDIR(st.st_mode)) {
+		end = strrchr(root, '/');
+		buf_add(&names, end + 1, strlen(end));
+		buf_add(&names, beside, sizeof(beside));
+		end[end == root] = 0;
+		if (names.err || stat(root, &st))
+			return;
+	}
+	link_may_read(&st, names.data, names.len);
+}
+
 void place_expect(const char *address, const struct place_options *o)
 {
 	const struct link_key key = key_of(o);
@@ -832,10 +867,14 @@ void place_expect(const char *address, const struct place_options *o)
 	if (!place_is_remote(address))
 		return;
 	link_expect(&key);
-	rplace_expect(address, o);
+	if (text_file_path(address))
+		expect_files(address);
+	else
+		rplace_expect(address, o);
 }
 
 void place_rest(void)
 {
+	rplace_rest();
 	link_rest();
 }

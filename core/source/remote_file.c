@@ -373,6 +373,7 @@ int rfile_open(struct rplace *p, const char *path, const struct place_seen *seen
 	}
 	(void)pthread_mutex_init(&f->lock, NULL);
 	rplace_hold(p);
+	rplace_note(p, path);
 	if (link_add_file(f->link, f->epoch, f->number, f, e)) {
 		rfile_put(f);
 		return -e->code;

@@ -32,6 +32,7 @@
 #include "source/source.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
 
 struct link;
 struct rfile;
@@ -59,6 +60,9 @@ void link_expect(const struct link_key *key);
 /* The text of a WIRE_OPEN, which may be sent again after link_rest, also for other addresses of the same
  * server, bucket or repository. */
 void link_may_open(bool anonymous, const char *text, size_t len);
+/* A directory of file://, beneath which everything may be read then, or only the files of these names,
+ * each followed by a NUL. */
+void link_may_read(const struct stat *dir, const char *names, size_t len);
 
 enum { MAX_PINS = 3 };
 
@@ -117,8 +121,14 @@ struct rplace;
 /* Opens an address; *ret_root is its canonical form, which the caller frees. */
 int rplace_open(struct link *l, const char *address, int dir, const struct place_options *o,
 		struct rplace **ret, char **ret_root, struct ckpt_err *e);
-/* The address may be opened after link_rest. */
+/* The address, which is not of file://, may be opened after link_rest. */
 void rplace_expect(const char *address, const struct place_options *o);
+/* Of file://: only this file is read, and what is opened in its directory before link_rest. */
+void rplace_limit(struct rplace *p, const char *name);
+/* An object is opened. */
+void rplace_note(struct rplace *p, const char *path);
+/* Before link_rest: what is open of file:// may be read, and opened again, after it. */
+void rplace_rest(void);
 void rplace_hold(struct rplace *p);
 void rplace_put(struct rplace *p);
 struct link *rplace_link(const struct rplace *p);

@@ -17,9 +17,9 @@
 
 enum { MAX_OPENINGS = 4096 };
 
-/* What may be opened after link_rest: a WIRE_SEAL each. */
+/* What may be opened after link_rest: a WIRE_SEAL each, whose numbers and text these are. */
 struct opening {
-	bool anonymous;
+	uint64_t n[4];
 	size_t len;
 	char *text;
 };
@@ -244,31 +244,46 @@ void link_put(struct link *l)
 
 /* ---- what may be opened later ---- */
 
+static bool is_same_opening(const struct opening *a, const struct opening *b)
+{
+	return !memcmp(a->n, b->n, sizeof(a->n)) && a->len == b->len &&
+	       !memcmp(a->text, b->text, a->len);
+}
+
+/* Takes over o->text; NULL: out of memory. That, or too many: opening it later is an error. */
+static void add_opening(struct opening o)
+{
+	SCOPED_LOCK(&links.lock);
+	bool add = o.text && !links.sealed;
+
+	for (size_t i = 0; add && i < links.n_openings; i++)
+		add = !is_same_opening(&links.openings[i], &o);
+	if (add &&
+	    VEC_ROOM_WITHIN(links.openings, links.cap_openings, links.n_openings + 1, MAX_OPENINGS))
+		links.openings[links.n_openings++] = o;
+	else
+		free(o.text);
+}
+
 void link_may_open(bool anonymous, const char *text, size_t len)
 {
 	size_t address = strnlen(text, len), n = wire_authority(text), rest = len - address;
-	char *entry;
-	SCOPED_LOCK(&links.lock);
+	char *entry = malloc(n + rest + 1);
 
-	if (links.sealed)
-		return;
-	for (size_t i = 0; i < links.n_openings; i++) {
-		const struct opening *o = &links.openings[i];
+	if (entry) {
+		memcpy(entry, text, n);
+		memcpy(entry + n, text + address, rest);
+	}
+	add_opening((struct opening){ { anonymous }, n + rest, entry });
+}
 
-		if (o->anonymous == anonymous && o->len == n + rest && !memcmp(o->text, text, n) &&
-		    !memcmp(o->text + n, text + address, rest))
-			return;
-	}
-	entry = malloc(n + rest);
-	/* Out of memory, or too many: opening it later is an error. */
-	if (!entry || !VEC_ROOM_WITHIN(links.openings, links.cap_openings, links.n_openings + 1,
-				       MAX_OPENINGS)) {
-		free(entry);
-		return;
-	}
-	memcpy(entry, text, n);
-	memcpy(entry + n, text + address, rest);
-	links.openings[links.n_openings++] = (struct opening){ anonymous, n + rest, entry };
+void link_may_read(const struct stat *dir, const char *names, size_t len)
+{
+	char *entry = malloc(len + 1);
+
+	if (entry && len)
+		memcpy(entry, names, len);
+	add_opening((struct opening){ { 0, 2, dir->st_dev, dir->st_ino }, len, entry });
 }
 
 /* Without the lock: once it is sealed, nothing changes. */
@@ -279,7 +294,7 @@ void link_send_seal(const struct link *l, int sock)
 	if (!links.sealed)
 		return;
 	for (size_t i = 0; i < links.n_openings; i++) {
-		h.n[0] = links.openings[i].anonymous;
+		memcpy(h.n, links.openings[i].n, sizeof(links.openings[i].n));
 		(void)wire_send(sock, &h, links.openings[i].text, links.openings[i].len, -1);
 	}
 	h = (struct wire_head){ .kind = WIRE_SEAL,

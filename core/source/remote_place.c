@@ -2,6 +2,7 @@
 /* Addresses that a fetcher has open, and that one that comes after it opens again. */
 #include "source/remote_internal.h"
 
+#include "base/buf.h"
 #include "base/err.h"
 
 #include <fcntl.h>
@@ -12,8 +13,11 @@ enum { TEXT_MAX = 8192 };
 
 struct rplace {
 	_Atomic unsigned users;
-	struct link *link;
-	int dir; /* of file://; -1: none */
+	struct link *via;
+	int dir;		       /* of file://; -1: none */
+	bool limited;		       /* see rplace_limit */
+	struct buf names;	       /* if limited, under the lock: each followed by a NUL */
+	LIST_LINK(struct rplace) link; /* of files.all, if it has a dir */
 	bool anonymous;
 	char *text; /* of WIRE_OPEN: the canonical address, so that a revision remains the same commit */
 	char *origin;
@@ -21,6 +25,12 @@ struct rplace {
 	pthread_mutex_t lock;
 	uint64_t number, epoch; /* under the lock */
 };
+
+/* All places of file://. */
+static struct {
+	pthread_mutex_t lock;
+	LIST(struct rplace) all;
+} files = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* Appends a string with its NUL. */
 static bool add_string(char text[static TEXT_MAX], size_t *len, const char *s)
@@ -57,7 +67,7 @@ static int ask_open(struct link *l, const struct rplace *p, const char *text, si
 	while (rc && link_again(&c));
 	*ret_number = c.head.n[1];
 	*ret_epoch = c.epoch;
-	if (!rc)
+	if (!rc && p->dir < 0)
 		link_may_open(p->anonymous, text, len);
 	if (!rc && ret_root)
 		rc = take_names(&c, ret_root, ret_origin, e);
@@ -69,13 +79,14 @@ static void close_number(struct rplace *p, uint64_t number, uint64_t epoch)
 {
 	struct wire_head h = { .kind = WIRE_CLOSE, .n = { number } };
 
-	link_tell(p->link, epoch, &h);
+	link_tell(p->via, epoch, &h);
 }
 
 static void rplace_free(struct rplace *p)
 {
 	if (p->dir >= 0)
 		(void)close(p->dir);
+	buf_release(&p->names);
 	free(p->text);
 	free(p->origin);
 	free(p);
@@ -96,6 +107,7 @@ int rplace_open(struct link *l, const char *address, int dir, const struct place
 	if (dir >= 0 && p->dir < 0)
 		rc = err_sys(e, errno, "open '%s'", address);
 	p->anonymous = o->anonymous;
+	p->names = (struct buf)BUF_INIT(WIRE_TEXT_MAX);
 	for (int canonical = 0; !rc && canonical < 2; canonical++) {
 		bool fits;
 
@@ -117,11 +129,16 @@ int rplace_open(struct link *l, const char *address, int dir, const struct place
 		return rc;
 	}
 	memcpy(p->text, text, p->len);
-	link_may_open(p->anonymous, text, p->len); /* the canonical address, by a later fetcher */
+	if (p->dir < 0) /* the canonical address, by a later fetcher */
+		link_may_open(p->anonymous, text, p->len);
 	(void)pthread_mutex_init(&p->lock, NULL);
 	p->users = 1;
-	p->link = l;
+	p->via = l;
 	link_hold(l);
+	if (p->dir >= 0) {
+		SCOPED_LOCK(&files.lock);
+		LIST_PUSH(&files.all, p);
+	}
 	*ret = p;
 	*ret_root = steal_ptr(&root);
 	return 0;
@@ -139,6 +156,32 @@ void rplace_expect(const char *address, const struct place_options *o)
 	link_may_open(o->anonymous, text, len);
 }
 
+void rplace_limit(struct rplace *p, const char *name)
+{
+	p->limited = true;
+	rplace_note(p, name);
+}
+
+void rplace_note(struct rplace *p, const char *path)
+{
+	SCOPED_LOCK(&p->lock);
+
+	if (p->limited)
+		buf_add(&p->names, path, strlen(path) + 1);
+}
+
+void rplace_rest(void)
+{
+	SCOPED_LOCK(&files.lock);
+
+	LIST_EACH (p, &files.all) {
+		struct stat st;
+
+		if (!fstat(p->dir, &st) && (p->names.len || !p->limited))
+			link_may_read(&st, p->names.data, p->names.len);
+	}
+}
+
 void rplace_hold(struct rplace *p)
 {
 	p->users++;
@@ -148,15 +191,19 @@ void rplace_put(struct rplace *p)
 {
 	if (--p->users)
 		return;
+	if (p->dir >= 0) {
+		SCOPED_LOCK(&files.lock);
+		LIST_REMOVE(&files.all, p);
+	}
 	close_number(p, p->number, p->epoch);
-	link_put(p->link);
+	link_put(p->via);
 	(void)pthread_mutex_destroy(&p->lock);
 	rplace_free(p);
 }
 
 struct link *rplace_link(const struct rplace *p)
 {
-	return p->link;
+	return p->via;
 }
 
 const char *rplace_origin(const struct rplace *p)
@@ -178,9 +225,9 @@ static int get_number(struct rplace *p, uint64_t *ret, uint64_t *ret_epoch, stru
 	uint64_t number, epoch, other, other_epoch;
 
 	*ret = rplace_number(p, ret_epoch);
-	if (*ret_epoch == link_epoch(p->link))
+	if (*ret_epoch == link_epoch(p->via))
 		return 0;
-	if (ask_open(p->link, p, p->text, p->len, &number, &epoch, NULL, NULL, e))
+	if (ask_open(p->via, p, p->text, p->len, &number, &epoch, NULL, NULL, e))
 		return -e->code;
 	{
 		/* If two threads come here at the same time, one opens it in vain. */
@@ -207,7 +254,7 @@ int rplace_call(struct rplace *p, struct call *c, const void *text, size_t len, 
 	do {
 		rc = get_number(p, &c->head.n[0], &c->epoch, e);
 		if (!rc)
-			rc = link_call(p->link, c, text, len, e);
+			rc = link_call(p->via, c, text, len, e);
 	} while (rc && link_again(c));
 	return rc;
 }

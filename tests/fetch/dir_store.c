@@ -197,6 +197,7 @@ struct net {
 struct store {
 	struct net *net;
 	char *address, *dir;
+	int fd; /* of file://; -1: none */
 	bool no_list;
 };
 
@@ -300,13 +301,14 @@ int store_open(struct net *n, const char *address, const struct store_options *o
 	const char *root = getenv("DIR_STORE"), *key = strstr(address, "://");
 	struct store *s = calloc(1, sizeof(*s));
 
-	(void)o;
 	if (!s || !root || !key)
 		return err_set(e, EINVAL, "no DIR_STORE");
 	s->net = n;
 	s->no_list = !strncmp(address, "https", 5);
+	s->fd = !strncmp(address, "file:", 5) ? fcntl(o->dir, F_DUPFD_CLOEXEC, 0) : -1;
 	s->address = strdup(address);
-	if (!s->address || asprintf(&s->dir, "%s/%s", root, key + 3) < 0)
+	if (!s->address || (s->fd < 0 ? asprintf(&s->dir, "%s/%s", root, key + 3)
+				      : asprintf(&s->dir, "/proc/self/fd/%d", s->fd)) < 0)
 		return err_nomem(e);
 	*ret = s;
 	return 0;
@@ -320,6 +322,8 @@ void store_free(struct store *s)
 		return;
 	while (until && access(until, F_OK))
 		(void)usleep(1000);
+	if (s->fd >= 0)
+		(void)close(s->fd);
 	free(s->address);
 	free(s->dir);
 	free(s);
@@ -334,6 +338,11 @@ const char *store_origin(const struct store *s)
 {
 	(void)s;
 	return "";
+}
+
+int store_dir(const struct store *s)
+{
+	return s->fd;
 }
 
 static void see(const struct stat *st, struct place_seen *ret)

@@ -4,10 +4,13 @@
  * makes the call that $CRIME names, and if it survives that, it reports "errno N" in the name of its
  * thread, which needs no file. $CRIME_FILE is the file, socket or process that the call targets.
  */
+#include "remote/wire.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -359,8 +362,79 @@ static const struct {
 	{ .name = "setrlimit_other", .number = SYS_prlimit64, 0x7fffffff, 0, 0 },
 };
 
+/* ---- what ckptfs-fetch reads: the file $CRIME_FILE, in a directory that the daemon can open or has open ---- */
+
+static int open_dir_of(const char *path)
+{
+	char dir[4096], link[64], at[4096];
+	struct stat st;
+
+	(void)snprintf(dir, sizeof(dir), "%.*s", (int)(strrchr(path, '/') - path), path);
+	for (int fd = 3; fd < 256; fd++) {
+		ssize_t n;
+
+		(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+		n = readlink(link, at, sizeof(at) - 1);
+		if (n <= 0 || fstat(fd, &st) || !S_ISDIR(st.st_mode) ||
+		    (fcntl(fd, F_GETFL) & O_PATH))
+			continue;
+		at[n] = 0;
+		if (!strcmp(at, dir))
+			return fd;
+	}
+	return open(dir, O_RDONLY | O_DIRECTORY);
+}
+
+/* Says it to whichever of the sockets answers. Nothing else reads from them until something is read in the
+ * mount. */
+static struct wire_msg answer;
+
+static long ask_fetcher(struct wire_head *h, const char *text, size_t len, int fd)
+{
+	struct pollfd p[256];
+
+	h->id = 0xe0000000;
+	for (int i = 0; i < 256; i++) {
+		struct stat st;
+
+		p[i] = (struct pollfd){ .fd = i, .events = POLLIN };
+		if (fstat(i, &st) || !S_ISSOCK(st.st_mode) || wire_send(i, h, text, len, fd))
+			p[i].fd = -1;
+	}
+	for (;;) {
+		if (poll(p, 256, 60000) <= 0)
+			return -1;
+		for (int i = 0; i < 256; i++)
+			if ((p[i].revents & POLLIN) && wire_receive(i, &answer) > 0 &&
+			    answer.head.id == h->id) {
+				errno = (int)answer.head.n[0];
+				return errno ? -1 : 0;
+			}
+	}
+}
+
+static long do_fetch(void)
+{
+	static const char address[] = "file:///x\0\0\0";
+	const char *name = strrchr(file, '/') + 1;
+	struct wire_head open_it = { .kind = WIRE_OPEN }, look = { .kind = WIRE_LOOK }, read_it;
+	int dir = open_dir_of(file);
+
+	if (dir < 0 || ask_fetcher(&open_it, address, sizeof(address), dir))
+		return -1;
+	look.n[0] = answer.head.n[1];
+	if (ask_fetcher(&look, name, strlen(name) + 1, -1))
+		return -1;
+	read_it = answer.head;
+	read_it.kind = WIRE_FILE;
+	read_it.n[0] = look.n[0];
+	return ask_fetcher(&read_it, name, strlen(name) + 1, -1);
+}
+
 static long commit(const char *name)
 {
+	if (!strcmp(name, "fetch"))
+		return do_fetch();
 	if (!strcmp(name, "read_file"))
 		return open(file, O_RDONLY);
 	if (!strcmp(name, "write_file"))

@@ -28,16 +28,17 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 }
 
 # serve_criminal CRIME FILE [options]: a daemon in the foreground, with crime.c preloaded. $world: missing system calls;
-# $served: a run whose step-1 is the big checkpoint.
+# $ckpt: what is mounted.
 serve_criminal() {
   local crime=$1 file=$2
   shift 2
-  [[ -e $SCRATCH/crime.so ]] || ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -o "$SCRATCH/crime.so" "$HERE/crime.c"
+  [[ -e $SCRATCH/crime.so ]] || ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -I"$HERE/../../core" -o "$SCRATCH/crime.so" "$HERE/crime.c"
   mkdir -p m
-  LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file ${world:+"${CKPTFS%/*}/tests/without" "$world"} "$CKPTFS" mount "${served:-$(big)/ckpt}" m -f "$@" 2>said &
+  LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file ${world:+"${CKPTFS%/*}/tests/without" "$world"} "$CKPTFS" mount "${ckpt:-$(big)/ckpt}" m -f "$@" 2>said &
   pid=$!
   wait_until mounted_or_gone
-  cmp -n 100 "m${served:+/step-1}/tensors/v" "$(big)/v.bin" # it serves, so from here on it is in the sandbox
+  # It serves, so from here on it is in the sandbox.
+  if [[ ${ckpt:-} ]]; then [[ -e m/.ckptfs/info.json ]]; else cmp -n 100 m/tensors/v "$(big)/v.bin"; fi
 }
 mounted_or_gone() { is_mounted m || gone "$pid"; }
 # What the crime's thread reports in its name, which threads that it starts inherit. Other threads may end meanwhile.
@@ -266,7 +267,7 @@ END
 
 # It writes chunk indexes, but not what all commands of the user take for the bytes of object stores.
 test_the_cache_of_objects_is_out_of_reach_of_a_run() {
-  local crime served=$PWD/run cache=$XDG_CACHE_HOME/ckptfs
+  local crime ckpt=$PWD/run cache=$XDG_CACHE_HOME/ckptfs
   need_sandbox
   need_landlock
   mkdir run
@@ -275,12 +276,38 @@ test_the_cache_of_objects_is_out_of_reach_of_a_run() {
   echo bytes >"$cache/objects/x"
   for crime in read_file write_file remove_file; do
     serve_criminal $crime "$cache/objects/x" -o sandbox=on
+    cmp -n 100 m/step-1/tensors/v "$(big)/v.bin"
     commit_it
     is "errno 13" "$(told)"
     end_it
   done
   is bytes "$(cat "$cache/objects/x")"
   ls "$cache"/index/step-1-*.sqlite
+}
+
+# ckptfs-fetch has all rights of the user, and the daemon sends it descriptors of the directories to read.
+cases_files_beside_the_checkpoint_are_not_fetched() { printf '%s\n' file run; }
+test_files_beside_the_checkpoint_are_not_fetched() {
+  local ckpt=file://$T/ck/model.safetensors opts=sandbox=on
+  need_sandbox
+  need_landlock
+  mkdir -p ck run/step-1
+  cp "$(fixture hf_dtypes)"/ckpt/*.safetensors ck/model.safetensors
+  cp ck/model.safetensors run/step-1
+  aged run
+  echo secret >ck/secret
+  if [[ $1 == run ]]; then
+    opts+=,overlay=$ckpt # is opened with each step
+    ckpt=$T/run
+  fi
+  serve_criminal fetch "$T/ck/secret" -o "$opts"
+  commit_it
+  is "errno 13" "$(told)"
+  end_it
+  serve_criminal fetch "$T/ck/model.safetensors" -o "$opts"
+  commit_it
+  is "errno 0" "$(told)"
+  end_it
 }
 
 # ---- kernels that lack half of it ----

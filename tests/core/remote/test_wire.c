@@ -295,6 +295,12 @@ START_LOOP_TEST(a_fetcher_survives_whatever_it_is_told, 6)
 }
 END_TEST
 
+static struct wire_head ask(const struct wire_head *h, const void *text, size_t len, int fd,
+			    char ret_text[static 512])
+{
+	return wire_ask(pair[0], h, text, len, fd, ret_text);
+}
+
 /* ---- a client that has given up its rights ---- */
 
 /* It ends the fetcher, and asks the next one. */
@@ -331,13 +337,59 @@ START_TEST(the_next_fetcher_is_sealed_as_well)
 }
 END_TEST
 
-/* ---- a client that asks for what is not possible ---- */
-
-static struct wire_head ask(const struct wire_head *h, const void *text, size_t len, int fd,
-			    char ret_text[static 512])
+/* A descriptor of a directory is not enough: Landlock allows one of where only a file may be read. */
+START_TEST(files_are_read_only_where_the_seal_says)
 {
-	return wire_ask(pair[0], h, text, len, fd, ret_text);
+	static const char address[] = "file:///x\0\0\0", names[] = "model\0manifest";
+	static const struct {
+		unsigned dir;
+		uint32_t kind;
+		const char *path;
+		bool allowed;
+	} asked[] = {
+		{ 0, WIRE_FILE, "model", true },    { 0, WIRE_FILE, "manifest", true },
+		{ 0, WIRE_FILE, "mode", false },    { 0, WIRE_FILE, "secret", false },
+		{ 0, WIRE_FILE, "d/model", false }, { 0, WIRE_LIST, ".", false },
+		{ 0, WIRE_LIST, "d", false },	    { 1, WIRE_FILE, "secret", true },
+		{ 1, WIRE_FILE, "d/model", true },  { 1, WIRE_LIST, ".", true },
+	};
+	const struct wire_head hello = { .kind = WIRE_HELLO, .n = { WIRE_VERSION } },
+			       open_place = { .kind = WIRE_OPEN };
+	struct wire_head h, last = { .kind = WIRE_SEAL, .n = { 0, 1 } };
+	uint64_t places[3];
+	char text[512], path[4096];
+	struct stat st;
+	int dirs[3];
+
+	start_fetcher();
+	for (unsigned i = 0; i < ARRAY_LEN(dirs); i++) {
+		dirs[i] = new_dir(path);
+		REQUIRE(dirs[i] >= 0 && !mkdirat(dirs[i], "d", 0700) && !fstat(dirs[i], &st));
+		h = (struct wire_head){ .kind = WIRE_SEAL, .n = { 0, 2, st.st_dev, st.st_ino } };
+		if (i < 2)
+			REQUIRE(!wire_send(pair[0], &h, names, i ? 0 : sizeof(names), -1));
+	}
+	ck_assert_uint_eq(ask(&hello, "none", 5, -1, text).n[0], 0);
+	/* One is open before; what is not in the seal cannot be opened afterwards. */
+	for (unsigned i = 0; i < ARRAY_LEN(dirs); i++) {
+		if (i == 1)
+			REQUIRE(!wire_send(pair[0], &last, "none", 5, -1));
+		h = ask(&open_place, address, sizeof(address), dirs[i], text);
+		ck_assert_msg(h.n[0] == (i < 2 ? 0 : EACCES), "%u: %s", i, text);
+		places[i] = h.n[1];
+	}
+	for (size_t i = 0; i < ARRAY_LEN(asked); i++) {
+		h = (struct wire_head){ .kind = asked[i].kind,
+					.n = { places[asked[i].dir] },
+					.seen = { .size = 9, .kind = PLACE_FILE, .id_len = 16 } };
+		h = ask(&h, asked[i].path, strlen(asked[i].path) + 1, -1, text);
+		ck_assert_msg((h.n[0] != EACCES) == asked[i].allowed, "%zu: %d %s", i, (int)h.n[0],
+			      text);
+	}
 }
+END_TEST
+
+/* ---- a client that asks for what is not possible ---- */
 
 enum with { NOTHING, A_FILE, A_PIPE };
 
