@@ -16,6 +16,10 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x10
+#endif
+
 enum {
 	MAX_OUT = 1 << 20, /* messages that the other side has not taken */
 	MESSAGES = 64,	   /* received before the rest has a turn */
@@ -236,6 +240,20 @@ static void on_place(struct server *s, struct wire_msg *m)
 	server_answer(s, m->head.id, &e);
 }
 
+/* Makes it one for reading: nobody else writes what is in the mapping. */
+static int only_read(int fd)
+{
+	char link[64];
+	int again;
+
+	if (!fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE))
+		return fd;
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd); /* Linux before 5.1 */
+	again = open(link, O_RDONLY | O_CLOEXEC);
+	(void)close(fd);
+	return again;
+}
+
 /* Where the numbers are written; the descriptor is for the other side. -1: nowhere. */
 static int share_counts(struct server *s)
 {
@@ -248,7 +266,7 @@ static int share_counts(struct server *s)
 
 	if (p != MAP_FAILED) {
 		s->messages->counts = p;
-		return fd;
+		return only_read(fd);
 	}
 	if (fd >= 0)
 		(void)close(fd);

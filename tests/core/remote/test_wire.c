@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -300,6 +301,27 @@ static struct wire_head ask(const struct wire_head *h, const void *text, size_t 
 {
 	return wire_ask(pair[0], h, text, len, fd, ret_text);
 }
+
+START_TEST(the_counts_are_for_reading)
+{
+	struct wire_head hello = { .kind = WIRE_HELLO, .id = 1, .n = { WIRE_VERSION } };
+	int rc;
+
+	start_fetcher();
+	REQUIRE(!wire_send(pair[0], &hello, "none", 5, -1));
+	autofree struct wire_msg *m = receive(&rc);
+
+	ck_assert_int_eq(rc, 1);
+	REQUIRE(m->fd >= 0);
+	ck_assert_int_lt(pwrite(m->fd, "x", 1, 0), 0);
+	ck_assert_ptr_eq(mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0), MAP_FAILED);
+	void *p = mmap(NULL, 1, PROT_READ, MAP_SHARED, m->fd, 0);
+
+	ck_assert_ptr_ne(p, MAP_FAILED);
+	ck_assert_int_lt(mprotect(p, 1, PROT_READ | PROT_WRITE), 0);
+	(void)close(m->fd);
+}
+END_TEST
 
 /* ---- a client that has given up its rights ---- */
 
