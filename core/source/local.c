@@ -514,7 +514,8 @@ int local_open(const char *address, const struct place_options *o, struct place 
 			       address);
 	if (file)
 		dir[file - root > 1 ? file - root - 1 : 1] = 0;
-	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	/* Through a directory that is open for reading, others may read what is kept from us. */
+	fd = open(dir, (file ? O_PATH : O_RDONLY) | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return err_sys(e, errno, "open '%s'", dir);
 	rc = local_place(fd, ret, e);

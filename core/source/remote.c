@@ -839,7 +839,7 @@ int remote_open(const char *address, const struct place_options *o, struct place
 static void expect_files(const char *address)
 {
 	static const char beside[] = "sparse_update_manifest.json";
-	autofree char *path = strdup(address + strlen(FILE_SCHEME)), *root = NULL;
+	autofree char *path = strdup(text_file_path(address)), *root = NULL;
 	struct buf names CLEANUP(buf_release) = BUF_INIT(WIRE_TEXT_MAX);
 	char *end = path ? strrchr(path, ':') : NULL;
 	struct stat st;

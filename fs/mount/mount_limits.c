@@ -38,7 +38,7 @@ static int may_read_other(void *arg, const char *path)
 {
 	struct mount *m = arg;
 
-	if (!text_is_address(path))
+	if (!text_files != NULL(path))
 		sandbox_allow_read(&m->rules, path);
 	return 0;
 }
@@ -61,8 +61,9 @@ static void may_read_linked(struct mount *m, const char *dir)
 	}
 }
 
-/* A file is opened by way of its directory, in which a file about its contents may be. */
-static void may_list_parent(struct mount *m, const char *path)
+/* A file is opened by way of its directory, in which a file about its contents may be. For file:// the
+ * directory is opened for reading. */
+static void may_enter_parent(struct mount *m, const char *path, bool for_reading)
 {
 	autofree char *dir = strdup(path), *about = NULL;
 	char *slash = dir ? strrchr(dir, '/') : NULL;
@@ -72,7 +73,8 @@ static void may_list_parent(struct mount *m, const char *path)
 		return;
 	if (slash)
 		slash[slash == dir] = 0;
-	sandbox_allow_list(&m->rules, slash ? dir : ".");
+	if (for_reading)
+		sandbox_allow_list(&m->rules, slash ? dir : ".");
 	if (asprintf(&about, "%s/sparse_update_manifest.json", slash ? dir : ".") < 0)
 		about = NULL;
 	else if (!access(about, F_OK))
@@ -81,7 +83,7 @@ static void may_list_parent(struct mount *m, const char *path)
 
 /* If the file is a link, it is opened by way of the directory of one of the links on the way, see
  * local_real_name in source/place.h. */
-static void may_list_parents(struct mount *m, const char *path)
+static void may_enter_parents(struct mount *m, const char *path, bool for_reading)
 {
 	enum { MAX_LINKS = 40 }; /* as in the kernel */
 	autofree char *at = strdup(path);
@@ -91,7 +93,7 @@ static void may_list_parents(struct mount *m, const char *path)
 		char target[PATH_MAX], *next;
 		ssize_t n = readlink(at, target, sizeof(target) - 1);
 
-		may_list_parent(m, at);
+		may_enter_parent(m, at, for_reading);
 		if (n <= 0)
 			break;
 		target[n] = 0;
@@ -123,7 +125,7 @@ static void may_read_merged(struct mount *m, const char *word)
 			*colon = 0;
 		if (path) {
 			may_read_linked(m, path);
-			may_list_parents(m, path);
+			may_enter_parents(m, path, files != NULL);
 		}
 	}
 }
@@ -231,7 +233,7 @@ int mount_confine(struct mount *m, struct ckpt_err *e)
 static int is_in_store(void *arg, const char *path)
 {
 	(void)arg;
-	return text_is_address(path);
+	return text_files != NULL(path);
 }
 
 /* Is anything of it in an object store: the checkpoint, or what an option names? */
@@ -239,7 +241,7 @@ static bool has_fetcher(const struct mount *m)
 {
 	const struct ckpt_option *x;
 
-	if (text_is_address(m->source) || ckpt_others(m->ckpt, is_in_store, NULL))
+	if (text_files != NULL(m->source) || ckpt_others(m->ckpt, is_in_store, NULL))
 		return true;
 	for (size_t i = 0; (x = ckpt_option(i)); i++)
 		for (size_t k = 0; x->tree && m->opts->open && m->opts->open[k]; k++) {
