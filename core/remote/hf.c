@@ -90,7 +90,7 @@ static int hf_make(struct store *base, const char *path, const struct object_req
 	if (!in)
 		return err_nomem(e);
 	m->method = o->method;
-	if (!moved_find(&h->moved, path, &m->url, NULL))
+	if (!moved_find(&h->moved, path, &m->url, &m->reach, NULL))
 		add_own(h, in, &m->url);
 	add_token(h, m);
 	if (o->range)
@@ -147,15 +147,16 @@ static enum http_verdict hf_judge(struct store *base, const char *path, const st
 	if (is_redirect(a->status)) {
 		struct buf etag CLEANUP(buf_release) = BUF_INIT(1024);
 		struct buf url CLEANUP(buf_release) = BUF_INIT(64 << 10);
+		enum http_reach reach;
 
-		if (check_commit(h, a, e) || http_location(a, &to, e))
+		if (check_commit(h, a, e) || http_location(a, &to, &reach, e))
 			return HTTP_FAIL;
 		/* A second redirect is of the same file, and says no more about it. */
 		if (http_field(a, "X-Linked-Etag"))
 			buf_str(&etag, http_field(a, "X-Linked-Etag"));
 		else
-			(void)moved_find(&h->moved, path, &url, &etag);
-		moved_set(&h->moved, path, to, etag.err ? NULL : etag.data);
+			(void)moved_find(&h->moved, path, &url, NULL, &etag);
+		moved_set(&h->moved, path, to, reach, etag.err ? NULL : etag.data);
 		return HTTP_NOW;
 	}
 	if ((a->status == 400 || a->status == 401 || a->status == 403 || a->status == 410) &&
@@ -184,7 +185,7 @@ static int hf_check(struct store *base, const char *path, const struct place_see
 
 	if (rc)
 		return rc;
-	(void)moved_find(&h->moved, path, &url, &etag);
+	(void)moved_find(&h->moved, path, &url, NULL, &etag);
 	if (url.err || etag.err)
 		return err_nomem(e);
 	/* Redirected within the hub, or not at all: the answer has the file's own ETag. */
@@ -264,10 +265,11 @@ static enum http_verdict ask_judge(void *arg, uint64_t from, const struct http_a
 	q->status = a->status;
 	if (q->path && is_redirect(a->status) && !http_field(a, "X-Linked-Etag")) {
 		autofree char *to = NULL;
+		enum http_reach same;
 		size_t n = strlen(q->h->endpoint);
 
 		/* Within the hub, as for small files and renamed repositories. */
-		if (http_location(a, &to, e))
+		if (http_location(a, &to, &same, e))
 			return HTTP_FAIL;
 		if (bytes_begin(to, strlen(to), q->h->endpoint) && to[n] == '/') {
 			free(q->redirect);

@@ -4,9 +4,11 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "remote/reach.h"
 
 #include <curl/curl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -134,7 +136,52 @@ bool http_passes(unsigned status)
 
 CLEANUP_POINTER(free_url, CURLU, curl_url_cleanup)
 
-int http_location(const struct http_answer *a, char **ret, struct ckpt_err *e)
+/* SCHEME://HOST:PORT, and *ret_host; NULL: there is none, or no memory. The caller frees them. */
+static char *origin_of(CURLU *u, char **ret_host)
+{
+	char *scheme = NULL, *host = NULL, *port = NULL, *origin = NULL;
+
+	if (!curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) &&
+	    !curl_url_get(u, CURLUPART_HOST, &host, 0) &&
+	    !curl_url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) &&
+	    asprintf(&origin, "%s://%s:%s", scheme, host, port) < 0)
+		origin = NULL;
+	*ret_host = origin ? strdup(host) : NULL;
+	curl_free(scheme);
+	curl_free(host);
+	curl_free(port);
+	return origin;
+}
+
+static int reach_from(const struct http_answer *a, CURLU *to, enum http_reach *ret,
+		      struct ckpt_err *e)
+{
+	CURLU *u CLEANUP(free_url) = curl_url();
+	autofree char *before = NULL, *after = NULL, *host = NULL, *new_host = NULL;
+	enum reach reach;
+
+	if (!u || curl_url_set(u, CURLUPART_URL, a->url, CURLU_PATH_AS_IS))
+		return err_nomem(e);
+	before = origin_of(u, &host);
+	after = origin_of(to, &new_host);
+	if (!before || !after || !host || !new_host)
+		return err_nomem(e);
+	if (!strcasecmp(before, after)) {
+		*ret = a->reach;
+		return 0;
+	}
+	*ret = a->inside ? HTTP_INSIDE : HTTP_PUBLIC;
+	reach = reach_of_host(new_host);
+	if (reach == REACH_NEVER || (reach == REACH_INSIDE && *ret == HTTP_PUBLIC))
+		return err_set(e, EIO,
+			       "the server redirects (%u) to %.200s, a private or link-local "
+			       "address, which is refused",
+			       a->status, new_host);
+	return 0;
+}
+
+int http_location(const struct http_answer *a, char **ret, enum http_reach *ret_reach,
+		  struct ckpt_err *e)
 {
 	const char *to = http_field(a, "Location");
 	CURLU *u CLEANUP(free_url) = curl_url();
@@ -165,6 +212,10 @@ int http_location(const struct http_answer *a, char **ret, struct ckpt_err *e)
 			e, EIO,
 			"the server redirects (%u) to an address that is not %s, which is refused",
 			a->status, was_secure ? "https" : "http or https");
+	}
+	if (reach_from(a, u, ret_reach, e)) {
+		curl_free(url);
+		return -e->code;
 	}
 	*ret = strdup(url);
 	curl_free(url);

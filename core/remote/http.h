@@ -25,6 +25,10 @@
 
 struct curl_slist;
 
+/* Where a request may lead: everywhere if the user named its host. Where a server redirected to, never to
+ * link-local addresses, and to those of a private network only if that server is at one, too. */
+enum http_reach { HTTP_ANYWHERE, HTTP_INSIDE, HTTP_PUBLIC };
+
 /* A request. */
 struct http_message {
 	const char *method; /* NULL: GET; "HEAD", "PUT", "POST" */
@@ -37,6 +41,7 @@ struct http_message {
 	uint64_t upload;
 	struct curl_slist *fields; /* see http_add_field */
 	bool direct;		   /* through no proxy */
+	enum http_reach reach;	   /* of the host in url */
 	/* libcurl must not repeat it. It does so on a connection that was used before and has just
 	 * been closed, so use a new one. */
 	bool once;
@@ -53,6 +58,8 @@ struct http_answer {
 	const char *error;
 	size_t error_len;
 	const char *url; /* of the request */
+	enum http_reach reach;
+	bool inside; /* the server is at an address that is not public; false through a proxy */
 };
 
 /* The value of a field, borrowed; NULL: there is none. "" if there are several that differ. */
@@ -66,9 +73,11 @@ bool http_range(const struct http_answer *a, uint64_t *ret_first, uint64_t *ret_
 		uint64_t *ret_total);
 /* May the same request succeed later: 408, 429, 500, 502, 503, 504? */
 bool http_passes(unsigned status);
-/* Where a redirect leads: an absolute URL in *ret (the caller frees it). Fails with EIO if there is
- * none, or it leaves http and https, or leads from https to http. */
-int http_location(const struct http_answer *a, char **ret, struct ckpt_err *e);
+/* Where a redirect leads: an absolute URL in *ret (the caller frees it), and how far that may reach. Fails
+ * with EIO if there is none, or it leaves http and https, or leads from https to http, or to an address
+ * that is out of reach. Names are checked when a request connects, unless a proxy does that. */
+int http_location(const struct http_answer *a, char **ret, enum http_reach *ret_reach,
+		  struct ckpt_err *e);
 
 enum http_verdict {
 	HTTP_TAKE,  /* pass the body on */

@@ -65,7 +65,8 @@ static struct moved *new_entry(const char *path, const char *url, const char *et
 	return NULL;
 }
 
-void moved_set(struct moved_table *t, const char *path, const char *url, const char *etag)
+void moved_set(struct moved_table *t, const char *path, const char *url, enum http_reach reach,
+	       const char *etag)
 {
 	struct moved *new = url ? new_entry(path, url, etag) : NULL, *old;
 	SCOPED_LOCK(&t->lock);
@@ -75,13 +76,15 @@ void moved_set(struct moved_table *t, const char *path, const char *url, const c
 		drop(t, old);
 	if (!new)
 		return;
+	new->reach = reach;
 	if (t->n == MOVED_MAX)
 		drop(t, t->all.last);
 	LIST_PUSH(&t->all, new);
 	t->n++;
 }
 
-bool moved_find(struct moved_table *t, const char *path, struct buf *url, struct buf *etag)
+bool moved_find(struct moved_table *t, const char *path, struct buf *url,
+		enum http_reach *ret_reach, struct buf *etag)
 {
 	SCOPED_LOCK(&t->lock);
 	const struct moved *m = find(t, path);
@@ -90,6 +93,8 @@ bool moved_find(struct moved_table *t, const char *path, struct buf *url, struct
 		buf_str(url, m->url);
 	if (m && etag)
 		buf_str(etag, m->etag);
+	if (m && *m->url && ret_reach)
+		*ret_reach = m->reach;
 	return m && *m->url;
 }
 

@@ -11,6 +11,7 @@
 #define REMOTE_MOVED_H
 
 #include "base/list.h"
+#include "remote/http.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -22,6 +23,7 @@ struct buf;
 struct moved {
 	LIST_LINK(struct moved) link;
 	char *path, *url, *etag; /* url: "": it has expired */
+	enum http_reach reach;
 	uint64_t since_ns;
 };
 
@@ -34,10 +36,12 @@ struct moved_table {
 void moved_init(struct moved_table *t);
 void moved_release(struct moved_table *t);
 /* Notes it; url NULL: forgets it. etag may be NULL. Out of memory: forgets it. */
-void moved_set(struct moved_table *t, const char *path, const char *url, const char *etag);
-/* Adds the address, and the ETag if `etag` is not NULL; false: the file has not been moved, or the
- * address has expired (the ETag is added even so). */
-bool moved_find(struct moved_table *t, const char *path, struct buf *url, struct buf *etag);
+void moved_set(struct moved_table *t, const char *path, const char *url, enum http_reach reach,
+	       const char *etag);
+/* Adds the address, with *ret_reach unless that is NULL, and the ETag if `etag` is not NULL; false: the
+ * file has not been moved, or the address has expired (the ETag is added even so). */
+bool moved_find(struct moved_table *t, const char *path, struct buf *url,
+		enum http_reach *ret_reach, struct buf *etag);
 /*
  * A request to `url` was refused. Returns true if the address came from a redirect and has expired, so
  * that another request may succeed: the address is forgotten unless a newer one has been noted since,

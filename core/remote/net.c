@@ -460,6 +460,9 @@ void net_free(struct net *n)
 	(void)pthread_join(n->thread, NULL);
 	while (n->n_pool)
 		curl_easy_cleanup(n->pool[--n->n_pool]);
+	while (n->n_origins)
+		free(n->origins[--n->n_origins]);
+	free(n->origins);
 	(void)curl_multi_cleanup(n->multi);
 	(void)curl_share_cleanup(n->share);
 	(void)pthread_mutex_destroy(&n->lock);

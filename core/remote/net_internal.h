@@ -82,7 +82,8 @@ struct transfer {
 	CURL *easy;
 	struct buf fields, error;
 	uint64_t error_seen;
-	bool head_over, judged;
+	bool head_over, judged, fresh;
+	char refused[64]; /* an address that it may not connect to */
 	enum http_verdict verdict;
 	int stop; /* what ended it from within a callback: errno */
 	struct ckpt_err e;
@@ -146,6 +147,8 @@ struct net {
 	LIST(struct transfer) transfers; /* net.c goes through it */
 	CURL *pool[NET_POOL];		 /* handles for use again, which net_free frees */
 	unsigned n_pool, in_flight;
+	char **origins; /* SCHEME://HOST:PORT, of requests that may lead to a private network */
+	size_t n_origins, cap_origins;
 	/* Owned by net.c. */
 	pthread_t thread;
 	uint64_t random;

@@ -4,11 +4,15 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/vec.h"
+#include "remote/reach.h"
 
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 enum {
 	FIELDS_MAX = 64 << 10,
@@ -17,6 +21,7 @@ enum {
 	/* libcurl allocates it for each transfer under way. */
 	RECEIVE_BYTES = 128 << 10,
 	SEND_BYTES = 128 << 10,
+	ORIGINS_MAX = 1024,
 	BODY_MAX = 4 << 20, /* 10,000 parts of an upload with their ETags */
 };
 
@@ -49,6 +54,83 @@ static void release_message(struct http_message *m)
 
 /* ---- transfers ---- */
 
+/* ---- where requests may lead ---- */
+
+/* Does a proxy make the connection? It does not for the hosts of no_proxy, which only libcurl knows. */
+static bool has_proxy(const struct transfer *t)
+{
+	static const char *const plain[] = { "http_proxy", "all_proxy", "ALL_PROXY", NULL },
+				 *const secure[] = { "https_proxy", "HTTPS_PROXY", "all_proxy",
+						     "ALL_PROXY", NULL };
+	const char *const *names = strncmp(t->m.url.data, "https:", 6) ? plain : secure;
+	bool found = false;
+
+	for (; *names && !t->m.direct; names++) {
+		const char *v = getenv(*names);
+
+		found |= v && *v;
+	}
+	return found;
+}
+
+/* Is the server that answers within a private network, or link-local? */
+static bool is_inside(const struct transfer *t)
+{
+	const char *ip = NULL, *host = strstr(t->m.url.data, "://");
+	char name[300];
+
+	(void)snprintf(name, sizeof(name), "%.*s", host ? (int)strcspn(host + 3, "/?#") : 0,
+		       host ? host + 3 : "");
+	if (*name != '[')
+		name[strcspn(name, ":")] = 0;
+	if (reach_of_host(name) != REACH_PUBLIC)
+		return true;
+	return !has_proxy(t) && !curl_easy_getinfo(t->easy, CURLINFO_PRIMARY_IP, &ip) && ip &&
+	       *ip && reach_of_host(ip) != REACH_PUBLIC;
+}
+
+/* In place of libcurl's own, when a redirect led here: the address is the one that is connected to, so it
+ * does not matter how often the name resolves to another. */
+static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *a)
+{
+	struct transfer *t = arg;
+	enum reach reach = reach_of(&a->addr);
+
+	(void)purpose;
+	if (reach != REACH_NEVER && (reach == REACH_PUBLIC || t->m.reach != HTTP_PUBLIC))
+		return socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
+	if (getnameinfo(&a->addr, a->addrlen, t->refused, sizeof(t->refused), NULL, 0,
+			NI_NUMERICHOST))
+		(void)snprintf(t->refused, sizeof(t->refused), "?");
+	return CURL_SOCKET_BAD;
+}
+
+/*
+ * Connections are kept by the name of the host. One that was made because the user named that host must
+ * not be used by a request that a server on the public network has redirected to it.
+ */
+static bool is_known_origin(struct net *n, const struct transfer *t)
+{
+	const char *url = t->m.url.data, *host = strstr(url, "://");
+	size_t len = host ? (size_t)(host + 3 - url) + strcspn(host + 3, "/?#") : 0;
+	bool add = t->m.reach != HTTP_PUBLIC;
+	char *copy;
+
+	for (size_t i = 0; i < n->n_origins; i++)
+		if (!strncasecmp(n->origins[i], url, len) && !n->origins[i][len])
+			return !add;
+	if (!add)
+		return n->n_origins == ORIGINS_MAX;
+	copy = strndup(url, len);
+	if (copy && VEC_ROOM_WITHIN(n->origins, n->cap_origins, n->n_origins + 1, ORIGINS_MAX))
+		n->origins[n->n_origins++] = copy;
+	else
+		free(copy);
+	return false;
+}
+
+/* ---- what comes ---- */
+
 static void judge(struct transfer *t)
 {
 	struct call *c = t->call;
@@ -56,10 +138,12 @@ static void judge(struct transfer *t)
 	struct http_answer a = { .fields = &t->fields,
 				 .error = t->error.data ? t->error.data : "",
 				 .error_len = t->error.len,
-				 .url = t->m.url.data };
+				 .url = t->m.url.data,
+				 .reach = t->m.reach };
 
 	(void)curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
 	a.status = (unsigned)status;
+	a.inside = status / 100 == 3 && is_inside(t);
 	t->judged = true;
 	t->verdict = c->ops->judge(c->arg, c->got, &a, &t->e);
 	if (status == 503 || status == 429)
@@ -307,8 +391,14 @@ static bool set_options(struct net *n, struct transfer *t)
 	SET(CURLOPT_HTTPHEADER, t->m.fields);
 	if (n->ca_file)
 		SET(CURLOPT_CAINFO, n->ca_file);
-	if (t->m.once)
+	if (t->m.once || t->fresh)
 		SET(CURLOPT_FRESH_CONNECT, 1L);
+	if (t->fresh)
+		SET(CURLOPT_FORBID_REUSE, 1L);
+	if (t->m.reach != HTTP_ANYWHERE && !has_proxy(t)) {
+		SET(CURLOPT_OPENSOCKETFUNCTION, on_socket);
+		SET(CURLOPT_OPENSOCKETDATA, t);
+	}
 	if (t->m.direct)
 		SET(CURLOPT_PROXY, "");
 	if (!strcmp(method, "HEAD"))
@@ -365,6 +455,7 @@ int transfer_start(struct net *n, struct call *c, uint64_t now, struct transfer 
 			n->in_flight++;
 	}
 	t->call = c;
+	t->fresh = !rc && is_known_origin(n, t);
 	if (!rc && !set_options(n, t))
 		rc = err_nomem(e);
 	if (!rc && curl_multi_add_handle(n->multi, t->easy))
@@ -437,6 +528,11 @@ struct outcome transfer_outcome(struct transfer *t, CURLcode code, uint64_t now,
 		if (!e->code)
 			err_set(e, EIO, "the server answered %ld", status);
 		(void)http_number(&a, "Retry-After", &o.wait_s);
+	} else if (code && *t->refused) {
+		o.rc = err_set(e, EIO,
+			       "the server redirects to a host at %s, a private or link-local "
+			       "address, which is refused",
+			       t->refused);
 	} else if (code || !t->head_over) {
 		o.later = !is_hopeless(code);
 		if (o.timed_out)

@@ -194,9 +194,10 @@ static bool take_host(struct s3 *s, const struct http_answer *a)
 	autofree char *to = NULL;
 	struct url u = { 0 };
 	struct ckpt_err ignored = { 0 };
+	enum http_reach any; /* it is checked below */
 	bool ok;
 
-	if (s->host || !s->by_host || http_location(a, &to, &ignored))
+	if (s->host || !s->by_host || http_location(a, &to, &any, &ignored))
 		return false;
 	to[strcspn(to, "?#")] = 0;
 	if (url_parse(to, &u, &ignored))

@@ -46,7 +46,7 @@ static int web_make(struct store *base, const char *path, const struct object_re
 
 	(void)e;
 	m->method = o->method;
-	if (!moved_find(&w->moved, path, &m->url, NULL))
+	if (!moved_find(&w->moved, path, &m->url, &m->reach, NULL))
 		add_own(w, path, &m->url);
 	object_add_fields(o, m);
 	return 0;
@@ -58,6 +58,7 @@ static enum http_verdict web_judge(struct store *base, const char *path,
 	struct web *w = web_of(base);
 	struct buf own CLEANUP(buf_release) = BUF_INIT(64 << 10);
 	autofree char *to = NULL;
+	enum http_reach reach;
 
 	switch (a->status) {
 	case 301:
@@ -65,9 +66,9 @@ static enum http_verdict web_judge(struct store *base, const char *path,
 	case 303:
 	case 307:
 	case 308:
-		if (http_location(a, &to, e))
+		if (http_location(a, &to, &reach, e))
 			return HTTP_FAIL;
-		moved_set(&w->moved, path, to, NULL);
+		moved_set(&w->moved, path, to, reach, NULL);
 		return HTTP_NOW;
 	case 401:
 	case 403:

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "remote/moved.h"
+#include "remote/reach.h"
 #include "remote/store_internal.h"
 #include "remote/url.h"
 
@@ -113,6 +114,121 @@ START_TEST(a_range_is_taken_only_if_all_of_it_makes_sense)
 END_TEST
 
 static const struct {
+	const char *host;
+	enum reach reach;
+} hosts[] = {
+	{ "8.8.8.8", REACH_PUBLIC },
+	{ "example.com", REACH_PUBLIC },
+	{ "notlocalhost", REACH_PUBLIC },
+	{ "localhost.example.com", REACH_PUBLIC },
+	{ "", REACH_PUBLIC },
+	{ "10.255.0.1", REACH_INSIDE },
+	{ "11.0.0.1", REACH_PUBLIC },
+	{ "100.63.255.255", REACH_PUBLIC },
+	{ "100.64.0.0", REACH_INSIDE },
+	{ "100.127.255.255", REACH_INSIDE },
+	{ "100.128.0.0", REACH_PUBLIC },
+	{ "127.0.0.1", REACH_INSIDE },
+	{ "127.1", REACH_INSIDE },
+	{ "0x7f.1", REACH_INSIDE },
+	{ "2130706433", REACH_INSIDE },
+	{ "127.0.0.1.", REACH_INSIDE },
+	{ "172.15.255.255", REACH_PUBLIC },
+	{ "172.31.255.255", REACH_INSIDE },
+	{ "172.32.0.0", REACH_PUBLIC },
+	{ "192.168.1.1", REACH_INSIDE },
+	{ "192.169.1.1", REACH_PUBLIC },
+	{ "localhost", REACH_INSIDE },
+	{ "LocalHost.", REACH_INSIDE },
+	{ "a.localhost", REACH_INSIDE },
+	{ "0.0.0.0", REACH_NEVER },
+	{ "0", REACH_NEVER },
+	{ "169.254.169.254", REACH_NEVER },
+	{ "0251.0376.0251.0376", REACH_NEVER },
+	{ "169.253.0.1", REACH_PUBLIC },
+	{ "223.255.255.255", REACH_PUBLIC },
+	{ "224.0.0.1", REACH_NEVER },
+	{ "255.255.255.255", REACH_NEVER },
+	{ "[2a00:1450::1]", REACH_PUBLIC },
+	{ "2a00:1450::1", REACH_PUBLIC },
+	{ "[::1]", REACH_INSIDE },
+	{ "[::]", REACH_NEVER },
+	{ "[::127.0.0.1]", REACH_NEVER },
+	{ "[::ffff:127.0.0.1]", REACH_INSIDE },
+	{ "[::ffff:8.8.8.8]", REACH_PUBLIC },
+	{ "[::ffff:a9fe:a9fe]", REACH_NEVER },
+	{ "[64:ff9b::10.0.0.1]", REACH_INSIDE },
+	{ "[64:ff9b::8.8.8.8]", REACH_PUBLIC },
+	{ "[64:ff9b:1::8.8.8.8]", REACH_INSIDE },
+	{ "[2002:a9fe:a9fe::]", REACH_NEVER },
+	{ "[2002:0808:0808::]", REACH_PUBLIC },
+	{ "[fc00::1]", REACH_INSIDE },
+	{ "[fdff::1]", REACH_INSIDE },
+	{ "[fd00:ec2::254]", REACH_NEVER },
+	{ "[fd00:ec2::255]", REACH_INSIDE },
+	{ "[fd20:ce::254]", REACH_NEVER },
+	{ "[fe80::1]", REACH_NEVER },
+	{ "[fe80::1%25eth0]", REACH_NEVER },
+	{ "[febf::1]", REACH_NEVER },
+	{ "[fec0::1]", REACH_INSIDE },
+	{ "[ff02::1]", REACH_NEVER },
+};
+
+START_LOOP_TEST(addresses_are_public_or_not, ARRAY_LEN(hosts))
+{
+	ck_assert_msg(reach_of_host(hosts[_i].host) == hosts[_i].reach, "%s", hosts[_i].host);
+}
+END_TEST
+
+/* Between servers on the public network, in a private one, and where the user's own machine is. */
+static const struct {
+	const char *url;
+	bool inside;
+	enum http_reach before;
+	const char *to;
+	bool refused;
+	enum http_reach reach;
+} leads[] = {
+	{ "http://h/a", false, HTTP_ANYWHERE, "http://o/x", false, HTTP_PUBLIC },
+	{ "http://h/a", true, HTTP_ANYWHERE, "http://o/x", false, HTTP_INSIDE },
+	{ "http://h/a", false, HTTP_ANYWHERE, "/x", false, HTTP_ANYWHERE },
+	{ "http://h/a", false, HTTP_PUBLIC, "http://H:80/x", false, HTTP_PUBLIC },
+	{ "http://h/a", true, HTTP_INSIDE, "/x", false, HTTP_INSIDE },
+	{ "http://h/a", false, HTTP_INSIDE, "http://h:81/x", false, HTTP_PUBLIC },
+	{ "http://h/a", false, HTTP_ANYWHERE, "https://h/a", false, HTTP_PUBLIC },
+	{ "http://h/a", false, HTTP_ANYWHERE, "http://10.0.0.1/", true, 0 },
+	{ "http://h/a", true, HTTP_ANYWHERE, "http://10.0.0.1/", false, HTTP_INSIDE },
+	{ "http://h/a", false, HTTP_ANYWHERE, "http://localhost:8080/?q", true, 0 },
+	{ "http://h/a", true, HTTP_ANYWHERE, "http://169.254.169.254/latest/", true, 0 },
+	{ "http://h/a", true, HTTP_ANYWHERE, "http://[fe80::1]/", true, 0 },
+	{ "http://169.254.1.1/a", true, HTTP_ANYWHERE, "/a/", false, HTTP_ANYWHERE },
+};
+
+START_LOOP_TEST(servers_lead_into_no_private_network_from_outside, ARRAY_LEN(leads))
+{
+	char text[128], *to = NULL;
+	struct ckpt_err e = { 0 };
+	enum http_reach reach;
+	struct buf b;
+	struct http_answer a;
+	int rc;
+
+	(void)snprintf(text, sizeof(text), "Location: %s\r\n", leads[_i].to);
+	a = answer_of(302, text, "", leads[_i].url, &b);
+	a.inside = leads[_i].inside;
+	a.reach = leads[_i].before;
+	rc = http_location(&a, &to, &reach, &e);
+	ck_assert_int_eq(rc, leads[_i].refused ? -EIO : 0);
+	if (rc)
+		ck_assert(strstr(e.msg, "a private or link-local address, which is refused"));
+	else
+		ck_assert_int_eq(reach, leads[_i].reach);
+	free(to);
+	buf_release(&b);
+}
+END_TEST
+
+static const struct {
 	const char *url, *to, *is, *says; /* is: NULL: refused */
 } redirects[] = {
 	{ "http://h/a/b", "c", "http://h/a/c", NULL },
@@ -140,13 +256,14 @@ START_TEST(redirects_lead_to_no_other_scheme_and_never_out_of_https)
 	for (size_t i = 0; i < ARRAY_LEN(redirects); i++) {
 		char text[128], *to = NULL;
 		struct ckpt_err e = { 0 };
+		enum http_reach reach;
 		struct http_answer a;
 		struct buf b;
 		int rc;
 
 		(void)snprintf(text, sizeof(text), "Location: %s\r\n", redirects[i].to);
 		a = answer_of(302, redirects[i].to ? text : "", "", redirects[i].url, &b);
-		rc = http_location(&a, &to, &e);
+		rc = http_location(&a, &to, &reach, &e);
 		ck_assert_msg(rc == (redirects[i].is ? 0 : -EIO), "%s: %s", text, e.msg);
 		ck_assert_pstr_eq(to, redirects[i].is);
 		if (rc)
@@ -426,6 +543,7 @@ START_TEST(redirects_are_bounded_in_number)
 	struct moved_table t = { 0 };
 	struct buf url = BUF_INIT(256), etag = BUF_INIT(256);
 	char path[16], to[32];
+	enum http_reach reach;
 	uint64_t start;
 	bool expired;
 
@@ -433,24 +551,25 @@ START_TEST(redirects_are_bounded_in_number)
 	for (unsigned i = 0; i < N; i++) {
 		(void)snprintf(path, sizeof(path), "f%u", i);
 		(void)snprintf(to, sizeof(to), "http://h/%u", i);
-		moved_set(&t, path, to, i % 2 ? "e" : NULL);
+		moved_set(&t, path, to, HTTP_INSIDE, i % 2 ? "e" : NULL);
 	}
-	ck_assert(!moved_find(&t, "f0", &url, &etag));
-	ck_assert(moved_find(&t, "f1", &url, &etag));
+	ck_assert(!moved_find(&t, "f0", &url, NULL, &etag));
+	ck_assert(moved_find(&t, "f1", &url, &reach, &etag));
 	ck_assert_str_eq(url.data, "http://h/1");
 	ck_assert_str_eq(etag.data, "e");
-	ck_assert(moved_find(&t, "f4096", &url, NULL));
-	moved_set(&t, "f1", "http://o/dir/?x", NULL);
+	ck_assert_int_eq(reach, HTTP_INSIDE);
+	ck_assert(moved_find(&t, "f4096", &url, NULL, NULL));
+	moved_set(&t, "f1", "http://o/dir/?x", HTTP_PUBLIC, NULL);
 	ck_assert(moved_is_directory(&t, "f1"));
 	ck_assert(!moved_is_directory(&t, "f2"));
 	ck_assert(!moved_is_directory(&t, "none"));
-	moved_set(&t, "f1", NULL, NULL); /* forgets it */
-	ck_assert(!moved_find(&t, "f1", &url, NULL));
+	moved_set(&t, "f1", NULL, HTTP_PUBLIC, NULL); /* forgets it */
+	ck_assert(!moved_find(&t, "f1", &url, NULL, NULL));
 	ck_assert(!moved_expired(&t, "f1", "http://o/dir/?x", "own"));
 	ck_assert(moved_expired(&t, "f2", "http://older", "own"));
 	ck_assert(!moved_expired(&t, "f2", "own", "own"));
 	start = clock_ns();
-	moved_set(&t, "f2", "http://h/2", NULL);
+	moved_set(&t, "f2", "http://h/2", HTTP_PUBLIC, NULL);
 	expired = moved_expired(&t, "f2", "http://h/2", "own");
 	ck_assert(!expired || clock_ns() - start > 5 * CLOCK_SECOND); /* it is new */
 	moved_release(&t);
@@ -556,6 +675,22 @@ static int with_fields(struct asked *a, struct http_message *m, struct ckpt_err 
 	(void)e;
 	http_add_field(m, "X-One", "a b");
 	http_add_field(m, "X-None", "");
+	return 0;
+}
+
+static int with_reach_public(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	m->reach = HTTP_PUBLIC;
+	return 0;
+}
+
+static int with_reach_inside(struct asked *a, struct http_message *m, struct ckpt_err *e)
+{
+	(void)a;
+	(void)e;
+	m->reach = HTTP_INSIDE;
 	return 0;
 }
 
@@ -696,6 +831,39 @@ START_TEST(fields_go_out_as_they_were_given_and_none_of_curls_own)
 	ck_assert_ptr_nonnull(strstr(got_head, "\r\nAccept-Encoding: identity\r\n"));
 	ck_assert_ptr_null(strstr(got_head, "Expect"));
 	buf_release(&body);
+}
+END_TEST
+
+/* The address is what counts, also of a host to which there is a connection already. */
+START_TEST(what_was_redirected_connects_to_no_private_network)
+{
+	static const struct {
+		const char *url; /* NULL: at our server, 127.0.0.1 */
+		int (*make)(struct asked *a, struct http_message *m, struct ckpt_err *e);
+		const char *says;
+	} turns[] = {
+		{ NULL, with_reach_public, "redirects to a host at 127.0.0.1, a private" },
+		{ NULL, NULL, NULL },
+		{ NULL, with_reach_public, "redirects to a host at 127.0.0.1, a private" },
+		{ NULL, with_reach_inside, NULL },
+		{ NULL, with_reach_public, "redirects to a host at 127.0.0.1, a private" },
+		{ "http://169.254.1.1:1/", with_reach_inside, "at 169.254.1.1, a private" },
+	};
+
+	on_request = keep_request;
+	for (size_t i = 0; i < ARRAY_LEN(turns); i++) {
+		struct asked a = { .url = turns[i].url, .make = turns[i].make };
+		struct buf body = BUF_INIT(4096);
+		struct ckpt_err e = { 0 };
+		int rc = ask(&a, &body, &e);
+
+		ck_assert_msg(rc == (turns[i].says ? -EIO : 0), "%zu: %s", i, e.msg);
+		ck_assert_uint_eq(atomic_load(&requests), !turns[i].says);
+		ck_assert_uint_eq(a.makes, 1);
+		if (rc)
+			ck_assert_msg(strstr(e.msg, turns[i].says) != NULL, "%s", e.msg);
+		buf_release(&body);
+	}
 }
 END_TEST
 

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * reach - which addresses of the network are within this machine, or within the network that it is in.
+ * A server may not lead us there, see http_location.
+ *
+ * Private to core/remote.
+ *
+ * Threads: pure.
+ */
+#ifndef REMOTE_REACH_H
+#define REMOTE_REACH_H
+
+struct sockaddr;
+
+enum reach {
+	REACH_PUBLIC,
+	REACH_INSIDE, /* this machine (127.0.0.1), or a private network (10.0.0.1) */
+	/* Where no store is, but the credentials of a virtual machine may be (169.254.169.254): link-local
+	 * addresses and those of no single machine. */
+	REACH_NEVER,
+};
+
+enum reach reach_of(const struct sockaddr *a);
+/* Of a host in an URL: an address in any form, perhaps in brackets. PUBLIC: it is a name; only localhost
+ * is INSIDE. */
+enum reach reach_of_host(const char *host);
+
+#endif
