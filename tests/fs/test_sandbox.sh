@@ -32,9 +32,11 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 serve_criminal() {
   local crime=$1 file=$2
   shift 2
-  [[ -e $SCRATCH/crime.so ]] || ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -I"$HERE/../../core" -o "$SCRATCH/crime.so" "$HERE/crime.c"
+  [[ -e $SCRATCH/crime.so ]] ||
+    ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -I"$HERE/../../core" -o "$SCRATCH/crime.so" "$HERE/crime.c"
   mkdir -p m
-  LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file ${world:+"${CKPTFS%/*}/tests/without" "$world"} "$CKPTFS" mount "${ckpt:-$(big)/ckpt}" m -f "$@" 2>said &
+  LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file ${world:+"${CKPTFS%/*}/tests/without" "$world"} \
+    "$CKPTFS" mount "${ckpt:-$(big)/ckpt}" m -f "$@" 2>said &
   pid=$!
   wait_until mounted_or_gone
   # It serves, so from here on it is in the sandbox.
