@@ -38,7 +38,7 @@ static int may_read_other(void *arg, const char *path)
 {
 	struct mount *m = arg;
 
-	if (!text_files != NULL(path))
+	if (!text_is_address(path))
 		sandbox_allow_read(&m->rules, path);
 	return 0;
 }
@@ -233,7 +233,7 @@ int mount_confine(struct mount *m, struct ckpt_err *e)
 static int is_in_store(void *arg, const char *path)
 {
 	(void)arg;
-	return text_files != NULL(path);
+	return text_is_address(path);
 }
 
 /* Is anything of it in an object store: the checkpoint, or what an option names? */
@@ -241,7 +241,7 @@ static bool has_fetcher(const struct mount *m)
 {
 	const struct ckpt_option *x;
 
-	if (text_files != NULL(m->source) || ckpt_others(m->ckpt, is_in_store, NULL))
+	if (text_is_address(m->source) || ckpt_others(m->ckpt, is_in_store, NULL))
 		return true;
 	for (size_t i = 0; (x = ckpt_option(i)); i++)
 		for (size_t k = 0; x->tree && m->opts->open && m->opts->open[k]; k++) {
