@@ -349,13 +349,13 @@ test_a_cast_of_codes_is_refused() {
 
 # Then config.json says that there are codes; masks and positions are none.
 test_codes_of_an_unknown_form_are_not_cast() {
-  local shape=[2,2]
+  local shape='[2,2]'
   tensors_of a.weight:I8 a.weight_scale:F32 b.strange:U8 b.strangescal:F32
   echo '{"quantization_config": {"quant_method": "new"}}' >q/config.json
   refused "config.json has 'quantization_config', and 'b.strange' \\(uint8, shape \\(2, 2\\)\\) may hold codes" \
     ckptfs ls q -o dtype=bf16 --exclude='a.*'
   ckptfs ls q -o dtype=bf16 --exclude='a.weight_scale' --exclude='b.*' >/dev/null
-  shape=[1,4]
+  shape='[1,4]'
   tensors_of position:I32 w:F32
   ckptfs ls -l q -o dtype=bf16 | grep -q '^bfloat16'
 }

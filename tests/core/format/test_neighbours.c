@@ -95,7 +95,8 @@ static const struct {
 	  "which "
 	  "ckptfs does not join; load it with the program" },
 	{ "ep1-rank0.pt ep1-rank1.pt", ENOTSUP,
-	  "it is a set of files that the ranks of a run wrote, each for itself ('ep1-rank1.pt' is in it), " },
+	  "it is a set of files that the ranks of a run wrote, each for itself ('ep1-rank1.pt' is "
+	  "in it), " },
 	{ "lora-rank-8.pt lora-rank-16.pt", ENOENT, "name one of the files" },
 	{ "models--a--b/snapshots/x", ENOENT,
 	  "it is a cache of the Hugging Face Hub ('models--a--b' is in it); " },

@@ -722,7 +722,8 @@ START_TEST(a_directory_that_came_in_is_not_removed)
 	put_file(dir_fd, "ckpt.partial/sub/notes", "x", 1);
 	staging_end(s);
 	REQUIRE(there("ckpt.partial/sub") && there("ckpt.partial.lock"));
-	REFUSED(save('a', true, &e), ENOTEMPTY, "'ckpt.partial': remove 'sub': Directory not empty");
+	REFUSED(save('a', true, &e), ENOTEMPTY,
+		"'ckpt.partial': remove 'sub': Directory not empty");
 	REQUIRE(!unlinkat(dir_fd, "ckpt.partial/sub/notes", 0));
 	must_save('a', true);
 	only_dest_is_there();
