@@ -214,12 +214,15 @@ int walk_enter(struct walk *w, const struct pk_value *v, struct walk_visit *ret,
 	}
 	ret->low = s->low;
 	ret->again = k->listed;
-	if (!k->height) {
+	if (k->height) { /* a tensor that is listed once more, while what leads back to it is open */
+		s->low = (uint32_t)min_u64(s->low, k->height);
+	} else {
 		if (!VEC_ROOM(s->stack, s->stack_cap, s->on_stack + 1))
 			return err_nomem(e);
 		s->stack[s->on_stack++] = ret->known;
 		k->height = (uint32_t)s->on_stack;
 		s->low = k->height;
+		ret->pushed = true;
 	}
 	k->open = k->listed = true;
 	return 0;
@@ -234,7 +237,7 @@ void walk_leave(struct walk *w, const struct walk_visit *visit)
 		return;
 	s->v[visit->known].open = false;
 	height = s->v[visit->known].height;
-	if (s->low >= height) /* what it leads to does not lead below it */
+	if (visit->pushed && s->low >= height) /* what it leads to does not lead below it */
 		while (s->on_stack >= height)
 			s->v[s->stack[--s->on_stack]].height = 0;
 	s->low = (uint32_t)min_u64(visit->low, s->low);

@@ -72,7 +72,8 @@ int walk_dense_beside(struct walk *w, uint64_t number, const struct torch_tensor
 /* A visit of a value that is to be listed. 1: it leads to itself, and is listed already. */
 struct walk_visit {
 	uint32_t known, low;
-	bool again; /* it has been listed before, because something else refers to it as well */
+	bool pushed; /* it came to the stack with this visit */
+	bool again;  /* it has been listed before, because something else refers to it as well */
 };
 int walk_enter(struct walk *w, const struct pk_value *v, struct walk_visit *ret,
 	       struct ckpt_err *e);

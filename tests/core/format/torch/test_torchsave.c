@@ -1492,6 +1492,14 @@ static const struct {
 	{ "{'v': " WITH_STATE "t0+0(1), T, N, #1={'w': " WITH_STATE "t0+1(1), T, N, #1)})}",
 	  "v/1 float32 [1] 4 raw 00000000\n"
 	  "v.w/3 float32 [1] 4 raw 0000803f\n" },
+	/* a tensor that is listed again, by a list of its own, while what it leads back to is open */
+	{ "{'c': #1=[#2=" WITH_STATE "t0+0(1), T, N, {'x': [#1, t0+1(1)]}), #3=[#2]], 'p': #3}",
+	  "c.0/1 float32 [1] 4 raw 00000000\n"
+	  "c.0.x.1/0 float32 [1] 4 raw 0000803f\n"
+	  "c.1.0/1 float32 [1] 4 raw 00000000\n"
+	  "c.1.0.x.1/0 float32 [1] 4 raw 0000803f\n"
+	  "p.0/1 float32 [1] 4 raw 00000000\n"
+	  "p.0.x.1/0 float32 [1] 4 raw 0000803f\n" },
 	/* objects that are the states of objects */
 	{ "{'a': m.A()!m.State()!{'w': t0+0(1)}}", "a.w/1 float32 [1] 4 raw 00000000\n" },
 	{ "{'a': m.A()!m.B()!m.C()!{'w': t0+0(1)}}", "a.0.w/1 float32 [1] 4 raw 00000000\n" },
