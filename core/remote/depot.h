@@ -48,7 +48,8 @@ typedef void depot_drop_fn(void *arg, struct object *o, uint64_t segment, uint32
 int depot_new(const struct depot_options *o, depot_drop_fn *drop, void *arg, struct depot **ret,
 	      struct ckpt_err *e);
 void depot_free(struct depot *d); /* after its objects are closed; NULL is fine */
-/* Says why the directory that was asked for is not used; "" if it is used, or none was asked for. Borrowed. */
+/* Says why the directory that was asked for is not used; "" if it is used, or none was asked for.
+ * Borrowed. */
 const char *depot_note(const struct depot *d);
 /* The bound on the directory's bytes; 0: there is none, all is in memory. */
 uint64_t depot_size(const struct depot *d);
