@@ -98,6 +98,8 @@ static void expect_addresses(void *arg, const char *value)
 			from--;
 		(void)snprintf(address, sizeof(address), "%.*s", (int)strcspn(from, ",;"), from);
 		place_expect(address, arg);
+		if (text_file_path(from)) /* its path may have these characters */
+			place_expect(from, arg);
 	}
 }
 

@@ -835,6 +835,15 @@ int remote_open(const char *address, const struct place_options *o, struct place
 	return open_at(address, o, ret, ret_root, ret_file, e) ? wrap_open(address, e) : 0;
 }
 
+/* Is it an index, or one of the parts of a model? Then the others in its directory are read as well. */
+static bool is_of_several(const char *name)
+{
+	static const char index[] = ".index.json";
+	size_t n = strlen(name), m = sizeof(index) - 1;
+
+	return (n > m && !strcmp(name + n - m, index)) || strstr(name, "-of-");
+}
+
 /* A file is read with what describes it, which lies beside it. */
 static void expect_files(const char *address)
 {
@@ -851,8 +860,10 @@ static void expect_files(const char *address)
 		return; /* opening it would be an error, too */
 	if (!S_ISDIR(st.st_mode)) {
 		end = strrchr(root, '/');
-		buf_add(&names, end + 1, strlen(end));
-		buf_add(&names, beside, sizeof(beside));
+		if (!is_of_several(end + 1)) {
+			buf_add(&names, end + 1, strlen(end));
+			buf_add(&names, beside, sizeof(beside));
+		}
 		end[end == root] = 0;
 		if (names.err || stat(root, &st))
 			return;

@@ -139,8 +139,11 @@ static void may_open_children(struct mount *m)
 	for (size_t i = 0; (x = ckpt_option(i)); i++) {
 		const char *path = options_get(m->opts, x->name);
 
-		if (path && x->form == CKPT_OPTION_FILE)
-			may_read_linked(m, path);
+		if (path && x->form == CKPT_OPTION_FILE) {
+			const char *files = text_file_path(path);
+
+			may_read_linked(m, files ? files : path);
+		}
 	}
 	for (size_t i = 0; m->opts->open && m->opts->open[i]; i++)
 		may_read_merged(m, m->opts->open[i]);

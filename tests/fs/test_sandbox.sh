@@ -312,6 +312,22 @@ test_files_beside_the_checkpoint_are_not_fetched() {
   end_it
 }
 
+# They are opened with each step, when the sandbox has closed.
+cases_run_fetches_the_files_of_its_options() {
+  printf '%s\n' overlay=o,v/x.safetensors overlay=parts/model.safetensors.index.json assets=assets
+}
+test_run_fetches_the_files_of_its_options() {
+  need_sandbox
+  mkdir -p run o,v assets
+  ckptfs reshard -q "$(fixture mp4_hf_sharded)/ckpt" parts --format=safetensors --shard-size=300B
+  cp -r parts run/step-1
+  ckptfs export -q parts safetensors/model.safetensors o,v/x.safetensors
+  echo '{}' >assets/config.json
+  aged run parts o,v
+  mount_at m run --"${1%%=*}=file://$T/${1#*=}" -o sandbox=on
+  cmp m/step-1/safetensors/model.safetensors o,v/x.safetensors
+}
+
 # ---- kernels that lack half of it ----
 
 cases_forbidden_calls_kill_without_landlock() {
