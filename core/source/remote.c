@@ -57,12 +57,20 @@ struct tree {
 	uint64_t keeps; /* as in struct place */
 	bool singly;	/* nothing is listed to look for a name: the address is of a file */
 	atomic_bool no_list;
-	pthread_mutex_t lock;
+	pthread_mutex_t lock; /* of dirs */
 	struct dir **dirs;
 	size_t n_dirs, cap_dirs;
+	/* Under the lock of trees. */
+	LIST_LINK(struct tree) link;
 	struct kept *files;
 	size_t n_files, cap_files;
 };
+
+/* All of them, because those that share a fetcher share its descriptors. */
+static struct {
+	pthread_mutex_t lock;
+	LIST(struct tree) all;
+} trees = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 struct remote_place {
 	struct place place;
@@ -438,7 +446,7 @@ static int list(struct place *x, const char *path, place_entry_fn *each, void *a
 static struct rfile *find_file(struct tree *t, const char *path, const struct place_seen *seen)
 {
 	uint64_t hash = XXH3_64bits(path, strlen(path));
-	SCOPED_LOCK(&t->lock);
+	SCOPED_LOCK(&trees.lock);
 
 	for (size_t i = t->n_files; i-- > 0;)
 		if (t->files[i].hash == hash && rfile_is(t->files[i].file, path, seen) &&
@@ -453,7 +461,7 @@ static void keep_file(struct tree *t, const char *path, struct rfile *f)
 	struct rfile *oldest = NULL;
 
 	{
-		SCOPED_LOCK(&t->lock);
+		SCOPED_LOCK(&trees.lock);
 		if (t->n_files == MAX_FILES) {
 			oldest = t->files[0].file;
 			memmove(t->files, t->files + 1, --t->n_files * sizeof(*t->files));
@@ -465,20 +473,27 @@ static void keep_file(struct tree *t, const char *path, struct rfile *f)
 	rfile_put(oldest);
 }
 
-/* Closes those that no source uses. False: there are none. */
-static bool drop_unused(struct tree *t)
+/* Closes those that no source uses, of all addresses of that link. False: there are none. */
+static bool drop_unused(const struct link *l)
 {
 	struct rfile **unused = NULL;
-	size_t n = 0, cap = 0, kept = 0;
+	size_t n = 0, cap = 0;
 
 	{
-		SCOPED_LOCK(&t->lock);
-		for (size_t i = 0; i < t->n_files; i++)
-			if (rfile_is_unused(t->files[i].file) && VEC_ROOM(unused, cap, n + 1))
-				unused[n++] = t->files[i].file;
-			else
-				t->files[kept++] = t->files[i];
-		t->n_files = kept;
+		SCOPED_LOCK(&trees.lock);
+		LIST_EACH (t, &trees.all) {
+			size_t kept = 0;
+
+			if (rplace_link(t->there) != l)
+				continue;
+			for (size_t i = 0; i < t->n_files; i++)
+				if (rfile_is_unused(t->files[i].file) &&
+				    VEC_ROOM(unused, cap, n + 1))
+					unused[n++] = t->files[i].file;
+				else
+					t->files[kept++] = t->files[i];
+			t->n_files = kept;
+		}
 	}
 	for (size_t i = 0; i < n; i++)
 		rfile_put(unused[i]);
@@ -494,7 +509,7 @@ static int open_object(struct tree *t, const char *path, const struct place_seen
 	struct ckpt_err why;
 	int rc = rfile_open(t->there, path, seen, ret, &why);
 
-	if ((rc == -EMFILE || rc == -ENFILE) && drop_unused(t))
+	if ((rc == -EMFILE || rc == -ENFILE) && drop_unused(rplace_link(t->there)))
 		return rfile_open(t->there, path, seen, ret, e);
 	if (rc)
 		*e = why;
@@ -541,6 +556,10 @@ static void tree_put(struct tree *t)
 {
 	if (--t->users)
 		return;
+	{
+		SCOPED_LOCK(&trees.lock);
+		LIST_REMOVE(&trees.all, t);
+	}
 	for (size_t i = 0; i < t->n_dirs; i++)
 		dir_free(t->dirs[i]);
 	for (size_t i = 0; i < t->n_files; i++)
@@ -638,6 +657,10 @@ static int open_tree(struct link *l, const char *address, int dir, const struct 
 	(void)pthread_mutex_init(&t->lock, NULL);
 	t->users = 1;
 	t->keeps = o->cache_size;
+	{
+		SCOPED_LOCK(&trees.lock);
+		LIST_PUSH(&trees.all, t);
+	}
 	*ret = t;
 	return 0;
 }
