@@ -27,6 +27,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/list.h"
 #include "source/lender.h"
 #include "source/source.h"
 
@@ -74,7 +75,17 @@ struct files {
 	uint32_t newest, oldest; /* index + 1 */
 	atomic_bool changed;
 	struct counters *counts; /* enum files_count */
+	/* Under the lock of every. */
+	LIST_LINK(struct files) link;
+	unsigned visitors; /* threads that close files here, to open some elsewhere */
 };
+
+/* All files of the process, because they share its descriptors, and those of a fetcher. */
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t left; /* somewhere the last visitor has */
+	LIST(struct files) all;
+} every = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER };
 
 static void note(struct file *x, const struct place_seen *seen)
 {
@@ -131,7 +142,22 @@ static void give(struct file *x, struct source *s)
 	x->users = IS_OPEN; /* not in the list of files that may be closed */
 }
 
-/* Nothing is known of the files yet, except of those in memory. */
+/* Of files that are not in every. */
+static void release(struct files *f)
+{
+	if (!f)
+		return;
+	for (size_t i = 0; i < f->n; i++)
+		if (f->v[i].users & IS_OPEN)
+			source_free(f->v[i].source);
+	lender_free(f->lender);
+	(void)pthread_mutex_destroy(&f->lock);
+	counters_free(f->counts);
+	free(f->v);
+	free(f);
+}
+
+/* Nothing is known of the files yet, except of those in memory. Other threads do not see them. */
 static int new_files(struct place *place, const struct stored_file *sources, size_t n,
 		     struct files **ret, struct ckpt_err *e)
 {
@@ -144,7 +170,7 @@ static int new_files(struct place *place, const struct stored_file *sources, siz
 		f->counts = counters_new(FILES_COUNTS);
 	}
 	if (!f || !f->v || !f->counts) {
-		files_free(f);
+		release(f);
 		return err_nomem(e);
 	}
 	f->place = place;
@@ -163,7 +189,7 @@ static int new_files(struct place *place, const struct stored_file *sources, siz
 		if (!sources[i].bytes)
 			continue;
 		if (memory_source(sources[i].bytes, (size_t)sources[i].min_size, &s, e)) {
-			files_free(f);
+			release(f);
 			return -e->code;
 		}
 		note(&f->v[i], &s->seen);
@@ -171,6 +197,14 @@ static int new_files(struct place *place, const struct stored_file *sources, siz
 	}
 	*ret = f;
 	return 0;
+}
+
+/* From now on other threads may close what is open. */
+static void publish(struct files *f)
+{
+	SCOPED_LOCK(&every.lock);
+
+	LIST_PUSH(&every.all, f);
 }
 
 int files_new(struct place *place, const struct stored_file *sources, size_t n, struct files **ret,
@@ -181,6 +215,7 @@ int files_new(struct place *place, const struct stored_file *sources, size_t n, 
 	for (size_t i = 0; i < n; i++)
 		if (!sources[i].bytes)
 			look(*ret, i);
+	publish(*ret);
 	return 0;
 }
 
@@ -225,6 +260,7 @@ int files_new_seen(struct place *place, const struct stored_file *sources,
 			(*ret)->n_open++;
 		}
 	}
+	publish(*ret);
 	return 0;
 }
 
@@ -232,14 +268,13 @@ void files_free(struct files *f)
 {
 	if (!f)
 		return;
-	for (size_t i = 0; i < f->n; i++)
-		if (f->v[i].users & IS_OPEN)
-			source_free(f->v[i].source);
-	lender_free(f->lender);
-	(void)pthread_mutex_destroy(&f->lock);
-	counters_free(f->counts);
-	free(f->v);
-	free(f);
+	{
+		SCOPED_LOCK(&every.lock);
+		while (f->visitors)
+			(void)pthread_cond_wait(&every.left, &every.lock);
+		LIST_REMOVE(&every.all, f);
+	}
+	release(f);
 }
 
 bool files_fault(const struct files *f, uint32_t i, struct ckpt_err *e)
@@ -420,6 +455,29 @@ static bool close_some(struct files *f)
 	return n > 0;
 }
 
+/* Leaves f, NULL: nothing, for the next files, or NULL. Files stay until they have been left. */
+static struct files *visit_next(struct files *f)
+{
+	SCOPED_LOCK(&every.lock);
+	struct files *next = f ? f->link.next : every.all.first;
+
+	if (f && !--f->visitors)
+		(void)pthread_cond_broadcast(&every.left);
+	if (next)
+		next->visitors++;
+	return next;
+}
+
+/* Not only files of the checkpoint that needs descriptors: another may have all of them. */
+static bool close_some_of_all(void)
+{
+	bool some = false;
+
+	for (struct files *f = visit_next(NULL); f; f = visit_next(f))
+		some = close_some(f) || some;
+	return some;
+}
+
 /* If descriptors have run out, closes some and tries again. */
 static int open_file(struct files *f, uint32_t i, struct source **ret, struct ckpt_err *e)
 {
@@ -427,7 +485,7 @@ static int open_file(struct files *f, uint32_t i, struct source **ret, struct ck
 		struct ckpt_err why;
 		int rc = open_source(f, i, ret, &why);
 
-		if ((rc == -EMFILE || rc == -ENFILE) && tries < MAX_TRIES && close_some(f))
+		if ((rc == -EMFILE || rc == -ENFILE) && tries < MAX_TRIES && close_some_of_all())
 			continue;
 		if (rc)
 			*e = why;

@@ -7,7 +7,7 @@
  * bytes, its owner, its mode or an extended attribute. It also changes when the file gains or loses
  * a name (link(2), unlink(2), another file renamed to it); that is accepted, unless a link was made
  * and removed between two looks. Sources are kept open up to a limit; the least recently used is
- * closed first.
+ * closed first. If descriptors run out before, some are closed in every struct files of the process.
  *
  * A file whose bytes are in memory (stored_file.bytes) is read like any other, and never changes.
  *

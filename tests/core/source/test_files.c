@@ -422,6 +422,29 @@ START_TEST(more_files_than_descriptors_can_be_read)
 }
 END_TEST
 
+/* Those of another checkpoint that nobody reads are closed. */
+START_TEST(a_checkpoint_gets_descriptors_that_another_has)
+{
+	struct files *a, *b;
+	struct ckpt_err e = { 0 };
+	uint32_t got;
+
+	make_many();
+	if (!allow_descriptors(60))
+		return;
+	a = open_files(many, MANY);
+	b = open_files(many, MANY);
+	for (uint32_t i = 0; i < MANY; i++)
+		ck_assert_int_eq(files_read(a, i, &got, sizeof(got), 0, &e), 0);
+	while (dup(0) >= 0)
+		;
+	ck_assert_int_eq(files_read(b, 0, &got, sizeof(got), 0, &e), 0);
+	files_free(a);
+	ck_assert_int_eq(files_read(b, 1, &got, sizeof(got), 0, &e), 0);
+	files_free(b);
+}
+END_TEST
+
 /* Does this process have the file open? */
 static bool is_open(const char *name)
 {
