@@ -400,6 +400,24 @@ static const char *ca_file(void)
 	return NULL;
 }
 
+static bool make_shares(struct net *n)
+{
+	for (size_t i = 0; i < ARRAY_LEN(n->share); i++) {
+		n->share[i] = curl_share_init();
+		if (!n->share[i] ||
+		    curl_share_setopt(n->share[i], CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) ||
+		    curl_share_setopt(n->share[i], CURLSHOPT_SHARE, CURL_LOCK_DATA_CONNECT))
+			return false;
+	}
+	return true;
+}
+
+static void free_shares(struct net *n)
+{
+	for (size_t i = 0; i < ARRAY_LEN(n->share); i++)
+		(void)curl_share_cleanup(n->share[i]);
+}
+
 int net_new(const struct net_options *o, struct net **ret, struct ckpt_err *e)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -424,9 +442,7 @@ int net_new(const struct net_options *o, struct net **ret, struct ckpt_err *e)
 		n->random = clock_ns() | 1;
 	(void)pthread_mutex_init(&n->lock, NULL);
 	n->multi = curl_multi_init();
-	n->share = curl_share_init();
-	if (!n->multi || !n->share ||
-	    curl_share_setopt(n->share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) ||
+	if (!n->multi || !make_shares(n) ||
 	    curl_multi_setopt(n->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING) ||
 	    curl_multi_setopt(n->multi, CURLMOPT_MAXCONNECTS, (long)n->o.max_connections * 2)) {
 		rc = err_nomem(e);
@@ -442,7 +458,7 @@ int net_new(const struct net_options *o, struct net **ret, struct ckpt_err *e)
 fail:
 	if (n->multi)
 		(void)curl_multi_cleanup(n->multi);
-	(void)curl_share_cleanup(n->share);
+	free_shares(n);
 	(void)pthread_mutex_destroy(&n->lock);
 	free(n);
 	return rc;
@@ -460,11 +476,8 @@ void net_free(struct net *n)
 	(void)pthread_join(n->thread, NULL);
 	while (n->n_pool)
 		curl_easy_cleanup(n->pool[--n->n_pool]);
-	while (n->n_origins)
-		free(n->origins[--n->n_origins]);
-	free(n->origins);
 	(void)curl_multi_cleanup(n->multi);
-	(void)curl_share_cleanup(n->share);
+	free_shares(n);
 	(void)pthread_mutex_destroy(&n->lock);
 	free(n);
 }

@@ -82,7 +82,7 @@ struct transfer {
 	CURL *easy;
 	struct buf fields, error;
 	uint64_t error_seen;
-	bool head_over, judged, fresh;
+	bool head_over, judged;
 	char refused[64]; /* an address that it may not connect to */
 	enum http_verdict verdict;
 	int stop; /* what ended it from within a callback: errno */
@@ -140,15 +140,15 @@ struct call {
 struct net {
 	struct net_options o;
 	CURLM *multi;
-	CURLSH *share;
+	/* By http_reach. Connections are kept by the name of the host, and one that was made because the user
+	 * named that host must not be used by a request that a server has redirected to it. */
+	CURLSH *share[HTTP_PUBLIC + 1];
 	const char *ca_file;
 	struct pace pace;
 	/* Owned by net_transfer.c. */
 	LIST(struct transfer) transfers; /* net.c goes through it */
 	CURL *pool[NET_POOL];		 /* handles for use again, which net_free frees */
 	unsigned n_pool, in_flight;
-	char **origins; /* SCHEME://HOST:PORT, of requests that may lead to a private network */
-	size_t n_origins, cap_origins;
 	/* Owned by net.c. */
 	pthread_t thread;
 	uint64_t random;

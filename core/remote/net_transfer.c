@@ -4,7 +4,6 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/vec.h"
 #include "remote/reach.h"
 
 #include <netdb.h>
@@ -21,7 +20,6 @@ enum {
 	/* libcurl allocates it for each transfer under way. */
 	RECEIVE_BYTES = 128 << 10,
 	SEND_BYTES = 128 << 10,
-	ORIGINS_MAX = 1024,
 	BODY_MAX = 4 << 20, /* 10,000 parts of an upload with their ETags */
 };
 
@@ -103,30 +101,6 @@ static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sock
 			NI_NUMERICHOST))
 		(void)snprintf(t->refused, sizeof(t->refused), "?");
 	return CURL_SOCKET_BAD;
-}
-
-/*
- * Connections are kept by the name of the host. One that was made because the user named that host must
- * not be used by a request that a server on the public network has redirected to it.
- */
-static bool is_known_origin(struct net *n, const struct transfer *t)
-{
-	const char *url = t->m.url.data, *host = strstr(url, "://");
-	size_t len = host ? (size_t)(host + 3 - url) + strcspn(host + 3, "/?#") : 0;
-	bool add = t->m.reach != HTTP_PUBLIC;
-	char *copy;
-
-	for (size_t i = 0; i < n->n_origins; i++)
-		if (!strncasecmp(n->origins[i], url, len) && !n->origins[i][len])
-			return !add;
-	if (!add)
-		return n->n_origins == ORIGINS_MAX;
-	copy = strndup(url, len);
-	if (copy && VEC_ROOM_WITHIN(n->origins, n->cap_origins, n->n_origins + 1, ORIGINS_MAX))
-		n->origins[n->n_origins++] = copy;
-	else
-		free(copy);
-	return false;
 }
 
 /* ---- what comes ---- */
@@ -376,7 +350,7 @@ static bool set_options(struct net *n, struct transfer *t)
 	SET(CURLOPT_NOSIGNAL, 1L);
 	SET(CURLOPT_TCP_NODELAY, 1L);
 	SET(CURLOPT_TCP_KEEPALIVE, 1L);
-	SET(CURLOPT_SHARE, n->share);
+	SET(CURLOPT_SHARE, n->share[t->m.reach]);
 	/* Refused by libcurl 7.74 when a handle is used again, which has its buffer then. */
 	(void)curl_easy_setopt(h, CURLOPT_BUFFERSIZE, (long)RECEIVE_BYTES);
 	SET(CURLOPT_CONNECTTIMEOUT_MS, (long)connect);
@@ -391,10 +365,8 @@ static bool set_options(struct net *n, struct transfer *t)
 	SET(CURLOPT_HTTPHEADER, t->m.fields);
 	if (n->ca_file)
 		SET(CURLOPT_CAINFO, n->ca_file);
-	if (t->m.once || t->fresh)
+	if (t->m.once)
 		SET(CURLOPT_FRESH_CONNECT, 1L);
-	if (t->fresh)
-		SET(CURLOPT_FORBID_REUSE, 1L);
 	if (t->m.reach != HTTP_ANYWHERE && !has_proxy(t)) {
 		SET(CURLOPT_OPENSOCKETFUNCTION, on_socket);
 		SET(CURLOPT_OPENSOCKETDATA, t);
@@ -455,7 +427,6 @@ int transfer_start(struct net *n, struct call *c, uint64_t now, struct transfer 
 			n->in_flight++;
 	}
 	t->call = c;
-	t->fresh = !rc && is_known_origin(n, t);
 	if (!rc && !set_options(n, t))
 		rc = err_nomem(e);
 	if (!rc && curl_multi_add_handle(n->multi, t->easy))

@@ -37,6 +37,11 @@ CASES = [
     ("localhost", PRIVATE, True),
     ("127.0.0.1", LINK_LOCAL, False),
     ("private.example", "link-local.example", False),
+    # Back to where there is a connection.
+    (PUBLIC, f"public.example/to/{PUBLIC}", True),
+    ("private.example", f"{PUBLIC}/to/private.example", False),
+    ("private.example", f"{PUBLIC}/to/private.example:80", False),
+    ("private.example", f"{PUBLIC}/to/PRIVATE.example:080", False),
 ]
 
 with open(path, "rb") as f:
