@@ -82,8 +82,9 @@ struct transfer {
 	CURL *easy;
 	struct buf fields, error;
 	uint64_t error_seen;
-	bool head_over, judged;
-	char refused[64]; /* an address that it may not connect to */
+	bool head_over, judged, has_proxy;
+	bool is_named_inside; /* the host in the URL is an address that is not public */
+	char refused[64];     /* an address that it may not connect to */
 	enum http_verdict verdict;
 	int stop; /* what ended it from within a callback: errno */
 	struct ckpt_err e;

@@ -2,6 +2,7 @@
 #include "remote/net_internal.h"
 
 #include "base/checked.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "remote/reach.h"
@@ -54,37 +55,53 @@ static void release_message(struct http_message *m)
 
 /* ---- where requests may lead ---- */
 
-/* Does a proxy make the connection? It does not for the hosts of no_proxy, which only libcurl knows. */
-static bool has_proxy(const struct transfer *t)
+CLEANUP_POINTER(free_url, CURLU, curl_url_cleanup)
+
+static const char *setting(const char *name)
+{
+	const char *v = getenv(name);
+
+	return v && *v ? v : NULL;
+}
+
+/* Does a proxy make the connection? set_options tells libcurl, which does not look at no_proxy then. */
+static bool has_proxy(const struct http_message *m, const char *host)
 {
 	static const char *const plain[] = { "http_proxy", "all_proxy", "ALL_PROXY", NULL },
 				 *const secure[] = { "https_proxy", "HTTPS_PROXY", "all_proxy",
 						     "ALL_PROXY", NULL };
-	const char *const *names = strncmp(t->m.url.data, "https:", 6) ? plain : secure;
-	bool found = false;
+	const char *const *name = strncasecmp(m->url.data, "https:", 6) ? plain : secure;
+	const char *except = setting("no_proxy");
 
-	for (; *names && !t->m.direct; names++) {
-		const char *v = getenv(*names);
+	except = except ? except : setting("NO_PROXY");
+	if (m->direct || (except && reach_is_listed(host, except)))
+		return false;
+	while (*name && !setting(*name))
+		name++;
+	return *name;
+}
 
-		found |= v && *v;
-	}
-	return found;
+/* An URL that libcurl will refuse has no host. */
+static void look_at_host(struct transfer *t)
+{
+	CURLU *u CLEANUP(free_url) = curl_url();
+	char *host = NULL;
+
+	if (u && !curl_url_set(u, CURLUPART_URL, t->m.url.data, CURLU_PATH_AS_IS))
+		(void)curl_url_get(u, CURLUPART_HOST, &host, 0);
+	t->is_named_inside = host && reach_of_host(host) != REACH_PUBLIC;
+	t->has_proxy = has_proxy(&t->m, host ? host : "");
+	curl_free(host);
 }
 
 /* Is the server that answers within a private network, or link-local? */
 static bool is_inside(const struct transfer *t)
 {
-	const char *ip = NULL, *host = strstr(t->m.url.data, "://");
-	char name[300];
+	const char *ip = NULL;
 
-	(void)snprintf(name, sizeof(name), "%.*s", host ? (int)strcspn(host + 3, "/?#") : 0,
-		       host ? host + 3 : "");
-	if (*name != '[')
-		name[strcspn(name, ":")] = 0;
-	if (reach_of_host(name) != REACH_PUBLIC)
-		return true;
-	return !has_proxy(t) && !curl_easy_getinfo(t->easy, CURLINFO_PRIMARY_IP, &ip) && ip &&
-	       *ip && reach_of_host(ip) != REACH_PUBLIC;
+	return t->is_named_inside ||
+	       (!t->has_proxy && !curl_easy_getinfo(t->easy, CURLINFO_PRIMARY_IP, &ip) && ip &&
+		*ip && reach_of_host(ip) != REACH_PUBLIC);
 }
 
 /* In place of libcurl's own, when a redirect led here: the address is the one that is connected to, so it
@@ -367,12 +384,11 @@ static bool set_options(struct net *n, struct transfer *t)
 		SET(CURLOPT_CAINFO, n->ca_file);
 	if (t->m.once)
 		SET(CURLOPT_FRESH_CONNECT, 1L);
-	if (t->m.reach != HTTP_ANYWHERE && !has_proxy(t)) {
+	if (t->m.reach != HTTP_ANYWHERE && !t->has_proxy) {
 		SET(CURLOPT_OPENSOCKETFUNCTION, on_socket);
 		SET(CURLOPT_OPENSOCKETDATA, t);
 	}
-	if (t->m.direct)
-		SET(CURLOPT_PROXY, "");
+	SET(t->has_proxy ? CURLOPT_NOPROXY : CURLOPT_PROXY, "");
 	if (!strcmp(method, "HEAD"))
 		SET(CURLOPT_NOBODY, 1L);
 	else if (t->m.read) {
@@ -427,6 +443,8 @@ int transfer_start(struct net *n, struct call *c, uint64_t now, struct transfer 
 			n->in_flight++;
 	}
 	t->call = c;
+	if (!rc)
+		look_at_host(t);
 	if (!rc && !set_options(n, t))
 		rc = err_nomem(e);
 	if (!rc && curl_multi_add_handle(n->multi, t->easy))

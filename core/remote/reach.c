@@ -100,3 +100,63 @@ enum reach reach_of_host(const char *host)
 	return !strcasecmp(text + n, local) && (!n || text[n - 1] == '.') ? REACH_INSIDE
 									  : REACH_PUBLIC;
 }
+
+/* ---- lists of hosts ---- */
+
+/* How many bits the address has that the text is; 0: it is none. */
+static unsigned parse_address(const char *text, uint8_t *ret)
+{
+	return inet_pton(AF_INET, text, ret) == 1    ? 32
+	       : inet_pton(AF_INET6, text, ret) == 1 ? 128
+						     : 0;
+}
+
+/* entry: ADDRESS or ADDRESS/BITS. */
+static bool has_address(const char *entry, const uint8_t *a, unsigned width)
+{
+	struct prefix p = { .bits = width };
+	char text[64];
+	size_t n = strcspn(entry, "/");
+	int len = 0;
+
+	(void)snprintf(text, sizeof(text), "%.*s", (int)n, entry);
+	if (n >= sizeof(text) || parse_address(text, p.v) != width ||
+	    (entry[n] &&
+	     (sscanf(entry + n, "/%3u%n", &p.bits, &len) != 1 || entry[n + (size_t)len])))
+		return false;
+	return p.bits <= width && begins(a, &p);
+}
+
+/* entry: NAME, perhaps with a dot before or after it. */
+static bool has_name(const char *entry, const char *name)
+{
+	size_t n = strlen(name), len;
+
+	entry += *entry == '.';
+	len = strlen(entry);
+	len -= len && entry[len - 1] == '.';
+	n -= n && name[n - 1] == '.';
+	return len && len <= n && !strncasecmp(name + n - len, entry, len) &&
+	       (len == n || name[n - len - 1] == '.');
+}
+
+bool reach_is_listed(const char *host, const char *list)
+{
+	static const char between[] = ", \t";
+	const char *from = host + (*host == '[');
+	char name[256], entry[256];
+	uint8_t a[16];
+	unsigned width;
+	size_t n;
+
+	(void)snprintf(name, sizeof(name), "%.*s", (int)strcspn(from, "]%"), from);
+	width = parse_address(name, a);
+	for (const char *p = list; *(p += strspn(p, between)); p += n) {
+		n = strcspn(p, between);
+		(void)snprintf(entry, sizeof(entry), "%.*s", (int)n, p);
+		if (n < sizeof(entry) &&
+		    (width ? has_address(entry, a, width) : has_name(entry, name)))
+			return true;
+	}
+	return !strcmp(list, "*");
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * reach - which addresses of the network are within this machine, or within the network that it is in.
- * A server may not lead us there, see http_location.
+ * A server may not lead us there, see http_location. Also which are to be reached without a proxy.
  *
  * Private to core/remote.
  *
@@ -9,6 +9,8 @@
  */
 #ifndef REMOTE_REACH_H
 #define REMOTE_REACH_H
+
+#include <stdbool.h>
 
 struct sockaddr;
 
@@ -24,5 +26,8 @@ enum reach reach_of(const struct sockaddr *a);
 /* Of a host in an URL: an address in any form, perhaps in brackets. PUBLIC: it is a name; only localhost
  * is INSIDE. */
 enum reach reach_of_host(const char *host);
+/* Does a list such as no_proxy have this host of an URL? As for curl, it is "*", or has names, each of which
+ * stands for all that end in .NAME, too, addresses, and networks (10.0.0.0/8), between commas or blanks. */
+bool reach_is_listed(const char *host, const char *list);
 
 #endif

@@ -44,17 +44,35 @@ CASES = [
     ("private.example", f"{PUBLIC}/to/PRIVATE.example:080", False),
 ]
 
+# With a proxy at PUBLIC, which reaches all: no_proxy, and as above.
+PROXY_CASES = [
+    ("", OTHER, "public.example", True),
+    ("", OTHER, "private.example", True),
+    ("", OTHER, PRIVATE, False),
+    ("", "private.example", PRIVATE, False),
+    ("private.example", "private.example", PRIVATE, True),
+    ("private.example", "private.example", "127.0.0.1", True),
+    (".example, x", "private.example", "localhost", True),
+    ("10.0.0.0/8", "private.example", PRIVATE, False),
+    ("10.0.0.0/8", PRIVATE, "private.example", True),
+    ("private.example", "public.example", "private.example", False),
+    ("example", OTHER, "private.example:80", False),
+    ("*", "public.example", "private.example", False),
+    ("link-local.example", "private.example", "link-local.example", False),
+]
+
 with open(path, "rb") as f:
     content = f.read()
 asked = []
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """/to/HOST/NAME is on that host, as /NAME."""
+    """/to/HOST/NAME is on that host, as /NAME. As a proxy, it answers itself."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
+        self.path = re.sub(r"^http://[^/]+", "", self.path)
         to = re.fullmatch(r"/to/([^/]+)(/.*)", self.path)
         if to:
             self.answer(302, b"", {"Location": f"http://{to[1]}{to[2]}"})
@@ -100,13 +118,14 @@ server = http.server.ThreadingHTTPServer(("", 80), Handler)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 
 failed = 0
-for named, to, right in CASES:
+for no_proxy, named, to, right in [(None, *case) for case in CASES] + PROXY_CASES:
     asked.clear()
+    proxy = {} if no_proxy is None else {"http_proxy": f"http://{PUBLIC}:80", "no_proxy": no_proxy}
     r = subprocess.run([program, "ls", f"http://{named}/to/{to}/model.safetensors", "--index=:memory:", "-o", "cache_dir=none"],
-                       capture_output=True, text=True)
+                       capture_output=True, text=True, env={**os.environ, **proxy})
     is_right = r.returncode == 0 and bool(asked) if right else \
         r.returncode != 0 and not asked and "private or link-local" in r.stderr
     if not is_right:
-        print(f"{named} -> {to}: {r.returncode} {asked} {r.stderr}")
+        print(f"{named} -> {to} (no_proxy {no_proxy}): {r.returncode} {asked} {r.stderr}")
         failed = 1
 os._exit(failed)

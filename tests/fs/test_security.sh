@@ -360,7 +360,7 @@ test_links_and_locks_of_others_beside_a_checkpoint_do_nothing() {
 test_redirects_lead_into_no_private_network() {
   unshare -mn true 2>/dev/null || skip "no network namespaces"
   cp "$(fixture hf_dtypes)"/ckpt/*.safetensors model.safetensors
-  env -u http_proxy -u all_proxy -u ALL_PROXY unshare -mn "$PYTHON" "$HERE/redirects.py" "$CKPTFS" model.safetensors
+  env -u http_proxy -u all_proxy -u ALL_PROXY -u NO_PROXY unshare -mn "$PYTHON" "$HERE/redirects.py" "$CKPTFS" model.safetensors
 }
 
 run_suite "$@"

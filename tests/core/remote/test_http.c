@@ -180,6 +180,50 @@ START_LOOP_TEST(addresses_are_public_or_not, ARRAY_LEN(hosts))
 }
 END_TEST
 
+static const struct {
+	const char *host, *list;
+	bool is;
+} lists[] = {
+	{ "h", "*", true },
+	{ "h", "*,x", false },
+	{ "h", "", false },
+	{ "h", " ,\t", false },
+	{ "h.example", "x,h.example", true },
+	{ "h.example", "x h.example\ty", true },
+	{ "H.example.", " h.EXAMPLE , x", true },
+	{ "h.example", "h.example.", true },
+	{ "h.example", "example", true },
+	{ "h.example", ".example", true },
+	{ "example", ".example", true },
+	{ "an-example", "example", false },
+	{ "h.example", "h", false },
+	{ "example", "h.example", false },
+	{ "h.example", ".", false },
+	{ "10.1.2.3", "10.1.2.3", true },
+	{ "10.1.2.3", "2.3", false },
+	{ "10.1.2.3", ".10.1.2.3", false },
+	{ "10.1.2.3", "h,10.1.0.0/16", true },
+	{ "10.1.2.3", "10.2.0.0/16", false },
+	{ "10.1.2.3", "10.1.2.2/31", true },
+	{ "10.1.2.3", "10.1.2.4/31", false },
+	{ "10.1.2.3", "0.0.0.0/0", true },
+	{ "10.1.2.3", "10.1.2.3/33", false },
+	{ "10.1.2.3", "10.1.2.3/", false },
+	{ "10.1.2.3", "10.1.2.3/8x", false },
+	{ "10.1.2.3", "::/0", false },
+	{ "[fd00::1]", "fd00:0::1", true },
+	{ "[fd00::1]", "fd00::/8", true },
+	{ "[fe80::1]", "fd00::/8", false },
+	{ "[fd00::1]", "0.0.0.0/0", false },
+};
+
+START_LOOP_TEST(hosts_that_need_no_proxy_are_listed, ARRAY_LEN(lists))
+{
+	ck_assert_msg(reach_is_listed(lists[_i].host, lists[_i].list) == lists[_i].is, "%s: %s",
+		      lists[_i].host, lists[_i].list);
+}
+END_TEST
+
 /* Between servers on the public network, in a private one, and where the user's own machine is. */
 static const struct {
 	const char *url;
