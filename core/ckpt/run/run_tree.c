@@ -384,6 +384,7 @@ static int64_t run_tree_readlink(struct tree *t, ckpt_node node, char out[static
 {
 	struct visit v CLEANUP(leave) = { 0 };
 	struct run_about about;
+	struct ckpt_stat type;
 	int rc;
 
 	if (target_of(node)) {
@@ -391,8 +392,10 @@ static int64_t run_tree_readlink(struct tree *t, ckpt_node node, char out[static
 			return is_gone(e);
 		return stpcpy(out, about.name) - out;
 	}
-	if (is_own(node))
-		return err_set(e, EINVAL, "not a symbolic link");
+	if (is_own(node)) {
+		rc = own_type(run_of(t), node, &type, e);
+		return rc ? rc : err_set(e, EINVAL, "not a symbolic link");
+	}
 	rc = visit(t, node, &v, e);
 	return rc ? rc : ckpt_readlink(v.child->ckpt, local_of(node), out, e);
 }
@@ -521,7 +524,8 @@ static int run_tree_sources(struct tree *t, ckpt_node node,
 			    struct ckpt_err *e)
 {
 	struct visit v CLEANUP(leave) = { 0 };
-	int rc = slot_of(node) ? visit(t, node, &v, e) : 0;
+	struct ckpt_stat type;
+	int rc = slot_of(node) ? visit(t, node, &v, e) : own_type(run_of(t), node, &type, e);
 
 	return rc || !v.child ? rc : ckpt_sources(v.child->ckpt, local_of(node), each, arg, e);
 }
