@@ -203,6 +203,20 @@ bool format_is_note(const char *fqn, size_t len)
 	return bytes_are(fqn, len, FORMAT_NOT_SHOWN) || bytes_are(fqn, len, FORMAT_INDEX_DIFFERS);
 }
 
+int format_add_absent(const struct object_item *tensor, const char *file, bool file_is_there,
+		      struct catalog_writer *w, struct ckpt_err *e)
+{
+	struct object_item o = *tensor;
+	char fault[300];
+
+	(void)snprintf(fault, sizeof(fault),
+		       file_is_there ? "the index places it in '%.200s', which lacks it"
+				     : "a tensor of '%.255s', which is missing",
+		       file);
+	o.fault = fault;
+	return catalog_add_object(w, &o, e);
+}
+
 int format_tell(const char *name, const char *note, struct catalog_writer *w, struct ckpt_err *e)
 {
 	struct object_item o = { .fqn = name,

@@ -17,6 +17,7 @@
 
 struct catalog_writer;
 struct ckpt_err;
+struct object_item;
 struct place;
 
 /* File names relative to the checkpoint, in natural order. */
@@ -75,6 +76,10 @@ void name_list_release(struct name_list *l);
 int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 bool format_is_note(const char *fqn, size_t len);
+/* Adds an object with a fault for a tensor that an index places in a file that lacks it, or that is
+ * missing itself. */
+int format_add_absent(const struct object_item *tensor, const char *file, bool file_is_there,
+		      struct catalog_writer *w, struct ckpt_err *e);
 /* Adds that object, unless the note is empty. */
 int format_tell(const char *name, const char *note, struct catalog_writer *w, struct ckpt_err *e);
 

@@ -139,14 +139,8 @@ int st_index_add_absent(const struct st_index_entry *x, bool file_is_there,
 				 .fqn_len = strlen(x->tensor),
 				 .path = catalog_path_flat,
 				 .loc = { .file = CATALOG_NO_FILE } };
-	char fault[300];
 
-	(void)snprintf(fault, sizeof(fault),
-		       file_is_there ? "the index places it in '%.200s', which lacks it"
-				     : "a tensor of '%.255s', which is missing",
-		       x->file);
-	o.fault = fault;
-	return catalog_add_object(w, &o, e);
+	return format_add_absent(&o, x->file, file_is_there, w, e);
 }
 
 void st_index_note(struct st_index_differs *d, const char *tensor, size_t len, const char *file)

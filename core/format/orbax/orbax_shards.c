@@ -12,13 +12,13 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "format/format.h"
 #include "format/orbax/orbax.h"
 #include "format/part_names.h"
 #include "format/st_index.h"
 #include "index/catalog_build.h"
 #include "source/place.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -143,14 +143,8 @@ static int add_absent(const struct orbax_leaf *l, const struct name_list *files,
 	struct object_item o = {
 		.fqn = l->name, .fqn_len = l->len, .path = l->path, .loc.file = CATALOG_NO_FILE
 	};
-	char fault[300];
 
-	(void)snprintf(fault, sizeof(fault),
-		       is_there ? "the index places it in '%.200s', which lacks it"
-				: "it is in '%.200s', which is missing",
-		       l->type);
-	o.fault = fault;
-	return catalog_add_object(w, &o, e);
+	return format_add_absent(&o, l->type, is_there, w, e);
 }
 
 int orbax_tell_absent(const struct orbax_tree *t, const struct name_list *files,

@@ -1129,7 +1129,7 @@ START_TEST(an_index_names_the_shards_of_a_flax_model)
 		 "{\"weight_map\": {\"a\": \"flax_model-00001-of-00002.msgpack\", \"b/c\": "
 		 "\"flax_model-00002-of-00002.msgpack\"}}");
 	EXPECT_SHOWN("",
-		     "a[2] b.c!it is in 'flax_model-00002-of-00002.msgpack', which is missing ");
+		     "a[2] b.c!a tensor of 'flax_model-00002-of-00002.msgpack', which is missing ");
 	put_msgpack("flax_model-00002-of-00002.msgpack", "{'b': {'c': @uint8(2)}}");
 	EXPECT_SHOWN("", "a[2] b.c[2] ");
 	put_msgpack("flax_model-00002-of-00002.msgpack", "{'b': {'d': @uint8(2)}}");
