@@ -23,11 +23,12 @@ enum reach {
 };
 
 enum reach reach_of(const struct sockaddr *a);
-/* Of a host in an URL: an address in any form, perhaps in brackets. PUBLIC: it is a name; only localhost
- * is INSIDE. */
+/* Of a host in an URL: an address in any form, perhaps in brackets, or a name. Names are PUBLIC,
+ * except localhost. */
 enum reach reach_of_host(const char *host);
-/* Does a list such as no_proxy have this host of an URL? As for curl, it is "*", or has names, each of which
- * stands for all that end in .NAME, too, addresses, and networks (10.0.0.0/8), between commas or blanks. */
+/* Is this host of an URL in a list such as no_proxy? As for curl, the list is "*", or consists of
+ * names, addresses and networks (10.0.0.0/8), separated by commas or blanks; a name also stands for
+ * all hosts that end in .NAME. */
 bool reach_is_listed(const char *host, const char *list);
 
 #endif

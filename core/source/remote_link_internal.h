@@ -19,9 +19,10 @@
  *	the socket	The receiver alone changes it, under `sending`, and so reads it and sends to it
  *			without. Other threads send under `sending`, lest the fetcher be replaced
  *			while a message goes out, and compare the epoch there: what is meant for one
- *			fetcher never reaches the next. No thread waits while it holds `sending`;
- *			when there is no room for a call, it lets go and tries again. What has no
- *			answer is left to the next who sends: nobody waits for it.
+ *			fetcher never reaches the next. No thread waits while it holds `sending`:
+ *			if the socket has no room for a call, the thread releases `sending` and tries
+ *			again. If it has none for a message without an answer, the message is kept,
+ *			and the next thread that sends something sends it first.
  *	shared		Under `lock`. So is every call from the moment it is in `calls`: the receiver
  *			fills in the answer, and after it has set `taken`, the caller waits until it
  *			has set `done`, too. A caller waits on its call's condition, with `lock`.

@@ -34,8 +34,9 @@ struct dequantised {
 };
 
 /*
- * config: config.json, or no value; gptq: the same of AutoGPTQ's quantize_config.json, which counts if
- * config.json does not say how weights are quantised. Adds the derived tensors to the catalog; without codes that have
+ * config: config.json, or no value; gptq: the same of AutoGPTQ's quantize_config.json, which counts
+ * if config.json does not say how weights are quantised. Adds the derived tensors to the catalog;
+ * without codes that have
  * scales there are none, and the catalog stays as it is. The caller releases
  * *ret, also after a failure, once nothing uses the tensors any more.
  */
