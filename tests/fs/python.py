@@ -683,6 +683,7 @@ def test_structures():
                           ("ckpt_object", lib._Object), ("ckpt_chunk", lib._Chunk),
                           ("ckpt_step", lib._Step), ("ckpt_stat", lib._Stat),
                           ("ckpt_slice", lib._Slice), ("ckpt_verdict", lib._Verdict),
+                          ("ckpt_run_entry", lib._RunEntry),
                           ("ckpt_hist", lib._Hist), ("ckpt_values", lib._Numbers),
                           ("ckpt_values_item", lib._ValuesItem), ("ckpt_values_scan", lib._ValuesScan),
                           ("ckpt_series_item", lib._SeriesItem), ("ckpt_series", lib._Series),

@@ -17,9 +17,10 @@ from ctypes import byref, c_char, c_char_p, c_size_t, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from . import _values
-from ._libckpt import (_BY, _bytes, _Callbacks, _check, _EACH_CHUNK, _EACH_FAULT, _EACH_STEP, _EACH_VALUES, _EACH_VERDICT, _Err,
-                       _globs, _Hooks, _lent, _library, _Object, _OPEN_STEP, _path, _Series, _SERVES, _Stat, _Step, _Tensor, _text,
-                       _Totals, _ValuesCheck, _ValuesScan, _WARN, _words, NotDirectoryError, Option)
+from ._libckpt import (_BY, _bytes, _Callbacks, _check, _EACH_CHUNK, _EACH_FAULT, _EACH_RUN_ENTRY, _EACH_STEP,
+                       _EACH_VALUES, _EACH_VERDICT, _Err, _globs, _Hooks, _lent, _library, _Object, _OPEN_STEP, _path,
+                       _Series, _SERVES, _Stat, _Step, _Tensor, _text, _Totals, _ValuesCheck, _ValuesScan, _WARN,
+                       _words, NotDirectoryError, Option)
 from ._tensor import Index, Tensor
 from ._values import Finding, Step, Values
 
@@ -604,6 +605,13 @@ def series(run: Union[str, os.PathLike], *globs: str, model: bool = False, jobs:
         found.setdefault(_text(i.fqn, i.fqn_len), []).append(_values.step_of(i))
         return 0
 
+    def each_checkpoint(_, entry) -> int:
+        x = entry.contents
+        if not x.complete:
+            why = x.fault.decode("utf-8", "replace") if x.fault else "it is not complete"
+            odd.append(f"left out: {os.fsdecode(x.name)}: {why}")
+        return 0
+
     try:
         with _Callbacks() as callback:
             hooks = _Hooks(warn=callback(_WARN, lambda _, what: odd.append(what.decode("utf-8", "replace"))))
@@ -613,13 +621,12 @@ def series(run: Union[str, os.PathLike], *globs: str, model: bool = False, jobs:
                                      byref(e))
             if not rc:
                 rc = lib.ckpt_series_sized(handle, *_lent(wanted), byref(e))
+            if not rc and wanted.incomplete:
+                rc = lib.ckpt_run_each(handle, callback(_EACH_RUN_ENTRY, each_checkpoint), None, byref(e))
         _check(rc, e, path)
     finally:
         if handle:
             lib.ckpt_close(handle)
-    if wanted.incomplete:
-        are, them = ("s are", "them") if wanted.incomplete > 1 else (" is", "it")
-        odd.append(f"{wanted.incomplete} checkpoint{are} left out; 'ckptfs stat' names {them} and says why")
     for what in odd:
         warnings.warn(f"{path}: {what}", stacklevel=2)
     return found

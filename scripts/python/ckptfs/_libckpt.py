@@ -108,6 +108,13 @@ class _Verdict(ctypes.Structure):
     _fields_ = [("face", c_char_p), ("serves", c_int), ("text", c_char_p)]
 
 
+class _RunEntry(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("complete", c_bool), ("latest", c_bool), ("mtime_ns", c_uint64), ("fault", c_char_p)]
+
+
+_EACH_RUN_ENTRY = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(_RunEntry))
+
+
 class _Slice(ctypes.Structure):
     _fields_ = [("start", POINTER(c_uint64)), ("stop", POINTER(c_uint64)),
                 ("step", POINTER(c_uint64)), ("stride", POINTER(c_int64))]
@@ -220,6 +227,7 @@ _FUNCTIONS = {  # name: result, arguments
     "ckpt_info_json": (c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(_Err)),
     "ckpt_values_scan_sized": (c_int, c_void_p, POINTER(_ValuesScan), c_size_t, POINTER(_Err)),
     "ckpt_values_check_sized": (c_int, c_void_p, POINTER(_ValuesCheck), c_size_t, POINTER(_Err)),
+    "ckpt_run_each": (c_int, c_void_p, _EACH_RUN_ENTRY, c_void_p, POINTER(_Err)),
     "ckpt_series_sized": (c_int, c_void_p, POINTER(_Series), c_size_t, POINTER(_Err)),
     "ckpt_run_open_sized": (c_int, c_void_p, c_void_p, POINTER(c_char_p), POINTER(_Hooks), c_size_t,
                             POINTER(c_void_p), POINTER(c_char_p), POINTER(_Err)),
