@@ -35,7 +35,7 @@ allow() {
     store) allowed="$bytes source tensor file save comm" ;;
     ckpt | ckpt/*)
       allowed="$bytes index source format format/gguf format/megatron tensor recipe layout file gguf read read/derived tree save comm store page"
-      allowed+=" ckpt ckpt/computed ckpt/run" # nothing else needs ckpt/scan and ckpt/reshard
+      allowed+=" ckpt ckpt/open ckpt/model ckpt/computed ckpt/run" # nothing else needs ckpt/scan and ckpt/reshard
       ;;
     page) allowed="base model codec ckptfs" ;;
     fs/mount | fs/cmd) allowed="base ckptfs fs/mount fs/cmd" ;;

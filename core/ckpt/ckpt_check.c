@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/vec.h"
 #include "ckpt/ckpt_internal.h"
-#include "ckpt/integrity.h"
+#include "ckpt/open/integrity.h"
 #include "index/catalog_query.h"
 #include "model/chunkmap.h"
 #include "parse/zip.h"

@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/sized.h"
-#include "ckpt/ckpt_options.h"
+#include "ckpt/open/ckpt_options.h"
 #include "source/place.h"
 #include "store/load_run.h"
 #include "store/save_run.h"

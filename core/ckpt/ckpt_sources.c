@@ -7,7 +7,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
-#include "ckpt/index.h"
+#include "ckpt/open/index.h"
 #include "index/catalog_query.h"
 #include "layout/layout.h"
 #include "read/fetch.h"

@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "ckpt/ckpt_options.h"
+#include "ckpt/open/ckpt_options.h"
 #include "source/place.h"
 #include "source/writing.h"
 

@@ -3,7 +3,7 @@
 #ifndef TESTS_OPTS_UTIL_H
 #define TESTS_OPTS_UTIL_H
 
-#include "ckpt/ckpt_options.h"
+#include "ckpt/open/ckpt_options.h"
 #include <ckptfs/ckpt.h>
 
 /* Valid until this thread's next call. It allocates nothing, as faults are injected around it. */

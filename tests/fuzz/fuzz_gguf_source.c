@@ -3,7 +3,7 @@
  * A GGUF file as a checkpoint: opened, listed, and all of it read as stored and as weights. The input
  * is the file.
  *
- * Fuzzes: format/gguf/ ckpt/gguf_model ckpt/gguf_recipe gguf/gguf_rope
+ * Fuzzes: format/gguf/ ckpt/model/gguf_model ckpt/model/gguf_recipe gguf/gguf_rope
  * ckpt/computed/dequantise_gguf ckpt/computed/dequantise_flat parse/gguf
  */
 #include "mutate.h"

@@ -8,7 +8,7 @@
 #include "base/search.h"
 #include "base/text.h"
 #include "base/vec.h"
-#include "ckpt/model_recipe.h"
+#include "ckpt/model/model_recipe.h"
 #include "format/format.h"
 #include "source/source.h"
 

@@ -23,7 +23,7 @@
 
 #include "base/arena.h"
 #include "base/list.h"
-#include "ckpt/ckpt_options.h"
+#include "ckpt/open/ckpt_options.h"
 #include "source/place.h"
 #include "tree/tree.h"
 #include <ckptfs/ckpt_mount.h>

@@ -4,7 +4,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "blob_util.h"
-#include "ckpt/index.h"
+#include "ckpt/open/index.h"
 #include "dcp_util.h"
 #include "fault.h"
 #include "index/catalog_query.h"

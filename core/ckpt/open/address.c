@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/address.h"
+#include "ckpt/open/address.h"
 
 #include "base/checked.h"
 #include "base/cleanup.h"

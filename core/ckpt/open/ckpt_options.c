@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/ckpt_options.h"
+#include "ckpt/open/ckpt_options.h"
 
 #include "base/arena.h"
 #include "base/checked.h"
@@ -8,7 +8,7 @@
 #include "base/nearest.h"
 #include "base/sized.h"
 #include "base/text.h"
-#include "ckpt/model_recipe.h"
+#include "ckpt/model/model_recipe.h"
 #include "model/dtype.h"
 #include "source/place.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/index.h"
+#include "ckpt/open/index.h"
 
 #include "base/cache_dir.h"
 #include "base/cleanup.h"

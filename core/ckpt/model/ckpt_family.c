@@ -4,7 +4,7 @@
 #include "base/cleanup.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "ckpt/assets.h"
+#include "ckpt/open/assets.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * or unknown, there is neither, and this is the reason given. tests/torch/gguf_source.sh compares
  * what transformers loads.
  */
-#include "ckpt/gguf_model.h"
+#include "ckpt/model/gguf_model.h"
 
 #include "base/checked.h"
 #include "base/err.h"

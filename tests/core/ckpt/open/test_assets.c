@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which files hf/ shows beside the weights: where they are looked for, which are left out, and what
  * is said about those. */
-#include "ckpt/assets.h"
+#include "ckpt/open/assets.h"
 
 #include "base/buf.h"
 #include "base/checked.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/gguf_recipe.h"
+#include "ckpt/model/gguf_recipe.h"
 
 #include "base/buf.h"
 #include "base/checked.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/verdict.h"
+#include "ckpt/model/verdict.h"
 
 #include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "ckpt/assets.h"
 #include "ckpt/ckpt_internal.h"
+#include "ckpt/open/assets.h"
 #include "codec/cast.h"
 #include "gguf/gguf_config.h"
 #include "tensor/arch_check.h"

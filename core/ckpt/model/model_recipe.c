@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/model_recipe.h"
+#include "ckpt/model/model_recipe.h"
 
 #include "base/blob.h"
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
-#include "ckpt/assets.h"
 #include "ckpt/ckpt_internal.h"
+#include "ckpt/open/assets.h"
 #include "format/megatron/megatron_args.h"
 #include "index/catalog_query.h"
 #include "read/fetch.h"

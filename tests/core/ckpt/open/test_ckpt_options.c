@@ -3,7 +3,7 @@
 #include "base/arena.h"
 #include "base/checked.h"
 #include "base/err.h"
-#include "ckpt/ckpt_options.h"
+#include "ckpt/open/ckpt_options.h"
 #include "suites.h"
 
 #include <stdio.h>

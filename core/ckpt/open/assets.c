@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/assets.h"
+#include "ckpt/open/assets.h"
 
 #include "base/checked.h"
 #include "base/cleanup.h"

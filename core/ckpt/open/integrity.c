@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/integrity.h"
+#include "ckpt/open/integrity.h"
 
 #include "base/cleanup.h"
 #include "base/err.h"
