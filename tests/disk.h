@@ -10,10 +10,11 @@
  *		disk_crash(i, DISK_SOME, seed); // /tmp/x/out after a crash at change i
  *
  * A change is a file, directory or link made, bytes written, a size set, a name moved or removed.
- * It is on disk for certain once an fsync of the file (bytes, size) or of a directory concerned (names)
- * has returned after it; an fsync of a new file says nothing about its name. All other changes may
- * be lost, each alone: bytes in blocks of 4 KiB. When a change is lost, so are those that rely on
- * it, such as a second rename of the name, or a file in a directory that was never made.
+ * It is on disk for certain once an fsync of the file (bytes, size) or of a directory concerned
+ * (names) has returned after it; an fsync of a new file says nothing about its name. All other
+ * changes may be lost, each alone: bytes in blocks of 4 KiB. When a change is lost, so are those
+ * that rely on it, such as a second rename of the name, or a file in a directory that was never
+ * made.
  *
  * To see all that may be left, in whatever order the disk writes what was not synced:
  *

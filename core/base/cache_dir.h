@@ -2,8 +2,8 @@
 /*
  * cache_dir - where the user's caches are, if nobody says otherwise.
  *
- * Each kind has a directory of its own, so that a confined daemon that may make chunk indexes cannot
- * touch what others have fetched.
+ * Each kind has a directory of its own, so that a confined daemon that may make chunk indexes
+ * cannot touch what others have fetched.
  *
  * Threads: no shared state, except the environment.
  */
@@ -13,8 +13,8 @@
 struct ckpt_err;
 
 /*
- * $XDG_CACHE_HOME/ckptfs/NAME, or below $HOME/.cache, with links resolved; it is made if it does not
- * exist. The caller frees it. NULL, and *e says why: neither variable has an absolute path; it
+ * $XDG_CACHE_HOME/ckptfs/NAME, or below $HOME/.cache, with links resolved; it is made if it does
+ * not exist. The caller frees it. NULL, and *e says why: neither variable has an absolute path; it
  * cannot be written to; it belongs to another user, or others can write to it or put another
  * directory in its place.
  */

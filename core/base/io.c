@@ -225,8 +225,8 @@ static int open_any(int dirfd, const char *path, int flags, bool follow, struct 
 	return fd < 0 ? err_sys(e, errno, "open '%s'", path) : fd;
 }
 
-/* Opening a FIFO wakes a process that waits to write to it, and opening a device may rewind a tape or
- * start a watchdog. So the type is determined with a descriptor that does not open the file. */
+/* Opening a FIFO wakes a process that waits to write to it, and opening a device may rewind a tape
+ * or start a watchdog. So the type is determined with a descriptor that does not open the file. */
 static int refuse_special(int dirfd, const char *path, bool follow, struct ckpt_err *e)
 {
 	autoclose int fd = open_any(dirfd, path, O_PATH | O_CLOEXEC, follow, e);
@@ -368,8 +368,8 @@ static int remove_within(int dirfd, const char *name, unsigned depth, io_may_rem
 			return (int)n;
 		if (!unlinkat(dirfd, name, AT_REMOVEDIR))
 			return 0;
-		/* Some file systems skip entries if others are removed during the listing. Some give
-		 * a file that is open another name, again and again: sshfs, bindfs. */
+		/* Some file systems skip entries if others are removed during the listing. Some
+		 * give a file that is open another name, again and again: sshfs, bindfs. */
 		if ((errno != ENOTEMPTY && errno != EEXIST) || !n || n >= before)
 			return err_sys(e, errno, "remove '%s'", name);
 		before = n;

@@ -98,8 +98,8 @@ bool io_is_stacked(int fd);
 /* Are these bytes, at least one, in the page cache? -errno: the kernel does not say, because it is
  * older than Linux 6.5 (ENOSYS), or because the file belongs to another user. */
 int io_is_cached(int fd, uint64_t off, uint64_t len);
-/* Is the file on remote storage, or on a disk that other machines use, too? Throughput may then depend on
- * the number of requests in flight. */
+/* Is the file on remote storage, or on a disk that other machines use, too? Throughput may then
+ * depend on the number of requests in flight. */
 bool io_is_remote(int fd);
 
 static inline uint64_t io_mtime_ns(const struct stat *st)

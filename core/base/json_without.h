@@ -13,8 +13,9 @@
 
 /*
  * Cuts the members `key` out of all objects of a JSON text that has been parsed before (json.h: a
- * text that has not may be read beyond its end); text[len] is 0, before and after. A key with escape
- * sequences is another key. Takes one pass, whatever the number of members. Returns the new length.
+ * text that has not may be read beyond its end); text[len] is 0, before and after. A key with
+ * escape sequences is another key. Takes one pass, whatever the number of members. Returns the new
+ * length.
  */
 size_t json_without(char *text, size_t len, const char *key);
 

@@ -26,7 +26,8 @@ static int lower(char c)
 	return tolower((unsigned char)c);
 }
 
-/* Edit distance in bytes, if it is at most max. Two neighbours that changed places are one change. */
+/* Edit distance in bytes, if it is at most max. Two neighbours that changed places are one
+ * change. */
 static unsigned changes(const char *a, size_t n, const char *b, size_t m, unsigned max,
 			uint64_t *steps)
 {

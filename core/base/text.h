@@ -19,7 +19,8 @@ struct ckpt_err;
 /* Next code point of [*s, end), *s < end; for invalid UTF-8 U+FFFD, and one byte is consumed. */
 uint32_t text_next(const char **s, const char *end);
 bool text_is_utf8(const char *s, size_t n);
-/* Writes what text_next reads as this code point, a surrogate too, at most 4 bytes; returns their end. */
+/* Writes what text_next reads as this code point, a surrogate too, at most 4 bytes; returns their
+ * end. */
 char *text_put(char *to, uint32_t c);
 
 /*
@@ -75,7 +76,8 @@ const char *text_show(const char *s, size_t n, char *out, size_t cap);
 
 /* If *s begins with the word, step over it. */
 bool text_take(const char **s, const char *word);
-/* Step over a decimal number of 1 to most_digits digits, at most 9; *s is undefined after a failure. */
+/* Step over a decimal number of 1 to most_digits digits, at most 9; *s is undefined after a
+ * failure. */
 bool text_take_number(const char **s, int most_digits, uint32_t *ret);
 
 /*
@@ -90,7 +92,8 @@ bool text_parse_size(const char *s, uint64_t *ret);
 
 /* Does it begin as an address does: s3://, gs://, https://, http://, hf://, file://? */
 bool text_is_address(const char *s);
-/* Files of this machine as if they were another's, so that they are cached: FILE_SCHEME and a path. */
+/* Files of this machine as if they were another's, so that they are cached: FILE_SCHEME and a
+ * path. */
 #define FILE_SCHEME "file://"
 /* The path; NULL: it is not such an address. */
 const char *text_file_path(const char *s);

@@ -422,7 +422,8 @@ const char *ckpt_beyond(const struct ckpt *c)
 	return place_beyond(c->place);
 }
 
-/* A file that was named may be one of several: an index, or a part. They are opened when they are read. */
+/* A file that was named may be one of several: an index, or a part. They are opened when they are
+ * read. */
 static int tell_files(const struct ckpt *c, int (*each)(void *arg, const char *path), void *arg)
 {
 	const struct stored_file *s;

@@ -161,8 +161,8 @@ void ckpt_propose_path(struct ckpt *c, ckpt_node dir, const char *path, size_t n
 /* Completes a new engine whose format and metadata files are known. */
 int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e);
 void engine_free(struct engine *eng);
-/* For a checkpoint that has not been read for a while: empties its cache and closes data files until at
- * most fds are open, and does the same for each checkpoint that it is computed from. */
+/* For a checkpoint that has not been read for a while: empties its cache and closes data files
+ * until at most fds are open, and does the same for each checkpoint that it is computed from. */
 void engine_rest(struct engine *eng, size_t fds);
 /*
  * Chunk map of tensor i. If the index is damaged, the map comes from *renewed, which the caller
@@ -249,8 +249,8 @@ int ckpt_model_at(const struct ckpt *c, uint64_t i, struct tensor_info *ret, str
 int ckpt_readable(const struct engine *eng, const struct tensor_info *t, struct ckpt_err *e);
 int ckpt_object_readable(const struct engine *eng, const char *fqn, size_t len, size_t number,
 			 struct ckpt_err *e);
-/* Removes the tensor's name from the beginning of a message that is shown beside that name: "tensor 'w'
- * cannot be read: data file ..." becomes "data file ...". */
+/* Removes the tensor's name from the beginning of a message that is shown beside that name: "tensor
+ * 'w' cannot be read: data file ..." becomes "data file ...". */
 void ckpt_drop_name(const char *fqn, size_t len, struct ckpt_err *e);
 /* The rank that wrote a data file, according to its name; -1: the name does not tell. */
 long ckpt_rank_of(const char *path);

@@ -30,8 +30,8 @@ struct part {
 };
 
 /*
- * Without elements there is nothing to show, however long the other dimensions, except that JSON has
- * a list for each index before the first empty dimension.
+ * Without elements there is nothing to show, however long the other dimensions, except that JSON
+ * has a list for each index before the first empty dimension.
  */
 static int check_size(const struct part *p, enum ckpt_text_form form, struct ckpt_err *e)
 {

@@ -9,8 +9,8 @@
  *
  * The element becomes float32, the operation is one of float32, and the result is rounded to the
  * element's type: to nearest, ties to even; what is too large becomes infinity. That is what
- * (x.astype("float32") * numpy.float32(c)).astype(x.dtype) is, and what x * c is where c is a Python
- * number that the type holds exactly. float64 stays float64 throughout, as in NumPy.
+ * (x.astype("float32") * numpy.float32(c)).astype(x.dtype) is, and what x * c is where c is a
+ * Python number that the type holds exactly. float64 stays float64 throughout, as in NumPy.
  *
  * NaNs stay NaNs, with their sign. Those of float16, float32 and float64 keep their payload and
  * become quiet; bfloat16 has 0x7fc0 and 0xffc0 only, as ml_dtypes makes it (and not torch: see

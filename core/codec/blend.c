@@ -76,8 +76,8 @@ INLINE void tile(const struct blend_product *p, const float *a, size_t stride, s
 		add_scaled(dtype, w + ((i + r) * p->w_stride + j) * size, sum[r], p->scale, width);
 }
 
-/* All rows of some columns, whose part of `a` is packed: its rows are often apart by a power of two,
- * so that few of them fit the CPU's first cache at once. */
+/* All rows of some columns, whose part of `a` is packed: its rows are often apart by a power of
+ * two, so that few of them fit the CPU's first cache at once. */
 INLINE void columns_of(const struct blend_product *p, size_t j, size_t width, enum ckpt_dtype dtype,
 		       uint8_t *w)
 {

@@ -191,7 +191,8 @@ INLINE float largest(lanes x)
 	return max;
 }
 
-/* As multiples of the largest: 6 bits each, of which the upper two of the last four are elsewhere. */
+/* As multiples of the largest: 6 bits each, of which the upper two of the last four are
+ * elsewhere. */
 INLINE void put_scales(const struct affine *a, float max_scale, float max_min,
 		       uint8_t *restrict dst)
 {

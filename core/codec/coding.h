@@ -24,8 +24,8 @@ enum codec {
 
 enum { CODING_MAX = 8 }; /* codecs */
 
-/* No codecs: the bytes are computed from other items, any range alone, in blocks of 1 << shift bytes,
- * shift < 32. coding_parse never returns it. */
+/* No codecs: the bytes are computed from other items, any range alone, in blocks of 1 << shift
+ * bytes, shift < 32. coding_parse never returns it. */
 #define CODING_COMPUTED(shift) (UINT32_MAX - 31 + (shift))
 
 static inline bool coding_is_computed(uint32_t coding)

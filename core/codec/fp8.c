@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As in cast.c, the loops have no branches, and are compiled once for any CPU and once for those with
- * AVX2.
+ * As in cast.c, the loops have no branches, and are compiled once for any CPU and once for those
+ * with AVX2.
  */
 #include "codec/fp8_internal.h"
 

@@ -36,9 +36,9 @@ bool heat_init(struct heat *h, const uint64_t *shape, size_t n_dims, unsigned si
 size_t heat_cells(const struct heat *h);
 
 /*
- * n elements from number `at` on. Cells begin as 0. A cell becomes NaN where an element changed that
- * is not finite, before or after; a change too large or too small for a float is the largest, or the
- * smallest.
+ * n elements from number `at` on. Cells begin as 0. A cell becomes NaN where an element changed
+ * that is not finite, before or after; a change too large or too small for a float is the largest,
+ * or the smallest.
  */
 void heat_add(const struct heat *h, float *cells, uint64_t at, const double *a, const double *b,
 	      size_t n);

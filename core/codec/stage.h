@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stage - one codec of a codec_stream. It reads from the stage before it, the first one from a blob.
+ * stage - one codec of a codec_stream. It reads from the stage before it, the first one from a
+ * blob.
  *
  * Private to core/codec.
  */

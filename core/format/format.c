@@ -95,7 +95,8 @@ static int name_some(struct place *place, char *out, size_t cap, struct ckpt_err
 	return 0;
 }
 
-/* No format recognised it: report what it is, or what is there and what would have been recognised. */
+/* No format recognised it: report what it is, or what is there and what would have been
+ * recognised. */
 static int unknown(struct place *place, const char *file, struct ckpt_err *e)
 {
 	char found[200];

@@ -52,8 +52,8 @@ int format_probe(struct place *place, const char *file, const struct format **re
 int format_detect(struct place *place, const char *file, const struct format **ret,
 		  struct name_list *files, struct ckpt_err *e);
 
-/* Refuses a checkpoint of which this file is there, and whose other files can only be found in a listing of
- * its directory: a web server lists nothing. */
+/* Refuses a checkpoint of which this file is there, and whose other files can only be found in a
+ * listing of its directory: a web server lists nothing. */
 int format_refuse_unlisted(const char *name, struct ckpt_err *e);
 
 /* Is a directory of that name, whatever is in it, a save that has not finished? */
@@ -83,8 +83,8 @@ int format_add_absent(const struct object_item *tensor, const char *file, bool f
 /* Adds that object, unless the note is empty. */
 int format_tell(const char *name, const char *note, struct catalog_writer *w, struct ckpt_err *e);
 
-/* Says in the note if a file that was named by itself is, by its name, one of several with a part of
- * the model each. */
+/* Says in the note if a file that was named by itself is, by its name, one of several with a part
+ * of the model each. */
 void format_note_part(struct place *place, const char *file, char note[static FORMAT_NOTE]);
 
 extern const struct format format_dcp, format_deepspeed, format_fsdp, format_gguf,

@@ -227,8 +227,8 @@ static bool is_web_page(const char *s, size_t n)
 	return at < n && (!strncasecmp(s + at, "<!DOCTYPE", 9) || !strncasecmp(s + at, "<html", 5));
 }
 
-/* Is a file that begins with these n bytes, and here a NUL, what a failed download leaves? A negative
- * errno, or 0. Files of other names, such as "latest", may be texts, or empty. */
+/* Is a file that begins with these n bytes, and here a NUL, what a failed download leaves? A
+ * negative errno, or 0. Files of other names, such as "latest", may be texts, or empty. */
 static int check_download(const char *name, const char *head, size_t n, uint64_t size,
 			  struct ckpt_err *e)
 {

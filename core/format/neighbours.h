@@ -19,8 +19,8 @@ struct source;
 /* Is a directory, or a file in it, something that is known? A negative errno, with a sentence that
  * says what it is and what to do; or 0. */
 int neighbour_of(struct place *place, const char *file, struct ckpt_err *e);
-/* Is the file one of those that make up a checkpoint in its directory? -ENOENT, with a sentence that
- * leads to the checkpoint; or 0. */
+/* Is the file one of those that make up a checkpoint in its directory? -ENOENT, with a sentence
+ * that leads to the checkpoint; or 0. */
 int neighbour_checkpoint(struct place *place, const char *file, struct ckpt_err *e);
 /* A file could not be read as what it is named like, with result rc: if it is only what a failed
  * download leaves, *e says so instead. Returns rc. */

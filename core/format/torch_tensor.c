@@ -208,7 +208,8 @@ static int read_rebuild(const struct pk_value *args, bool v3, bool bits, struct 
 	return 0;
 }
 
-/* Is it a class whose only argument is the tensor's data? Before torch 0.4 and in pickled modules. */
+/* Is it a class whose only argument is the tensor's data? Before torch 0.4 and in pickled
+ * modules. */
 static bool is_tensor_class(const struct pk_value *fn)
 {
 	return pk_is(fn, "torch.nn.parameter", "Parameter") ||
@@ -285,9 +286,10 @@ bool torch_call_of(const struct pk_value *v, struct torch_call *ret)
 /* ---- subclasses that only change how a weight is multiplied ---- */
 
 /*
- * They have no elements of their own; those of the attribute are meant, in the precision in which they
- * are trained. torchao/: float8/fsdp_utils.py (before, float8_experimental), prototype/moe_training/tensor.py,
- * prototype/quantized_training/; xtuner's have more words in their names.
+ * They have no elements of their own; those of the attribute are meant, in the precision in which
+ * they are trained. torchao/: float8/fsdp_utils.py (before, float8_experimental),
+ * prototype/moe_training/tensor.py, prototype/quantized_training/; xtuner's have more words in
+ * their names.
  */
 static const struct {
 	const char *begin, *end, *attribute;

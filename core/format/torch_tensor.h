@@ -63,8 +63,8 @@ bool torch_is_tensor(const struct pk_value *v);
 /* False: it is no such value. */
 bool torch_call_of(const struct pk_value *v, struct torch_call *ret);
 int torch_call_read(const struct torch_call *c, struct torch_tensor *ret, struct ckpt_err *e);
-/* The tensor whose elements are meant, if the class is one that only changes how they are used, such
- * as torchao's for training in float8; or NULL. torch_call_read reads it. */
+/* The tensor whose elements are meant, if the class is one that only changes how they are used,
+ * such as torchao's for training in float8; or NULL. torch_call_read reads it. */
 const struct pk_value *torch_call_plain(const struct torch_call *c);
 /* Both at once. */
 int torch_tensor_read(const struct pk_value *v, struct torch_tensor *ret, struct ckpt_err *e);

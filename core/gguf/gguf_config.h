@@ -26,7 +26,8 @@ struct gguf_keys;
 
 #define GGUF_MAX_ROPE 1024 /* factors */
 
-/* A tensor that comes from the configuration: what the frequencies of rotary embeddings are divided by. */
+/* A tensor that comes from the configuration: what the frequencies of rotary embeddings are divided
+ * by. */
 struct gguf_factors {
 	const char *name;
 	size_t n; /* 0: there is none */

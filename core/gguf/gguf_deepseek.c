@@ -6,9 +6,9 @@
  * Attention is written in its absorbed form: the matrix that expands keys from their latents is
  * applied to the queries, so that all heads share one key of latents and rotated elements.
  *
- * Sources: conversion/deepseek.py, src/models/deepseek2.cpp and build_moe_ffn in src/llama-graph.cpp
- * of llama.cpp; modeling_deepseek_v{2,3}.py of transformers 5; DeepSeek's own modeling_deepseek.py,
- * whose scale of attention with yarn is in transformers for V3 only.
+ * Sources: conversion/deepseek.py, src/models/deepseek2.cpp and build_moe_ffn in
+ * src/llama-graph.cpp of llama.cpp; modeling_deepseek_v{2,3}.py of transformers 5; DeepSeek's own
+ * modeling_deepseek.py, whose scale of attention with yarn is in transformers for V3 only.
  */
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"

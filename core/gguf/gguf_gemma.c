@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gemma. In most layers of Gemma 2 and 3 attention sees a window of positions: in llama.cpp every second layer
- * sees all (Gemma 3: every sixth), whatever a file says.
+ * Gemma. In most layers of Gemma 2 and 3 attention sees a window of positions: in llama.cpp every
+ * second layer sees all (Gemma 3: every sixth), whatever a file says.
  *
- * Sources: conversion/gemma.py and src/models/gemma{2,3}.cpp of llama.cpp; configuration_gemma{2,3}.py
- * and modeling_gemma{2,3}.py of transformers 5.
+ * Sources: conversion/gemma.py and src/models/gemma{2,3}.cpp of llama.cpp;
+ * configuration_gemma{2,3}.py and modeling_gemma{2,3}.py of transformers 5.
  */
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"

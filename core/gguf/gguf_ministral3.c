@@ -2,8 +2,8 @@
 /*
  * Ministral 3: Llama with yarn, whose queries grow with the logarithm of their position.
  *
- * Sources: conversion/mistral3.py of llama.cpp; modeling_ministral3.py and modeling_rope_utils.py of
- * transformers 5.
+ * Sources: conversion/mistral3.py of llama.cpp; modeling_ministral3.py and modeling_rope_utils.py
+ * of transformers 5.
  */
 #include "gguf/gguf_config.h"
 #include "gguf/gguf_config_internal.h"

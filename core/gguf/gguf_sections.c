@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rotary embeddings in sections, of Qwen 3.5 and Qwen3-VL: pairs of a head's elements are rotated by
- * time, height and width, which are all equal for a text, and by nothing. And the other settings of
- * Qwen3-VL's text model.
+ * Rotary embeddings in sections, of Qwen 3.5 and Qwen3-VL: pairs of a head's elements are rotated
+ * by time, height and width, which are all equal for a text, and by nothing. And the other settings
+ * of Qwen3-VL's text model.
  *
- * Sources: conversion/{base,qwen3vl}.py, src/models/{qwen35,qwen3vl}.cpp and ggml_mrope_cache_init of
- * llama.cpp; modeling_qwen3_{5,vl}.py and configuration_qwen3_vl.py of transformers 5.
+ * Sources: conversion/{base,qwen3vl}.py, src/models/{qwen35,qwen3vl}.cpp and ggml_mrope_cache_init
+ * of llama.cpp; modeling_qwen3_{5,vl}.py and configuration_qwen3_vl.py of transformers 5.
  */
 #include "base/checked.h"
 #include "gguf/gguf_config.h"

@@ -57,8 +57,8 @@ int catalog_add_inline(struct catalog_writer *w, const void *bytes, size_t len,
 		       struct chunk_loc *loc, struct ckpt_err *e);
 
 /* A file that the index depends on, as it was when read, or NULL if it was missing; hash is the
- * XXH3-128 of its bytes, or NULL for a data file, which is too large to hash: then its identity must
- * not change. A file may be added several times. */
+ * XXH3-128 of its bytes, or NULL for a data file, which is too large to hash: then its identity
+ * must not change. A file may be added several times. */
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct place_seen *seen,
 			 const struct digest *hash, struct ckpt_err *e);
 

@@ -6,7 +6,8 @@
  *	catalog_map.c		reads a chunk map when it is asked for
  *	catalog_computed.c	adds tensors that are in no file
  *
- * Threads: see catalog_query.h. The tables change only in catalog_compute, before others have the catalog.
+ * Threads: see catalog_query.h. The tables change only in catalog_compute, before others have the
+ * catalog.
  */
 #ifndef INDEX_CATALOG_INTERNAL_H
 #define INDEX_CATALOG_INTERNAL_H

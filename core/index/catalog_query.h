@@ -39,7 +39,8 @@ struct catalog_tensor {
 	uint32_t fqn_len, chunks, map_bytes;
 	uint32_t top; /* bytes of the FQN that are the top-level key, 0: not known */
 	uint32_t row; /* its number in the index; CATALOG_COMPUTED: it is not stored */
-	/* A tensor that is not shown: the same elements as blocks, see catalog_computed; 0: none. */
+	/* A tensor that is not shown: the same elements as blocks, see catalog_computed; 0:
+	 * none. */
 	uint32_t blocks;
 	const uint8_t *path;	      /* the keys that lead to it, see catalog_path.h */
 	uint8_t dtype, n_dims, state; /* enum ckpt_dtype, dimensions, enum tensor_state */
@@ -91,11 +92,11 @@ const char *catalog_seal(const struct catalog *c);
 
 /*
  * Tensors that are computed from stored ones (read/derived.h). They take the place of others:
- * afterwards catalog_tensors() lists those that are to be shown, in their order. The others have the
- * numbers behind them, up to catalog_all_tensors(), and are read as before.
+ * afterwards catalog_tensors() lists those that are to be shown, in their order. The others have
+ * the numbers behind them, up to catalog_all_tensors(), and are read as before.
  *
- * Before any other use of the tensors, whose numbers change. It may be called again, for tensors that
- * are computed from these.
+ * Before any other use of the tensors, whose numbers change. It may be called again, for tensors
+ * that are computed from these.
  */
 struct catalog_computed {
 	const char *fqn; /* copied, as is the shape; fqn_len bytes */
@@ -115,8 +116,8 @@ struct catalog_computed {
 /*
  * hide: one for each tensor that is shown. Numbers of shown tensors stay as they are if none is
  * hidden here and all of v are. The new number of tensor i, hidden or not, is
- * ret_numbers[i]. Fails, and changes nothing, if two names are equal (EEXIST), or a tensor is larger
- * than a file can be.
+ * ret_numbers[i]. Fails, and changes nothing, if two names are equal (EEXIST), or a tensor is
+ * larger than a file can be.
  */
 int catalog_compute(struct catalog *c, struct catalog_computed *v, size_t n, const bool *hide,
 		    uint32_t *ret_numbers, struct ckpt_err *e);

@@ -19,9 +19,9 @@
  *	*.bias               tp:-1     # dimensions may be counted from the end
  *	*                    replicate
  *
- * Splits are torch.chunk's (CKPT_SPLIT_CEIL of <ckptfs/ckpt_tensor.h>). Globs are those of text_glob;
- * a blank in one is written "\ ", a leading '#' "\#", and a glob that is just the word mesh
- * "\mesh". A '#' at the start of a line or after a blank begins a comment.
+ * Splits are torch.chunk's (CKPT_SPLIT_CEIL of <ckptfs/ckpt_tensor.h>). Globs are those of
+ * text_glob; a blank in one is written "\ ", a leading '#' "\#", and a glob that is just the word
+ * mesh "\mesh". A '#' at the start of a line or after a blank begins a comment.
  *
  * JSON format: HyperParallel's *.layout files: {"RANK": {"FQN": {...}}}. The ranks are those
  * listed, and a rank holds what is listed for it: whole tensors, if none of mesh_shape (or

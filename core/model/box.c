@@ -98,9 +98,10 @@ bool boxes_grid(size_t n, const uint64_t *shape, const uint64_t *boxes, size_t c
 	if (!count || !n)
 		return count == 1; /* without dimensions: a single cell */
 	/*
-	 * The boxes are sorted, so along dimension d, at the start of all others, the cells are those
-	 * boxes that share the first box's other offsets; they lie product(counts[d+1..]) apart.
-	 * Count from the innermost dimension outwards; the sizes say where the next must start.
+	 * The boxes are sorted, so along dimension d, at the start of all others, the cells are
+	 * those boxes that share the first box's other offsets; they lie product(counts[d+1..])
+	 * apart. Count from the innermost dimension outwards; the sizes say where the next must
+	 * start.
 	 */
 	for (size_t d = n; d-- > 0;) {
 		uint64_t next = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page of two checkpoints. Its rows are the tensors of either, then the objects; a row shows the
- * dtype and shape of B, or of A if B lacks it.
+ * The page of two checkpoints. Its rows are the tensors of either, then the objects; a row shows
+ * the dtype and shape of B, or of A if B lacks it.
  */
 #include <ckptfs/ckpt_report.h>
 

@@ -52,8 +52,8 @@ int rows_add_tensor(struct rows *r, enum row_role role, const struct ckpt_tensor
 int rows_add_object(struct rows *r, const struct ckpt_object *o, const char *fault);
 
 /*
- * model_names: for each stored tensor 0: the model has the stored name without the prefix; 1 + name:
- * this name; 2: it is not in the model.
+ * model_names: for each stored tensor 0: the model has the stored name without the prefix; 1 +
+ * name: this name; 2: it is not in the model.
  */
 struct page;
 int rows_write(struct rows *r, const struct buf *model_names, struct page *p, struct ckpt_err *e);

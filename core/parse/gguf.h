@@ -10,8 +10,8 @@
  *
  * Checked as by ggml: names are text and occur once, types are known, values of keys lie in the
  * head, rows are whole blocks, tensors begin at multiples of general.alignment and do not overlap.
- * Unlike ggml, gaps between tensors are accepted. Whether the data is there is up to the caller: see
- * gguf_end.
+ * Unlike ggml, gaps between tensors are accepted. Whether the data is there is up to the caller:
+ * see gguf_end.
  *
  * The whole head is in memory, at most GGUF_READ_MAX bytes; it has the vocabulary of a tokenizer.
  *
@@ -38,7 +38,8 @@ struct ckpt_err;
 #define GGUF_READ_NAME	 1024  /* bytes of a tensor's name; ggml's limit is 63 */
 #define GGUF_READ_KEY	 65535 /* bytes of a key: gguf.md */
 
-/* A value in the head, as it is stored there; of an array all members, with their type and number. */
+/* A value in the head, as it is stored there; of an array all members, with their type and
+ * number. */
 struct gguf_value {
 	enum gguf_type type;
 	const uint8_t *p;
@@ -79,8 +80,8 @@ const struct gguf_value *gguf_find(const struct gguf_head *h, const char *name);
 /* A value that is a whole number, not negative; false: it is something else, or NULL. */
 bool gguf_number(const struct gguf_value *v, uint64_t *ret);
 
-/* Steps over a value in *p that has been checked, and returns its members: of type GGUF_ARRAY *ret_n
- * of the type *ret_type, which are at the new *p and are taken in turn. */
+/* Steps over a value in *p that has been checked, and returns its members: of type GGUF_ARRAY
+ * *ret_n of the type *ret_type, which are at the new *p and are taken in turn. */
 struct gguf_value gguf_take(const uint8_t **p, enum gguf_type type);
 void gguf_open_array(const struct gguf_value *v, enum gguf_type *ret_type, uint64_t *ret_n,
 		     const uint8_t **ret_p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * msgpack - MessagePack with the extensions of flax.serialization and Orbax for arrays: the shape of
- * a file's contents, without the bytes of arrays, which may be gigabytes.
+ * msgpack - MessagePack with the extensions of flax.serialization and Orbax for arrays: the shape
+ * of a file's contents, without the bytes of arrays, which may be gigabytes.
  *
  *	struct arena a = ARENA_INIT(MSGPACK_MAX_MEMORY);
  *	struct msgpack *root;

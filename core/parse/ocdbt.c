@@ -126,7 +126,8 @@ void ocdbt_body_release(struct ocdbt_body *b)
 
 /* ---- columns ---- */
 
-/* Steps over n numbers, each at most max; returns a cursor over them, and adds them up if asked to. */
+/* Steps over n numbers, each at most max; returns a cursor over them, and adds them up if asked
+ * to. */
 static struct cursor column(struct cursor *c, size_t n, uint64_t max, uint64_t *sum)
 {
 	struct cursor r = { .p = c->p, .end = c->end };

@@ -10,9 +10,9 @@
  *	ocdbt_body_release(&body);
  *
  * A store is a directory: "manifest.ocdbt" says where the root of the newest version is, and each
- * entry of an interior node where a child is; leaves have the values, or where they are. Nodes store
- * columns: one field of all entries, then the next field. Source: tensorstore/kvstore/ocdbt/format,
- * and its documentation, "OCDBT format".
+ * entry of an interior node where a child is; leaves have the values, or where they are. Nodes
+ * store columns: one field of all entries, then the next field. Source:
+ * tensorstore/kvstore/ocdbt/format, and its documentation, "OCDBT format".
  *
  * All counts are checked against the bytes that are left, so memory is bounded by the length of a
  * body, which is at most OCDBT_MAX_BODY, and paths by OCDBT_MAX_PATHS.
@@ -89,8 +89,9 @@ uint8_t ocdbt_node_height(const struct ocdbt_node *node); /* 0: a leaf */
 size_t ocdbt_node_memory(const struct ocdbt_node *node);  /* bytes, without the body */
 
 /*
- * The next entry, in the order of keys; 1, 0 at the end, or an error. Keys are relative to the node:
- * those of a child continue the first `common` bytes of its own. All is valid until the next call.
+ * The next entry, in the order of keys; 1, 0 at the end, or an error. Keys are relative to the
+ * node: those of a child continue the first `common` bytes of its own. All is valid until the next
+ * call.
  */
 struct ocdbt_entry {
 	const uint8_t *key;

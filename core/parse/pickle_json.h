@@ -43,14 +43,16 @@ struct pk_value;
 /* Appends the text. Fails if it exceeds ret's ceiling (EFBIG; ENOMEM), or nests deeper than 100
  * levels. */
 int pickle_json(const struct pk_value *v, struct buf *ret, struct ckpt_err *e);
-/* The same, of at most *values values, which it counts down: containers may be shared. EFBIG: more. */
+/* The same, of at most *values values, which it counts down: containers may be shared. EFBIG:
+ * more. */
 int pickle_json_within(const struct pk_value *v, uint64_t *values, struct buf *ret,
 		       struct ckpt_err *e);
 
 /* Does a text of pickle_json lack something that the pickle machine skipped? */
 bool pickle_json_lacks(const char *text, size_t len);
 
-/* Appends what is left to say about a value without a text: {"__class__": CLASS, "__error__": WHY}. */
+/* Appends what is left to say about a value without a text: {"__class__": CLASS, "__error__":
+ * WHY}. */
 void pickle_json_error(const struct pk_value *v, const char *why, struct buf *ret);
 
 /* Appends a dict's key as a name: a string's own text, else JSON: 0, 1.5, true, null, ["a", 1]. */

@@ -29,7 +29,8 @@ bool pk_text_long(const char *s, size_t n, uint8_t ret[static PK_TEXT_LONG], siz
 /* STRING, a quoted literal of Python 2: its bytes, never more than n. */
 bool pk_text_string(const char *s, size_t n, char *ret, size_t *ret_len);
 
-/* UNICODE, Python's raw-unicode-escape: as UTF-8, surrogates included, never more than 2 n bytes. */
+/* UNICODE, Python's raw-unicode-escape: as UTF-8, surrogates included, never more than 2 n
+ * bytes. */
 bool pk_text_unicode(const char *s, size_t n, char *ret, size_t *ret_len);
 
 #endif

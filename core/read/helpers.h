@@ -29,8 +29,8 @@ void helpers_init(struct helpers *h);
 typedef int helpers_fn(void *arg, uint64_t from, uint64_t n, struct ckpt_err *e);
 
 /*
- * Calls fn until all units [0, n) are done, with at least `least` of them each time unless there are
- * fewer. Returns 0, or the error of the first range that failed; the others may have been done.
+ * Calls fn until all units [0, n) are done, with at least `least` of them each time unless there
+ * are fewer. Returns 0, or the error of the first range that failed; the others may have been done.
  */
 int helpers_run(struct helpers *h, uint64_t n, uint64_t least, helpers_fn *fn, void *arg,
 		struct ckpt_err *e);

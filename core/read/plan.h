@@ -50,7 +50,8 @@ static inline uint8_t *copy_to(uint8_t *to, uint64_t dst)
 	return to + (int64_t)dst;
 }
 
-/* The stored tensor behind a piece; payloads[i] and locs[i] belong to chunk i, and all are filled in.
+/* The stored tensor behind a piece; payloads[i] and locs[i] belong to chunk i, and all are filled
+ * in.
  */
 struct plan_source {
 	const struct chunkmap *map;
@@ -69,8 +70,8 @@ int plan_read(const struct vtensor *v, const struct plan_source *sources, uint64
 void plan_release(struct plan *p);
 
 /*
- * Is byte i of the reply at *ret_off + i of file *ret_file, for all i? Items that need decoding have
- * no such position and must not occur here.
+ * Is byte i of the reply at *ret_off + i of file *ret_file, for all i? Items that need decoding
+ * have no such position and must not occur here.
  */
 bool plan_in_place(const struct plan *p, const struct plan_source *sources, uint32_t *ret_file,
 		   uint64_t *ret_off);

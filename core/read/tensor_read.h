@@ -27,8 +27,8 @@ struct vtensor;
 int tensor_open(struct fetch *f, struct vtensor *v, struct tensor_reader **ret, struct ckpt_err *e);
 void tensor_close(struct fetch *f, struct tensor_reader *r); /* NULL is fine */
 bool tensor_is_encoded(const struct tensor_reader *r); /* some of its items have to be decoded */
-/* How many bytes it has if computing them takes long: blocks of 256 elements, for which many scales are
- * tried; else 0. */
+/* How many bytes it has if computing them takes long: blocks of 256 elements, for which many scales
+ * are tried; else 0. */
 uint64_t tensor_slow_bytes(const struct tensor_reader *r);
 /* Reads exactly len bytes at off, inside the tensor as it is shown. If parts is not NULL, buf is in
  * its buffer, and parts may take some of the bytes in place; all others are written to buf. */

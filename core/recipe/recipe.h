@@ -42,19 +42,19 @@
  *		parts, one after another along their first axis. If there is none, that is an error,
  *		or, with `?=` in place of `=`, OUT is left out.
  *
- * ORDER, if any, is `order N N ...` and exchanges the axes of a part: the first one is that numbered
- * by the first N, from 0, and so on. N:N, or more of them, are joined to one axis, the outermost
- * first: from [hidden, heads, d], `order 1:2 0` makes [heads * d, hidden].
+ * ORDER, if any, is `order N N ...` and exchanges the axes of a part: the first one is that
+ * numbered by the first N, from 0, and so on. N:N, or more of them, are joined to one axis, the
+ * outermost first: from [hidden, heads, d], `order 1:2 0` makes [heads * d, hidden].
  *
  * COMPUTATION, if any, is done to each element of the part; all parts of a tensor have the same:
  * times NUMBER, over NUMBER, plus NUMBER or minus NUMBER, as in codec/arith.h. NUMBER: a number, a
  * name, (EXPR), sqrt(EXPR), or one of them rounded: bfloat16(EXPR), bfloat16(sqrt(EXPR)); not 0.
  *
  * EXPR consists of numbers, names, + - * / % and parentheses. Negative results are errors, and
- * division must be exact; % is the remainder. In OUT and STORED, {EXPR} is replaced by its value. In
- * STORED, .[i]. is replaced by the value of the loop variable i, or removed: then i is the index of a
- * leading axis, which must be as long as the end of the loop; several such axes are in the order of
- * their brackets. It is an error if both exist.
+ * division must be exact; % is the remainder. In OUT and STORED, {EXPR} is replaced by its value.
+ * In STORED, .[i]. is replaced by the value of the loop variable i, or removed: then i is the index
+ * of a leading axis, which must be as long as the end of the loop; several such axes are in the
+ * order of their brackets. It is an error if both exist.
  *
  * AXES are the axes that STORED must have after those, separated by commas. An axis consists of
  * factors separated by colons, the outermost first, whose sizes multiply to its length. A factor is

@@ -2,9 +2,9 @@
 /*
  * recipe_internal - a recipe in memory.
  *
- * recipe_parse.c builds it, recipe_walk.c executes its statements, for recipe_apply.c or, backwards,
- * for recipe_invert.c; recipe_eval.c evaluates numbers, recipe_slice.c cuts tensors. All elements of a kind are in one array and are referred to
- * by their index. Private to core/recipe.
+ * recipe_parse.c builds it, recipe_walk.c executes its statements, for recipe_apply.c or,
+ * backwards, for recipe_invert.c; recipe_eval.c evaluates numbers, recipe_slice.c cuts tensors. All
+ * elements of a kind are in one array and are referred to by their index. Private to core/recipe.
  */
 #ifndef RECIPE_RECIPE_INTERNAL_H
 #define RECIPE_RECIPE_INTERNAL_H
@@ -162,8 +162,8 @@ int recipe_join(struct eval *x, const char *out, uint32_t line, struct vtensor *
 /* ---- statements ---- */
 
 /*
- * Writes a name to *b, leaving out those [i] that are axes (their bit in `stacked` is set), and charges
- * for it.
+ * Writes a name to *b, leaving out those [i] that are axes (their bit in `stacked` is set), and
+ * charges for it.
  */
 int recipe_write_name(struct eval *x, struct run parts, uint32_t line, const char *prefix,
 		      unsigned stacked, struct buf *b, struct ckpt_err *e);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * recipe_invert - runs a recipe backwards: finds the stored tensors that it would make the given ones
- * from.
+ * recipe_invert - runs a recipe backwards: finds the stored tensors that it would make the given
+ * ones from.
  *
- * Every rule that makes one of the given tensors is cut as it would be cut forwards, out of a tensor
- * of which only the name and the shape are known, and each of the resulting pieces is turned round.
- * The pieces of all rules must then be the whole of every stored tensor, each element once. Finally
- * the recipe is run forwards on what was made.
+ * Every rule that makes one of the given tensors is cut as it would be cut forwards, out of a
+ * tensor of which only the name and the shape are known, and each of the resulting pieces is turned
+ * round. The pieces of all rules must then be the whole of every stored tensor, each element once.
+ * Finally the recipe is run forwards on what was made.
  */
 #include "base/arena.h"
 #include "base/buf.h"
@@ -93,7 +93,8 @@ static int64_t find_out(struct work *w, const struct statement *s, int *ret_rc)
 	return *ret_rc ? -1 : namelist_find(w->in->names, w->name.data, w->name.len);
 }
 
-/* The brackets of a name that are axes: all, but those of the outermost loop if layers are apart. */
+/* The brackets of a name that are axes: all, but those of the outermost loop if layers are
+ * apart. */
 static unsigned stacked_of(const struct work *w, struct run parts, bool *ret_by_layer)
 {
 	unsigned mask = 0, bit = 1;
@@ -184,7 +185,8 @@ static uint64_t result_axis(const struct recipe *r, struct run order, size_t of,
 	return alone && place < out->n_dims && (place || !joined) ? out->shape[place] : UINT64_MAX;
 }
 
-/* The stacked axes, then those that the part of the rule describes. out: the shape of the result. */
+/* The stacked axes, then those that the part of the rule describes. out: the shape of the
+ * result. */
 static int stored_shape(struct work *w, const struct cut_from *from, const struct rule_source *s,
 			bool joined, const struct recipe_source *out, uint64_t *ret, size_t *ret_n)
 {
@@ -459,8 +461,8 @@ static int do_rule(void *arg, const struct statement *s)
 }
 
 /*
- * A tensor is stored if a rule of the condition makes one of the given tensors from it, and if all that
- * these rules need is given: the other branch may have rules for the same tensors.
+ * A tensor is stored if a rule of the condition makes one of the given tensors from it, and if all
+ * that these rules need is given: the other branch may have rules for the same tensors.
  */
 static int holds(void *arg, uint32_t at, bool *ret)
 {

@@ -65,8 +65,8 @@ static int open_dir(struct depot *d, struct ckpt_err *e)
 	char machine[DIGEST_HEX + 3], *path;
 	int rc = open_one(d, e);
 
-	/* Where other machines see the directory, a word of a map may arrive before the bytes that it is
-	 * about, if at all: mappings of a file are one thing on one machine only. */
+	/* Where other machines see the directory, a word of a map may arrive before the bytes that
+	 * it is about, if at all: mappings of a file are one thing on one machine only. */
 	if (rc || !io_is_remote(d->dir))
 		return rc;
 	name_machine(machine);
@@ -100,8 +100,9 @@ static uint64_t default_size(const struct depot *d)
 		       DISK_SEGMENT);
 }
 
-/* A new descriptor has the lowest free number, so that its number is a count of those in use. The rest is
- * for segments, which can be closed, for objects that are being opened, and for connections. */
+/* A new descriptor has the lowest free number, so that its number is a count of those in use. The
+ * rest is for segments, which can be closed, for objects that are being opened, and for
+ * connections. */
 static int find_scarce(void)
 {
 	enum { ENOUGH = 256 };

@@ -42,7 +42,8 @@ struct depot_options {
 	uint64_t memory; /* bound on memory in place of a directory; 0: 256 MiB */
 };
 
-/* A segment of an object in memory has been evicted: the callee closes its descriptor, if it has one. */
+/* A segment of an object in memory has been evicted: the callee closes its descriptor, if it has
+ * one. */
 typedef void depot_drop_fn(void *arg, struct object *o, uint64_t segment, uint32_t generation);
 
 int depot_new(const struct depot_options *o, depot_drop_fn *drop, void *arg, struct depot **ret,
@@ -57,8 +58,8 @@ uint64_t depot_size(const struct depot *d);
 /*
  * Object `path` of `address`, as identified by `seen`: looks for it and its map, which other
  * processes may be about to make or remove. It can be used once it is adopted. EMFILE: too few
- * descriptors are left, or would be. Close some, by depot_spare, and try once more; then objects have to
- * be closed.
+ * descriptors are left, or would be. Close some, by depot_spare, and try once more; then objects
+ * have to be closed.
  */
 int depot_prepare(struct depot *d, const char *address, const char *path,
 		  const struct place_seen *seen, struct object **ret, struct ckpt_err *e);
@@ -75,8 +76,8 @@ bool object_in_memory(const struct object *o);
 
 /* Is the block in the present generation of its segment? */
 bool object_has(struct object *o, uint64_t block);
-/* Reads up to `most` unchecked blocks among [block, end), so that object_has is true of them or they
- * are missing. Returns the first block that is still unchecked, or end. */
+/* Reads up to `most` unchecked blocks among [block, end), so that object_has is true of them or
+ * they are missing. Returns the first block that is still unchecked, or end. */
 uint64_t object_check(struct object *o, uint64_t block, uint64_t end, uint64_t most);
 
 /* A descriptor of the segment, for reading, and its generation; borrowed until the next call. */

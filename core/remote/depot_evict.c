@@ -204,8 +204,9 @@ static bool remove_empty(const struct depot *d, const char *object)
 
 		while (empty && io_next_entry(dir, &x, &ignored) > 0)
 			empty = !strchr(x->d_name, '-');
-		/* The map goes first: a process that gets its lock then sees that it has no name any more.
-		 * It may make another one at once, which stays, and with it the directory. */
+		/* The map goes first: a process that gets its lock then sees that it has no name
+		 * any more. It may make another one at once, which stays, and with it the
+		 * directory. */
 		gone = empty && !unlinkat(d->dir, path, 0);
 		if (gone) {
 			(void)unlinkat(d->dir, about, 0);

@@ -11,10 +11,11 @@
  *
  * Private to core/remote.
  *
- * Threads: one, except for two things. depot_prepare runs on any thread: it makes a room that nobody
- * else knows yet. depot_evict.c's thread works on the files of the directory alone, as another process
- * would. Of the depot both use only the fields that never change after depot_new. Other threads and
- * processes see the words of a map change, which are therefore atomic. There is no mutex.
+ * Threads: one, except for two things. depot_prepare runs on any thread: it makes a room that
+ * nobody else knows yet. depot_evict.c's thread works on the files of the directory alone, as
+ * another process would. Of the depot both use only the fields that never change after depot_new.
+ * Other threads and processes see the words of a map change, which are therefore atomic. There is
+ * no mutex.
  */
 #ifndef REMOTE_DEPOT_INTERNAL_H
 #define REMOTE_DEPOT_INTERNAL_H
@@ -55,7 +56,8 @@ struct store_room {
 	struct segment *v; /* opened by depot_blocks.c */
 };
 
-/* Locks bytes of a map: F_RDLCK, F_WRLCK, F_UNLCK. 0, or -errno: EAGAIN if another has it locked. */
+/* Locks bytes of a map: F_RDLCK, F_WRLCK, F_UNLCK. 0, or -errno: EAGAIN if another has it
+ * locked. */
 int map_lock(int fd, short type, off_t at, off_t n);
 /* On disk: from now on the words of these blocks can be written. 0 or -errno. */
 int map_reserve(const struct store_room *r, uint64_t block, uint64_t n);
@@ -68,8 +70,8 @@ int disk_room(struct depot *d, const char *address, const char *path, const stru
 /* One user fewer; the last one frees the room. NULL is fine. */
 void room_leave(struct store_room *r);
 
-/* A new file in memory: descriptors for writing and for reading, or -1. 0 or -errno; then *ret_fd may
- * be open all the same, and the caller closes it. */
+/* A new file in memory: descriptors for writing and for reading, or -1. 0 or -errno; then *ret_fd
+ * may be open all the same, and the caller closes it. */
 int memory_file(uint64_t size, int *ret_fd, int *ret_reader);
 void segment_close(struct segment *s);
 /* Removes an object's directory with its files. Under the exclusive lock on it, if its map can be
@@ -78,16 +80,16 @@ void remove_object(int dir, const char *name);
 
 /* ---- eviction from the directory ---- */
 
-/* n more bytes are about to be written to a segment, which is held by now. After enough of them, starts
- * the thread, which looks through the directory and evicts what is too much. */
+/* n more bytes are about to be written to a segment, which is held by now. After enough of them,
+ * starts the thread, which looks through the directory and evicts what is too much. */
 void evict_note_written(struct depot *d, uint64_t n);
 /* Waits for the thread to end. */
 void evict_end(struct depot *d);
 
 /* ---- blocks ---- */
 
-/* Closes the files of segments that have no holds: they are opened again when they are needed, and the
- * other side has descriptors of its own. False: there were none. */
+/* Closes the files of segments that have no holds: they are opened again when they are needed, and
+ * the other side has descriptors of its own. False: there were none. */
 bool segments_close_idle(const struct depot *d);
 /* Takes the memory of an object that is about to be closed off depot.in_memory. */
 void blocks_forget(struct object *o);

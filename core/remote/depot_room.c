@@ -181,8 +181,8 @@ int memory_room(struct depot *d, uint64_t size, struct store_room **ret, struct 
 
 /* ---- rooms on disk ---- */
 
-/* Takes room on the disk for a part of the map: a page that is written to, and for which there is none,
- * would be a SIGBUS. */
+/* Takes room on the disk for a part of the map: a page that is written to, and for which there is
+ * none, would be a SIGBUS. */
 static int reserve(const struct store_room *r, uint64_t at, uint64_t n)
 {
 	return -posix_fallocate(r->map_fd, (off_t)at, (off_t)n);
@@ -193,8 +193,8 @@ static uint64_t at_block(const struct map_view *v, uint64_t block)
 	return v->bytes - (v->n_blocks - block) * sizeof(struct map_block);
 }
 
-/* posix_fallocate may write zeros where another process has just written a word. Where fallocate does
- * not exist, size_map has taken room for the whole map. */
+/* posix_fallocate may write zeros where another process has just written a word. Where fallocate
+ * does not exist, size_map has taken room for the whole map. */
 int map_reserve(const struct store_room *r, uint64_t block, uint64_t n)
 {
 	off_t at = (off_t)at_block(&r->view, block);
@@ -353,9 +353,9 @@ static int disk_room_once(struct depot *d, int dir, const char *name, uint64_t s
 	return rc;
 }
 
-/* Whoever runs a store chooses paths and versions. The hash must resist deliberate collisions, as that
- * of base/digest.h does not: an object of one store must not get the directory, and so the bytes, of
- * another's. */
+/* Whoever runs a store chooses paths and versions. The hash must resist deliberate collisions, as
+ * that of base/digest.h does not: an object of one store must not get the directory, and so the
+ * bytes, of another's. */
 static void name_object(const char *address, const char *path, const struct place_seen *seen,
 			char ret[static DIGEST_HEX])
 {

@@ -4,12 +4,12 @@
  *
  * It has the credentials, and parses what comes from the network. Nothing else does either: its
  * memory cannot be read or dumped, and it talks to one process, through a descriptor that it was
- * started with, until that is closed. It is not killed with its parent's thread (PDEATHSIG), because
- * a thread of a program may end long before the program closes its checkpoints.
+ * started with, until that is closed. It is not killed with its parent's thread (PDEATHSIG),
+ * because a thread of a program may end long before the program closes its checkpoints.
  *
- * What does all that is a child, the fetcher, and what is left here starts another one when it dies:
- * the process that reads may be confined, and cannot. One that dies soon is started again later and
- * later, so that a fetcher that cannot run costs nothing.
+ * What does all that is a child, the fetcher, and what is left here starts another one when it
+ * dies: the process that reads may be confined, and cannot. One that dies soon is started again
+ * later and later, so that a fetcher that cannot run costs nothing.
  */
 #include "base/clock.h"
 #include "base/io.h"
@@ -216,8 +216,8 @@ int main(int argc, char **argv)
 		_exit(0);
 	}
 	(void)setsid();
-	/* The command of credential_process would hold our end of the sockets, for as long as anything
-	 * that it starts lives: nobody would see that we have ended. */
+	/* The command of credential_process would hold our end of the sockets, for as long as
+	 * anything that it starts lives: nobody would see that we have ended. */
 	if (close_others() || fcntl(WIRE_FD, F_SETFD, FD_CLOEXEC) || leave_directory())
 		return 1;
 	more_descriptors();

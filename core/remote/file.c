@@ -3,9 +3,9 @@
  * Files of this machine, on storage that is slower than the disk with the cache: NFS, sshfs.
  *
  * Nothing is opened by its path: the directory is the other side's descriptor, which it could only
- * open for reading if it may read it, and files are opened beneath it. A file is opened anew for each get,
- * which is when NFS asks the server whether it has changed, and examined after each read, so that no
- * byte of another version is taken for one of the version that was opened.
+ * open for reading if it may read it, and files are opened beneath it. A file is opened anew for
+ * each get, which is when NFS asks the server whether it has changed, and examined after each read,
+ * so that no byte of another version is taken for one of the version that was opened.
  */
 #include "remote/store_internal.h"
 

@@ -482,7 +482,8 @@ static const char *env(const char *name)
 	return v && *v ? v : NULL;
 }
 
-/* The token of the environment, or of the file where huggingface_hub keeps it; NULL: there is none. */
+/* The token of the environment, or of the file where huggingface_hub keeps it; NULL: there is
+ * none. */
 static int find_token(char **ret, struct ckpt_err *e)
 {
 	struct buf b CLEANUP(buf_release) = BUF_INIT(256 << 10); /* io_read_file wants room */

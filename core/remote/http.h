@@ -25,8 +25,9 @@
 
 struct curl_slist;
 
-/* Where a request may lead: everywhere if the user named its host. Where a server redirected to, never to
- * link-local addresses, and to those of a private network only if that server is at one, too. */
+/* Where a request may lead: everywhere if the user named its host. Where a server redirected to,
+ * never to link-local addresses, and to those of a private network only if that server is at one,
+ * too. */
 enum http_reach { HTTP_ANYWHERE, HTTP_INSIDE, HTTP_PUBLIC };
 
 /* A request. */
@@ -34,8 +35,8 @@ struct http_message {
 	const char *method; /* NULL: GET; "HEAD", "PUT", "POST" */
 	struct buf url;	    /* encoded */
 	struct buf body;
-	/* In place of body, if set: `upload` bytes, read again from their beginning by each request: 0
-	 * or -errno. */
+	/* In place of body, if set: `upload` bytes, read again from their beginning by each
+	 * request: 0 or -errno. */
 	int (*read)(void *arg, uint64_t off, void *buf, size_t n);
 	void *read_arg;
 	uint64_t upload;
@@ -73,9 +74,10 @@ bool http_range(const struct http_answer *a, uint64_t *ret_first, uint64_t *ret_
 		uint64_t *ret_total);
 /* May the same request succeed later: 408, 429, 500, 502, 503, 504? */
 bool http_passes(unsigned status);
-/* Where a redirect leads: an absolute URL in *ret (the caller frees it), and how far that may reach. Fails
- * with EIO if there is none, or it leaves http and https, or leads from https to http, or to an address
- * that is out of reach. Names are checked when a request connects, unless a proxy does that. */
+/* Where a redirect leads: an absolute URL in *ret (the caller frees it), and how far that may
+ * reach. Fails with EIO if there is none, or it leaves http and https, or leads from https to http,
+ * or to an address that is out of reach. Names are checked when a request connects, unless a proxy
+ * does that. */
 int http_location(const struct http_answer *a, char **ret, enum http_reach *ret_reach,
 		  struct ckpt_err *e);
 
@@ -106,8 +108,9 @@ struct http_how {
 	bool urgent;	   /* see store_get */
 	unsigned retry_ms; /* 0: the network's */
 	unsigned connect_ms, stall_ms;
-	/* Set once the server has sent the head of an answer. Until then a name that does not resolve and a
-	 * refused connection are tried for 3 s only: it may be a typing error. NULL: set already. */
+	/* Set once the server has sent the head of an answer. Until then a name that does not
+	 * resolve and a refused connection are tried for 3 s only: it may be a typing error. NULL:
+	 * set already. */
 	_Atomic bool *answered;
 	uint64_t upload; /* bytes that each request sends, and so more time */
 	/*

@@ -6,8 +6,9 @@
  *	net_transfer.c	transfers: a single request over libcurl, and how it ended
  *	net_pace.c	pace: measured speeds, and how many requests at a time are worth having
  *
- * Each file uses only those below it in this list. A call waits (due), or has one transfer under way, or two:
- * the second is the hedge. The first of them whose answer is taken wins, and the other is dropped.
+ * Each file uses only those below it in this list. A call waits (due), or has one transfer under
+ * way, or two: the second is the hedge. The first of them whose answer is taken wins, and the other
+ * is dropped.
  *
  * A transfer cannot be removed, nor another one added, from within a callback of libcurl: callbacks
  * note what is to be done, and the loop does it.
@@ -123,8 +124,8 @@ struct call {
 	char *what;
 	_Atomic bool cancelled; /* set by any thread */
 	struct transfer *t[2];	/* one alone is the first */
-	/* What net_transfer.c counts. net.c sets byte_ns when the first request begins, and got to 0
-	 * when the body counts for nothing. */
+	/* What net_transfer.c counts. net.c sets byte_ns when the first request begins, and got to
+	 * 0 when the body counts for nothing. */
 	uint64_t got;	     /* bytes that were passed on */
 	uint64_t most, sent; /* the most that a request has brought, and has sent */
 	uint64_t byte_ns;    /* when the last byte came, or began_ns */
@@ -141,8 +142,9 @@ struct call {
 struct net {
 	struct net_options o;
 	CURLM *multi;
-	/* By http_reach. Connections are kept by the name of the host, and one that was made because the user
-	 * named that host must not be used by a request that a server has redirected to it. */
+	/* By http_reach. Connections are kept by the name of the host, and one that was made
+	 * because the user named that host must not be used by a request that a server has
+	 * redirected to it. */
 	CURLSH *share[HTTP_PUBLIC + 1];
 	const char *ca_file;
 	struct pace pace;

@@ -64,7 +64,8 @@ static const char *setting(const char *name)
 	return v && *v ? v : NULL;
 }
 
-/* Does a proxy make the connection? set_options tells libcurl, which does not look at no_proxy then. */
+/* Does a proxy make the connection? set_options tells libcurl, which does not look at no_proxy
+ * then. */
 static bool has_proxy(const struct http_message *m, const char *host)
 {
 	static const char *const plain[] = { "http_proxy", "all_proxy", "ALL_PROXY", NULL },
@@ -104,8 +105,8 @@ static bool is_inside(const struct transfer *t)
 		*ip && reach_of_host(ip) != REACH_PUBLIC);
 }
 
-/* In place of libcurl's own, when a redirect led here: the address is the one that is connected to, so it
- * does not matter how often the name resolves to another. */
+/* In place of libcurl's own, when a redirect led here: the address is the one that is connected to,
+ * so it does not matter how often the name resolves to another. */
 static curl_socket_t on_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *a)
 {
 	struct transfer *t = arg;
@@ -149,8 +150,8 @@ static void judge(struct transfer *t)
 	c->t[1] = NULL;
 }
 
-/* The answer has begun. What follows of its head, or of an error, is no progress: a server could send it
- * drop by drop for ever. */
+/* The answer has begun. What follows of its head, or of an error, is no progress: a server could
+ * send it drop by drop for ever. */
 static void note_first(struct transfer *t)
 {
 	if (t->first_ns)
@@ -161,8 +162,9 @@ static void note_first(struct transfer *t)
 		pace_latency(&t->net->pace, t->first_ns - t->began_ns);
 }
 
-/* libcurl would decompress the body, and a few KiB that decode to nothing keep it at that for hours:
- * without a byte for on_bytes, and without an end to its call, which all other transfers wait for. */
+/* libcurl would decompress the body, and a few KiB that decode to nothing keep it at that for
+ * hours: without a byte for on_bytes, and without an end to its call, which all other transfers
+ * wait for. */
 static bool is_packed(const char *name, size_t len, const char *value, const char *end)
 {
 	static const char field[] = "Transfer-Encoding";
@@ -401,7 +403,8 @@ static bool set_options(struct net *n, struct transfer *t)
 		SET(CURLOPT_SEEKDATA, t);
 		SET(CURLOPT_CUSTOMREQUEST, method);
 	} else if (!strcmp(method, "DELETE")) {
-		/* No body, nor the type of one: Ceph takes a form for a request without a signature. */
+		/* No body, nor the type of one: Ceph takes a form for a request without a
+		 * signature. */
 		SET(CURLOPT_CUSTOMREQUEST, method);
 	} else if (strcmp(method, "GET") != 0) {
 		SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)t->m.body.len);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reach - which addresses of the network are within this machine, or within the network that it is in.
- * A server may not lead us there, see http_location. Also which are to be reached without a proxy.
+ * reach - which addresses of the network are within this machine, or within the network that it is
+ * in. A server may not lead us there, see http_location. Also which are to be reached without a
+ * proxy.
  *
  * Private to core/remote.
  *
@@ -17,8 +18,8 @@ struct sockaddr;
 enum reach {
 	REACH_PUBLIC,
 	REACH_INSIDE, /* this machine (127.0.0.1), or a private network (10.0.0.1) */
-	/* Where no store is, but the credentials of a virtual machine may be (169.254.169.254): link-local
-	 * addresses and those of no single machine. */
+	/* Where no store is, but the credentials of a virtual machine may be (169.254.169.254):
+	 * link-local addresses and those of no single machine. */
 	REACH_NEVER,
 };
 

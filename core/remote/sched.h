@@ -29,8 +29,8 @@ struct steps {
 	uint64_t end, blocks; /* of the last one: the block after it, and how many it could have */
 };
 
-/* The most blocks of a request that begins there. Some blocks in between do not matter: they may have
- * been fetched before. */
+/* The most blocks of a request that begins there. Some blocks in between do not matter: they may
+ * have been fetched before. */
 uint64_t steps_most(const struct steps *s, uint64_t first);
 /* Blocks [first, end) were asked for. */
 void steps_sent(struct steps *s, uint64_t first, uint64_t end);
@@ -43,9 +43,9 @@ bool sched_exact(struct span in, uint64_t most, sched_missing_fn *missing, void 
 		 struct span *ret);
 
 /*
- * The request for what is wanted next of a file: it begins with the first missing block of wants[0],
- * and goes on through blocks that are missing and are in any of wants[1..n), and over up to `gap`
- * others. It has at most `most` blocks. False: nothing of wants[0] is missing.
+ * The request for what is wanted next of a file: it begins with the first missing block of
+ * wants[0], and goes on through blocks that are missing and are in any of wants[1..n), and over up
+ * to `gap` others. It has at most `most` blocks. False: nothing of wants[0] is missing.
  */
 bool sched_wanted(const struct span *wants, size_t n, uint64_t most, uint64_t gap,
 		  sched_missing_fn *missing, void *arg, struct span *ret);

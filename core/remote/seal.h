@@ -50,12 +50,13 @@ struct seal {
 	atomic_bool closed; /* nothing else changes once it is */
 };
 
-/* Takes a WIRE_SEAL; nothing once it is closed. Out of memory: what it would allow is refused later. */
+/* Takes a WIRE_SEAL; nothing once it is closed. Out of memory: what it would allow is refused
+ * later. */
 void seal_take(struct seal *s, const struct wire_msg *m);
 /* May a message be answered? Of WIRE_HELLO, WIRE_OPEN and WIRE_BEGIN; all others may. */
 bool seal_allows(const struct seal *s, const struct wire_msg *m);
-/* Of file://, which seal_allows does not look at, and of a directory that is open: may it be a place,
- * may it be listed, may its file `path` be read? It may block. */
+/* Of file://, which seal_allows does not look at, and of a directory that is open: may it be a
+ * place, may it be listed, may its file `path` be read? It may block. */
 enum seal_use { SEAL_OPEN, SEAL_LIST, SEAL_READ };
 bool seal_allows_files(const struct seal *s, int dir, enum seal_use use, const char *path);
 

@@ -22,8 +22,8 @@
 
 struct seal;
 
-/* Serves until the other side is gone: 0, or a negative errno if it sends what it must not. seal: what
- * was sealed before this process began, taken over; NULL: nothing. */
+/* Serves until the other side is gone: 0, or a negative errno if it sends what it must not. seal:
+ * what was sealed before this process began, taken over; NULL: nothing. */
 int server_run(int sock, const struct seal *seal);
 
 #endif

@@ -8,13 +8,14 @@
  *	server_files.c	places and files, and which segments of each the other side has
  *
  * server.c calls the others, and they send through it. server_jobs.c and server_fetch.c use
- * server_files.c, which uses neither, except that a job frees the store of a place that has no users.
+ * server_files.c, which uses neither, except that a job frees the store of a place that has no
+ * users.
  *
  * Private to core/remote.
  *
  * Threads: the first, which is in server_run, calls every function that is not marked "any thread",
- * and owns every field. Where another thread hands it something, the file has a mutex of its own, and
- * does not call another file while it holds it.
+ * and owns every field. Where another thread hands it something, the file has a mutex of its own,
+ * and does not call another file while it holds it.
  */
 #ifndef REMOTE_SERVER_INTERNAL_H
 #define REMOTE_SERVER_INTERNAL_H
@@ -64,8 +65,8 @@ void server_wake(struct server *s);
 /* ---- jobs ---- */
 
 struct jobs *jobs_new(void); /* NULL: out of memory */
-/* Has a thread answer the message, and takes over its descriptor. Out of memory: says so to the other
- * side, and returns false. store: that of the place, or NULL. seen: of WIRE_FILE, or NULL. */
+/* Has a thread answer the message, and takes over its descriptor. Out of memory: says so to the
+ * other side, and returns false. store: that of the place, or NULL. seen: of WIRE_FILE, or NULL. */
 bool jobs_start(struct server *s, struct wire_msg *m, struct store *store, uint32_t place,
 		const struct place_seen *seen);
 /* Has a thread free the store. */
@@ -89,8 +90,8 @@ void fetching_forget(struct server *s, struct file *f);
 void fetching_take_notes(struct server *s);
 /* Answers reads whose bytes are there, and starts requests. */
 void fetching_schedule(struct server *s);
-/* In how many milliseconds fetching_schedule must be called again, even if nothing happens; -1: then it
- * need not. */
+/* In how many milliseconds fetching_schedule must be called again, even if nothing happens; -1:
+ * then it need not. */
 int fetching_pause(const struct server *s);
 bool fetching_is_busy(const struct server *s);
 uint64_t fetching_window(const struct server *s); /* bytes that may be on their way */

@@ -14,8 +14,8 @@
 
 enum { MAX_JOBS = 64 }; /* that block in a store at a time; others wait for a thread */
 
-/* A message that blocks in a store. A thread carries it out and answers it, except for WIRE_OPEN and
- * WIRE_FILE: the first thread does that once the job has ended. */
+/* A message that blocks in a store. A thread carries it out and answers it, except for WIRE_OPEN
+ * and WIRE_FILE: the first thread does that once the job has ended. */
 struct job {
 	struct server *server;
 	struct wire_head head;

@@ -24,8 +24,8 @@
  * libcurl.
  *
  * Threads: store_open, _look and _list block and may be called from any thread at once; store_get
- * and get_cancel return at once; the calls of a sink are made on one thread at a time, the network's
- * or one of the store's, must not block for long, and may call store_get and get_cancel.
+ * and get_cancel return at once; the calls of a sink are made on one thread at a time, the
+ * network's or one of the store's, must not block for long, and may call store_get and get_cancel.
  */
 #ifndef REMOTE_STORE_H
 #define REMOTE_STORE_H
@@ -49,8 +49,8 @@ struct net_options {
 	unsigned connect_ms;	  /* 0: 3000 */
 	unsigned stall_ms;	  /* no byte for this long ends a request; 0: 10000 */
 	unsigned retry_ms;	  /* retries go on for this long without a byte; 0: 60000 */
-	/* All of the answer to a request with a body must have come by then; 0: 600000. S3 takes some
-	 * minutes to join the parts of an upload, and sends white space meanwhile. */
+	/* All of the answer to a request with a body must have come by then; 0: 600000. S3 takes
+	 * some minutes to join the parts of an upload, and sends white space meanwhile. */
 	unsigned answer_ms;
 };
 
@@ -92,8 +92,8 @@ const struct upload_ops *store_uploads(const struct store *s);
 /* The address in its canonical form, with the commit of a hub's revision; borrowed. */
 const char *store_address(const struct store *s);
 
-/* The server that was asked for instead of the address's own, which may have anything under the same
- * address; "": none. Borrowed. */
+/* The server that was asked for instead of the address's own, which may have anything under the
+ * same address; "": none. Borrowed. */
 const char *store_origin(const struct store *s);
 
 /* Of file://: its directory, borrowed; else -1. */
@@ -104,8 +104,8 @@ int store_dir(const struct store *s);
 int store_look(struct store *s, const char *path, struct place_seen *ret, struct ckpt_err *e);
 /*
  * Each name of one level, in any order; seen.kind is PLACE_DIR for a common prefix. A store that
- * cannot list (plain https) returns -ENOTSUP, without a sentence. A non-zero value of `each` ends it
- * and is returned. Names, pages and their total are bounded.
+ * cannot list (plain https) returns -ENOTSUP, without a sentence. A non-zero value of `each` ends
+ * it and is returned. Names, pages and their total are bounded.
  */
 typedef int store_entry_fn(void *arg, const char *name, const struct place_seen *seen,
 			   struct ckpt_err *e);
@@ -118,7 +118,8 @@ struct get_sink {
 	void *arg;
 	/* The next n bytes, in order from the first byte asked for; non-zero cancels. */
 	int (*bytes)(void *arg, const void *p, size_t n);
-	/* Called exactly once, after which the get is gone: 0, or a negative errno and its sentence. */
+	/* Called exactly once, after which the get is gone: 0, or a negative errno and its
+	 * sentence. */
 	void (*done)(void *arg, int rc, const struct ckpt_err *e);
 };
 
@@ -128,8 +129,8 @@ struct get_sink {
 int store_get(struct store *s, const char *path, const struct place_seen *seen, uint64_t off,
 	      uint64_t len, bool urgent, const struct get_sink *sink, struct get **ret,
 	      struct ckpt_err *e);
-/* The sink's done is called with -ECANCELED, soon, unless it has been called. Not from the sink. NULL,
- * a get of file://: nothing is done, and a sink that cancels is all that ends it. */
+/* The sink's done is called with -ECANCELED, soon, unless it has been called. Not from the sink.
+ * NULL, a get of file://: nothing is done, and a sink that cancels is all that ends it. */
 void get_cancel(struct net *n, struct get *g);
 
 #endif

@@ -359,9 +359,9 @@ static uint64_t size_of(const struct object *x)
 }
 
 /*
- * The ETag of an object that is made of these parts: that of the MD5 of its bytes, or of the MD5s of
- * its parts and their number. False: the store's ETags are something else (it encrypts, or is not
- * like AWS's).
+ * The ETag of an object that is made of these parts: that of the MD5 of its bytes, or of the MD5s
+ * of its parts and their number. False: the store's ETags are something else (it encrypts, or is
+ * not like AWS's).
  */
 static bool expected_etag(const struct object *x, char ret[static 64])
 {

@@ -81,8 +81,8 @@ struct upload_begun {
  * upload. ETags are without their quotes.
  */
 struct upload_ops {
-	/* *ret_lost: set in any case: requests that were sent and not answered, which the store may carry
-	 * out later. */
+	/* *ret_lost: set in any case: requests that were sent and not answered, which the store may
+	 * carry out later. */
 	int (*put)(void *store, const char *path, const struct upload_bytes *b, bool only_new,
 		   char etag[static UPLOAD_ETAG], unsigned *ret_lost, struct ckpt_err *e);
 	/* *ret is set in any case. */
@@ -115,8 +115,9 @@ int uploads_new(const struct upload_ops *ops, void *store, const struct uploads_
 		struct uploads **ret, struct ckpt_err *e);
 void uploads_free(struct uploads *u); /* after uploads_undo or a commit; NULL is fine */
 
-/* A part of object `file`, from 0, whose path is the same in each call; numbers are from 1. last: it
- * has no more. ECANCELED once stopped. EINVAL: a part that is there already, or after the last. */
+/* A part of object `file`, from 0, whose path is the same in each call; numbers are from 1. last:
+ * it has no more. ECANCELED once stopped. EINVAL: a part that is there already, or after the
+ * last. */
 int uploads_part(struct uploads *u, uint64_t file, const char *path, unsigned number, bool last,
 		 const struct upload_bytes *b, struct ckpt_err *e);
 
@@ -129,8 +130,8 @@ int uploads_commit(struct uploads *u, struct ckpt_err *e);
 
 /* Ends the requests that are on their way: what waits for them fails with ECANCELED. */
 void uploads_stop(struct uploads *u);
-/* Aborts and removes what is not committed; nothing after a commit. What could not be undone, or may
- * appear only later, is named in *left (a sentence; empty: nothing). */
+/* Aborts and removes what is not committed; nothing after a commit. What could not be undone, or
+ * may appear only later, is named in *left (a sentence; empty: nothing). */
 void uploads_undo(struct uploads *u, struct buf *left);
 
 #endif

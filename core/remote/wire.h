@@ -2,10 +2,10 @@
 /*
  * wire - what ckptfs-fetch and the process that started it say to each other.
  *
- * ckptfs-fetch is two processes. The one that is started only starts the other, the fetcher, again when
- * it has died. Over the descriptor that it has been started with it sends WIRE_FETCHER with one of a
- * new pair of sockets, of which that fetcher has the other: everything else is said there. A fetcher
- * knows nothing of what was said to the one before it.
+ * ckptfs-fetch is two processes. The one that is started only starts the other, the fetcher, again
+ * when it has died. Over the descriptor that it has been started with it sends WIRE_FETCHER with
+ * one of a new pair of sockets, of which that fetcher has the other: everything else is said there.
+ * A fetcher knows nothing of what was said to the one before it.
  *
  * Messages go over a pair of SOCK_SEQPACKET sockets: a struct wire_head, then head.text bytes of
  * text. The numbers in n[], by kind, are listed below. Each side checks every number of the other:
@@ -162,8 +162,8 @@ static inline bool wire_get_seen(const struct wire_head *h, struct place_seen *r
 	return true;
 }
 
-/* Sends a message, with a descriptor if fd >= 0; 0 or -errno. Waits until there is room for it, unless
- * flags have MSG_DONTWAIT: then EAGAIN. */
+/* Sends a message, with a descriptor if fd >= 0; 0 or -errno. Waits until there is room for it,
+ * unless flags have MSG_DONTWAIT: then EAGAIN. */
 static inline int wire_send_how(int sock, struct wire_head *h, const void *text, size_t len, int fd,
 				int flags)
 {
@@ -257,7 +257,8 @@ static inline const char *wire_string(const struct wire_msg *m, unsigned i)
 	return p < end ? p : "";
 }
 
-/* The bytes of an address that say whose it is: SCHEME://HOST or SCHEME://BUCKET, and hf://ORG/NAME. */
+/* The bytes of an address that say whose it is: SCHEME://HOST or SCHEME://BUCKET, and
+ * hf://ORG/NAME. */
 static inline size_t wire_authority(const char *address)
 {
 	const char *p = strstr(address, "://");

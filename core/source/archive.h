@@ -12,8 +12,8 @@
 /* Is the file an archive that is opened like a directory, by its name? */
 bool archive_is_name(const char *file);
 /*
- * The members of the archive `file` in the directory `outer`; address is its absolute path. 1: it is no
- * tar archive. Takes over `outer` on success.
+ * The members of the archive `file` in the directory `outer`; address is its absolute path. 1: it
+ * is no tar archive. Takes over `outer` on success.
  */
 int archive_open(struct place *outer, const char *address, const char *file, struct place **ret,
 		 struct ckpt_err *e);

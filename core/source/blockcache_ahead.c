@@ -55,8 +55,8 @@ static void reuse_left(struct blockcache *c, const struct known *k)
 /*
  * A sequential reader has advanced from k->asked to block `index`. In a large item, blocks far
  * behind the reader are unlikely to be needed again, because the kernel has cached them, and
- * reusing their memory, which is in the CPU cache, is cheaper than allocating. So are those of large
- * items that it has read before.
+ * reusing their memory, which is in the CPU cache, is cheaper than allocating. So are those of
+ * large items that it has read before.
  */
 static void pass(struct blockcache *c, struct known *k, uint64_t index)
 {

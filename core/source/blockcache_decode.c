@@ -4,10 +4,10 @@
  * item and can only move forward. An item may have several: a reader uses the one that is closest
  * behind its position, or starts a new one at a frame beyond all of those.
  *
- * A decoder is created small or large: a large one may have windows above 1 << CODEC_WINDOW_LOG, and
- * a cache has at most one. An item is small until one of its small decoders meets such a window,
- * and then large for as long as it is remembered (known.large). The states of a decoder; all
- * transitions happen under the lock:
+ * A decoder is created small or large: a large one may have windows above 1 << CODEC_WINDOW_LOG,
+ * and a cache has at most one. An item is small until one of its small decoders meets such a
+ * window, and then large for as long as it is remembered (known.large). The states of a decoder;
+ * all transitions happen under the lock:
  *
  *	none -> busy  choose: no existing decoder can reach the block
  *	idle -> busy  choose: it continues, or begins at a frame; or moves to another large item
@@ -18,11 +18,11 @@
  * Blocks of items that are not decoded but copied or computed are made by decoders of one block.
  *
  * A busy decoder belongs to one thread, which does not wait for others (one of a computed item may
- * wait for items that this is computed from, and these never wait for it). A thread that waits (await:
- * for a block, for a busy decoder of the same item, for the large one) owns no decoder. So threads
- * cannot wait for each other in a cycle. If a small decoder meets a large window, its thread starts
- * again (decode_blocks): at most once for each small decoder of the item, because no more of them
- * are created.
+ * wait for items that this is computed from, and these never wait for it). A thread that waits
+ * (await: for a block, for a busy decoder of the same item, for the large one) owns no decoder. So
+ * threads cannot wait for each other in a cycle. If a small decoder meets a large window, its
+ * thread starts again (decode_blocks): at most once for each small decoder of the item, because no
+ * more of them are created.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"

@@ -13,8 +13,9 @@
  * the file is marked open, read only by users, and freed by the thread that closes the file. Two
  * threads may open a source of the same file; the second to get the lock drops its own.
  *
- * Sources that cannot be opened again stay open until files_free and are in no list: bytes in memory,
- * which never change, and sources that the caller of files_new_seen provides without a `within`.
+ * Sources that cannot be opened again stay open until files_free and are in no list: bytes in
+ * memory, which never change, and sources that the caller of files_new_seen provides without a
+ * `within`.
  *
  * All other open files are in the list. The oldest is closed first, unless it has been used since
  * it was last examined; then it becomes the newest.
@@ -439,8 +440,8 @@ static struct source *take_one(struct files *f)
 	return take_surplus(f, max_u64(f->n_open, 1) - 1);
 }
 
-/* Closes files without users, and not only one, because to find out that descriptors have run out may
- * take several messages. False: there are none. */
+/* Closes files without users, and not only one, because to find out that descriptors have run out
+ * may take several messages. False: there are none. */
 static bool close_some(struct files *f)
 {
 	struct source *s;

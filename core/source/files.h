@@ -7,7 +7,8 @@
  * bytes, its owner, its mode or an extended attribute. It also changes when the file gains or loses
  * a name (link(2), unlink(2), another file renamed to it); that is accepted, unless a link was made
  * and removed between two looks. Sources are kept open up to a limit; the least recently used is
- * closed first. If descriptors run out before, some are closed in every struct files of the process.
+ * closed first. If descriptors run out before, some are closed in every struct files of the
+ * process.
  *
  * A file whose bytes are in memory (stored_file.bytes) is read like any other, and never changes.
  *
@@ -33,9 +34,9 @@ int files_new(struct place *place, const struct stored_file *sources, size_t n, 
 /*
  * The same for files that the caller has opened and looked at. A source that is not NULL is read
  * from then on, whatever its path later refers to; once files_new_seen has succeeded, it owns the
- * source. With `within`, which is borrowed like place, the source may be closed like that of any other
- * file, and is opened again by this name in that place. The other files are opened by their paths. What
- * is opened must be what was seen.
+ * source. With `within`, which is borrowed like place, the source may be closed like that of any
+ * other file, and is opened again by this name in that place. The other files are opened by their
+ * paths. What is opened must be what was seen.
  */
 struct files_seen {
 	struct place_seen seen;

@@ -32,8 +32,8 @@ struct parts;
 struct item_store {
 	struct files *files; /* borrowed */
 	struct blockcache *blocks;
-	/* For items with CODING_COMPUTED, whose number stands in place of a file: computes a block, as in
-	 * block_source; and item_want. Set after item_store_init. */
+	/* For items with CODING_COMPUTED, whose number stands in place of a file: computes a block,
+	 * as in block_source; and item_want. Set after item_store_init. */
 	int (*compute)(void *arg, uint32_t number, void *buf, size_t len, uint64_t off,
 		       struct ckpt_err *e);
 	bool (*want)(void *arg, uint32_t number, uint64_t off, uint64_t len);
@@ -105,8 +105,8 @@ struct blob item_blob(struct item_source *s, uint64_t size);
 /* The number of decoded bytes; decodes the whole item to find it. */
 int item_size(const struct item_source *s, uint64_t *ret, struct ckpt_err *e);
 
-/* Makes the blocks of a range, within an item that is not plain, that are not in the cache, as far as
- * they can be made. False: all are there. */
+/* Makes the blocks of a range, within an item that is not plain, that are not in the cache, as far
+ * as they can be made. False: all are there. */
 bool item_keep(const struct item_source *s, uint64_t off, uint64_t len);
 
 /* Like source_want. */

@@ -177,8 +177,8 @@ int64_t place_tip(struct place *p, char *buf, size_t cap);
 /* The path of what may be opened besides what is in the directory; NULL: nothing. */
 const char *place_beyond(const struct place *p);
 
-/* If the bytes of a file are part of another file: its absolute path, and where they begin in it. NULL:
- * they are not. */
+/* If the bytes of a file are part of another file: its absolute path, and where they begin in it.
+ * NULL: they are not. */
 const char *place_within(struct place *p, const char *path, uint64_t *ret_off);
 
 /* False: the storage does not provide this. "." is the place itself. */
@@ -194,8 +194,8 @@ void place_leave_ctime(const struct place *p, struct place_id *id);
 /* False: the place is on this machine. Never blocks. */
 bool place_network(struct place *p, struct place_network *ret);
 
-/* The endpoint, under which an address may have other things than elsewhere: "" if the address tells all.
- * NULL: the place is on this machine. */
+/* The endpoint, under which an address may have other things than elsewhere: "" if the address
+ * tells all. NULL: the place is on this machine. */
 const char *place_origin(const struct place *p);
 
 /* The directory's descriptor, borrowed, if the directory is on this machine; else -1. */
@@ -208,9 +208,10 @@ int local_open(const char *address, const struct place_options *o, struct place 
 	       char **ret_root, const char **ret_file, struct ckpt_err *e);
 int local_place(int dirfd, struct place **ret, struct ckpt_err *e);
 /*
- * The path under which local_open opens something: like realpath, but if it is a file, links are followed
- * only as far as a directory with the files that belong to it, such as config.json. If none has any, the
- * name that was given counts, and only its directory is resolved. NULL: see errno.
+ * The path under which local_open opens something: like realpath, but if it is a file, links are
+ * followed only as far as a directory with the files that belong to it, such as config.json. If
+ * none has any, the name that was given counts, and only its directory is resolved. NULL: see
+ * errno.
  */
 char *local_real_name(const char *path);
 enum place_change local_compare(const struct place_id *before, const struct place_id *now);

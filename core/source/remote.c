@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Addresses as places. A directory is listed once, and what is looked for in it is answered from
- * the listing, for FRESH_S seconds: opening a checkpoint asks for one listing and no object. Where a
- * store has no listings (https), each name is asked for, and the answer kept as long.
+ * the listing, for FRESH_S seconds: opening a checkpoint asks for one listing and no object. Where
+ * a store has no listings (https), each name is asked for, and the answer kept as long.
  */
 #include "source/remote_internal.h"
 
@@ -858,7 +858,8 @@ int remote_open(const char *address, const struct place_options *o, struct place
 	return open_at(address, o, ret, ret_root, ret_file, e) ? wrap_open(address, e) : 0;
 }
 
-/* Is it an index, or one of the parts of a model? Then the others in its directory are read as well. */
+/* Is it an index, or one of the parts of a model? Then the others in its directory are read as
+ * well. */
 static bool is_of_several(const char *name)
 {
 	static const char index[] = ".index.json";

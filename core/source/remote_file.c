@@ -279,8 +279,8 @@ static void enter_room(struct rfile *f, struct room *r)
 	f->room = r;
 }
 
-/* Its number in a fetcher that runs or has just died; it is opened again if necessary, also if the map
- * of where its blocks are by now was lost. */
+/* Its number in a fetcher that runs or has just died; it is opened again if necessary, also if the
+ * map of where its blocks are by now was lost. */
 static int get_number(struct rfile *f, uint64_t *ret, uint64_t *ret_epoch, struct ckpt_err *e)
 {
 	uint32_t number, before;
@@ -719,8 +719,8 @@ static struct smap *map_segment(struct remote_source *s, uint64_t i, uint64_t si
 	return m;
 }
 
-/* Only segments on disk: those in memory have to be closed when they are evicted, and what is mapped
- * is borrowed until the source is freed. */
+/* Only segments on disk: those in memory have to be closed when they are evicted, and what is
+ * mapped is borrowed until the source is freed. */
 static const uint8_t *map_remote(struct source *x, uint64_t off, uint64_t len)
 {
 	struct remote_source *s = (struct remote_source *)(void *)x;

@@ -14,10 +14,10 @@
  * when it has said nothing for LINK_SILENT_S although it was asked whether it is there. It is the
  * fetcher's own duty to answer in time, if only with an error (option retry).
  *
- * A fetcher that dies is started again (see remote/wire.h). The first one is epoch 1, the next epoch 2.
- * A new fetcher has nothing open, so the number of a place or a file is valid in one epoch only: a
- * place or file whose number comes from an earlier epoch is opened again when it is needed. Calls that
- * were under way are repeated until the time of the option retry has passed.
+ * A fetcher that dies is started again (see remote/wire.h). The first one is epoch 1, the next
+ * epoch 2. A new fetcher has nothing open, so the number of a place or a file is valid in one epoch
+ * only: a place or file whose number comes from an earlier epoch is opened again when it is needed.
+ * Calls that were under way are repeated until the time of the option retry has passed.
  *
  * After fork(2) only the parent can use a link: in the child every call fails.
  *
@@ -57,11 +57,11 @@ void link_put(struct link *l);
 void link_rest(void);
 /* A link with that key may be needed after link_rest, which starts it if none runs then. */
 void link_expect(const struct link_key *key);
-/* The text of a WIRE_OPEN, which may be sent again after link_rest, also for other addresses of the same
- * server, bucket or repository. */
+/* The text of a WIRE_OPEN, which may be sent again after link_rest, also for other addresses of the
+ * same server, bucket or repository. */
 void link_may_open(bool anonymous, const char *text, size_t len);
-/* A directory of file://, beneath which everything may be read then, or only the files of these names,
- * each followed by a NUL. */
+/* A directory of file://, beneath which everything may be read then, or only the files of these
+ * names, each followed by a NUL. */
 void link_may_read(const struct stat *dir, const char *names, size_t len);
 
 enum { MAX_PINS = 3 };
@@ -95,8 +95,9 @@ bool link_again(struct call *c);
 void call_release(struct call *c);
 /* The epoch of the fetcher that runs, or ran last. */
 uint64_t link_epoch(struct link *l);
-/* Sends a message that has no answer and whose numbers are valid in that epoch, never waiting: if there is no
- * room for it, it is sent before the next message. If it fails, so does the next call. */
+/* Sends a message that has no answer and whose numbers are valid in that epoch, never waiting: if
+ * there is no room for it, it is sent before the next message. If it fails, so does the next
+ * call. */
 void link_tell(struct link *l, uint64_t epoch, struct wire_head *h);
 /* The same for a message that may be lost: never waits. */
 void link_hint(struct link *l, uint64_t epoch, struct wire_head *h);
@@ -162,8 +163,8 @@ int rfile_source(struct rfile *f, struct source **ret, struct ckpt_err *e);
 
 /* ---- places ---- */
 
-/* A place whose address may not exist yet, and never is a file. *ret_place is borrowed from it; *ret_root
- * is the canonical address, which the caller frees. */
+/* A place whose address may not exist yet, and never is a file. *ret_place is borrowed from it;
+ * *ret_root is the canonical address, which the caller frees. */
 int remote_open_new(const char *address, const struct place_options *o, struct place **ret,
 		    struct rplace **ret_place, char **ret_root, struct ckpt_err *e);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links: they are shared by key, and each begins with a ckptfs-fetch and ends with its last user. Before
- * the process gives up its rights, all are told what they may open from then on.
+ * Links: they are shared by key, and each begins with a ckptfs-fetch and ends with its last user.
+ * Before the process gives up its rights, all are told what they may open from then on.
  */
 #include "source/remote_link_internal.h"
 
@@ -349,7 +349,8 @@ void link_expect(const struct link_key *key)
 /* Without the lock: a receiver may need it to end. */
 void link_rest(void)
 {
-	/* They stay until the process ends. One that cannot be started is an error when it is needed. */
+	/* They stay until the process ends. One that cannot be started is an error when it is
+	 * needed. */
 	for (size_t i = 0; i < links.n_expected; i++) {
 		struct ckpt_err ignored;
 		struct link *l;

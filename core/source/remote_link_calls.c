@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls: each is sent to the fetcher that runs, and waits until the receiver has the answer or that fetcher
- * has died. A fetcher that is silent for long is asked whether it is there, and then ended.
+ * Calls: each is sent to the fetcher that runs, and waits until the receiver has the answer or that
+ * fetcher has died. A fetcher that is silent for long is asked whether it is there, and then ended.
  */
 #include "source/remote_link_internal.h"
 
@@ -74,8 +74,8 @@ struct silence {
 	bool ended; /* by end_silence */
 };
 
-/* If the fetcher has said nothing for long, it is ended, so that another one takes its place; if that does
- * not help either, the link is of no use. */
+/* If the fetcher has said nothing for long, it is ended, so that another one takes its place; if
+ * that does not help either, the link is of no use. */
 static bool end_silence(struct link *l, struct silence *s)
 {
 	struct wire_head h = { .kind = WIRE_END_IT };

@@ -10,8 +10,8 @@
  *
  * Private to core/source.
  *
- * Threads: any may call, and one, the receiver, receives. Every field of a link belongs to one of these
- * groups, which are also the sections of struct link:
+ * Threads: any may call, and one, the receiver, receives. Every field of a link belongs to one of
+ * these groups, which are also the sections of struct link:
  *
  *	of all links	Under the mutex in remote_link.c.
  *	fixed		Set before any other thread has the link, and not changed after that.
@@ -31,8 +31,8 @@
  * link_rest is the exception: no other function is called meanwhile, so it uses links without their
  * mutexes, and sockets once it has ended the receivers.
  *
- * A thread holds at most one of these mutexes. Files have their own, so the receiver holds none when it
- * calls a file, except for rfile_hold, which takes none.
+ * A thread holds at most one of these mutexes. Files have their own, so the receiver holds none
+ * when it calls a file, except for rfile_hold, which takes none.
  */
 #ifndef SOURCE_REMOTE_LINK_INTERNAL_H
 #define SOURCE_REMOTE_LINK_INTERNAL_H
@@ -91,15 +91,16 @@ struct link {
 
 /* Call it when no thread uses the link any more. */
 void link_free(struct link *l);
-/* Says to a fetcher, or to the process that starts them, what this one may ask for from now on. Does
- * nothing before link_rest. */
+/* Says to a fetcher, or to the process that starts them, what this one may ask for from now on.
+ * Does nothing before link_rest. */
 void link_send_seal(const struct link *l, int sock);
 
 /* ---- the receiver ---- */
 
 /* Under the lock. */
 int link_start_receiver(struct link *l, struct ckpt_err *e);
-/* The link is of no use any more: its calls fail with this reason, or with that of an earlier call. */
+/* The link is of no use any more: its calls fail with this reason, or with that of an earlier
+ * call. */
 void link_go_down(struct link *l, int code, const char *why);
 /* Requests and bytes, also of fetchers that have died. Under the lock. */
 void link_add_counts(struct link *l, struct place_network *n);

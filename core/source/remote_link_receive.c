@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receiver: a thread of each link, which alone reads what is sent to us. It gives answers to the calls
- * that wait for them, and segments and maps to the files that the fetcher has open; it deals with the
- * death of a fetcher and greets the next one.
+ * The receiver: a thread of each link, which alone reads what is sent to us. It gives answers to
+ * the calls that wait for them, and segments and maps to the files that the fetcher has open; it
+ * deals with the death of a fetcher and greets the next one.
  */
 #include "source/remote_link_internal.h"
 

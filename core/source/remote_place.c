@@ -54,7 +54,8 @@ static int take_names(const struct call *c, char **ret_root, char **ret_origin, 
 	return *ret_root && *ret_origin ? 0 : err_nomem(e);
 }
 
-/* Sends WIRE_OPEN; ret_root: NULL, or for the canonical address, and ret_origin for the endpoint. */
+/* Sends WIRE_OPEN; ret_root: NULL, or for the canonical address, and ret_origin for the
+ * endpoint. */
 static int ask_open(struct link *l, const struct rplace *p, const char *text, size_t len,
 		    uint64_t *ret_number, uint64_t *ret_epoch, char **ret_root, char **ret_origin,
 		    struct ckpt_err *e)

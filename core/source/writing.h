@@ -45,8 +45,8 @@ struct place *writing_place(struct writing *w);
 const char *writing_address(const struct writing *w); /* canonical */
 void writing_stop(struct writing *w, bool (*stop)(void *arg), void *stop_arg);
 
-/* only_new: objects that exist are an error (EEXIST), and stay. ENOTSUP: the store cannot be written
- * to. */
+/* only_new: objects that exist are an error (EEXIST), and stay. ENOTSUP: the store cannot be
+ * written to. */
 int writing_begin(struct writing *w, bool only_new, struct ckpt_err *e);
 
 int writing_file(struct writing *w, const char *path, struct writing_file **ret,
@@ -56,8 +56,8 @@ int writing_add(struct writing_file *f, const void *p, size_t n, struct ckpt_err
 int writing_finish(struct writing_file *f, struct ckpt_err *e);
 void writing_drop(struct writing_file *f); /* of a file that is not finished; NULL is fine */
 
-/* A file of known size in any order: parts from 1, all but the last of writing_part_size(size) bytes.
- * read(arg, off, ...) reads part of the file. */
+/* A file of known size in any order: parts from 1, all but the last of writing_part_size(size)
+ * bytes. read(arg, off, ...) reads part of the file. */
 uint64_t writing_part_size(uint64_t size);
 uint32_t writing_number(struct writing *w); /* of another file */
 int writing_part(struct writing *w, uint32_t file, const char *path, uint64_t size, unsigned number,

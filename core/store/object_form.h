@@ -14,8 +14,8 @@
  * pickle in it, unless it holds tensors: HyperParallel has no form for those, and gets the archive
  * as bytes, which on the way back are the archive again. JSON becomes the Python value that it
  * describes or, if it holds numbers or strings that the JSON library cannot represent, a string of
- * the text. What has no pickle of its own, such as an archive with tensors, is in an OBJECT_LISTED as
- * bytes.
+ * the text. What has no pickle of its own, such as an archive with tensors, is in an OBJECT_LISTED
+ * as bytes.
  *
  * Nothing is executed: pickles are only examined and copied.
  *

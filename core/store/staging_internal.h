@@ -52,9 +52,9 @@ enum site_part {
 	SITE_ZARR,
 };
 enum site_part site_part_of(const char *name);
-/* The names of one directory are seen one after the other, at first with .of SITE_NOTHING. 1: the file is
- * part of a checkpoint; 0: it is not. ENOTEMPTY: it is of another kind of checkpoint than those
- * seen. */
+/* The names of one directory are seen one after the other, at first with .of SITE_NOTHING. 1: the
+ * file is part of a checkpoint; 0: it is not. ENOTEMPTY: it is of another kind of checkpoint than
+ * those seen. */
 struct site_seen {
 	enum site_part of;
 	char name[NAME_MAX + 1];

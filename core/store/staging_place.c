@@ -199,7 +199,8 @@ static bool is_array(int dir, const char *name, bool whole)
 	return !others && !rc && (metadata || !whole); /* what was not listed may be anything */
 }
 
-/* Does it say, as Megatron-core's does, how tensors are stored? Others give files this name, too. */
+/* Does it say, as Megatron-core's does, how tensors are stored? Others give files this name,
+ * too. */
 bool site_is_megatron_text(const char *text, size_t len)
 {
 	static const char key[] = "\"sharded_backend\"";

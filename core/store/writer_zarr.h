@@ -6,9 +6,9 @@
  *	CKPT/NAME/zarr.json     an array: shape, data type, chunks
  *	CKPT/NAME/c.2.0.0       a chunk: its elements, little-endian, not compressed
  *
- * Tensors are whole, and cut along their first dimension into chunks of at most chunk_size bytes, as
- * far as one row is not larger. The last chunk is as large as the others; what is beyond the array
- * is zero. Each rank writes its tensors alone.
+ * Tensors are whole, and cut along their first dimension into chunks of at most chunk_size bytes,
+ * as far as one row is not larger. The last chunk is as large as the others; what is beyond the
+ * array is zero. Each rank writes its tensors alone.
  *
  * Refused are objects, parts of tensors, dtypes that zarr lacks, and names that cannot be those of
  * directories or that the specification forbids (ERR_UNSUPPORTED).

@@ -10,8 +10,8 @@
  * If a file of an older transformers omits a value, the default of transformers' class applies; if
  * the default has changed over time, the value is required.
  *
- * A model that also sees pictures is one of these families and a vision tower, which is not described
- * here: the family's numbers are in text_config, and its tensors have longer names.
+ * A model that also sees pictures is one of these families and a vision tower, which is not
+ * described here: the family's numbers are in text_config, and its tensors have longer names.
  *
  * Sources: configuration_*.py, modeling_*.py and conversion_mapping.py of transformers 5;
  * tests/torch/arch.sh compares each family with the output of its save_pretrained.
@@ -106,7 +106,8 @@ struct arch {
 	 */
 	uint8_t *dense;
 	uint64_t first_experts;
-	/* Of linear attention: heads of keys and of values, which share keys, and the convolution. */
+	/* Of linear attention: heads of keys and of values, which share keys, and the
+	 * convolution. */
 	struct arch_linear {
 		uint64_t k_heads, v_heads, k_dim, v_dim, kernel;
 	} linear;
@@ -215,8 +216,8 @@ void arch_name(const struct arch *a, const struct arch_weight *w, const struct a
 /* Does it belong to another part of the model, such as the vision tower? */
 bool arch_is_other(const struct arch *a, const char *name, size_t len);
 /*
- * Is it a leftover of training that is not used in computation, such as masks and frequencies, or of
- * a layer that predicts further tokens, which neither transformers nor gguf/ has?
+ * Is it a leftover of training that is not used in computation, such as masks and frequencies, or
+ * of a layer that predicts further tokens, which neither transformers nor gguf/ has?
  */
 bool arch_ignores(const struct arch *a, const char *name, size_t len);
 

@@ -40,10 +40,10 @@ struct rename;
 #define RENAME_MAX_REGEX   1024
 #define RENAME_MAX_REGEXES (1 << 19) /* of all rules together */
 /*
- * Limits on a REGEX that has loops over what may be empty, "(a*)*"; on tests of positions (^ $ \b ...);
- * and on the sum of both, if there are both. They are counted in the same way. Each doubles the time that
- * glibc 2.36 takes: "$(.?)*{20}" would take 5 seconds, "((|||){15}){2,}" minutes, and what is allowed a
- * tenth of a second.
+ * Limits on a REGEX that has loops over what may be empty, "(a*)*"; on tests of positions (^ $ \b
+ * ...); and on the sum of both, if there are both. They are counted in the same way. Each doubles
+ * the time that glibc 2.36 takes: "$(.?)*{20}" would take 5 seconds, "((|||){15}){2,}" minutes, and
+ * what is allowed a tenth of a second.
  */
 #define RENAME_MAX_LOOPING	   64
 #define RENAME_MAX_TESTS	   12

@@ -48,7 +48,8 @@ struct vtensor {
 	uint8_t dtype;	/* enum ckpt_dtype that is shown: stored, or what it is cast to */
 	uint8_t n_dims;
 	uint8_t n_shown;
-	/* Shown as blocks of this type, which are made from float32, the dtype; NULL: as elements. */
+	/* Shown as blocks of this type, which are made from float32, the dtype; NULL: as
+	 * elements. */
 	const struct block_type *blocks;
 	struct arith arith; /* done to each element as it is stored, before it is cast */
 	uint32_t n_pieces;

@@ -3,7 +3,8 @@
  * vtensor_ops - virtual tensors made from virtual tensors: the same elements in another order.
  *
  * The caller frees each result with free(); it does not refer to its inputs. It is shown with the
- * dtype of the first one, in its own shape. Several must be alike, see vtensor_alike. Fails with ENOMEM, or as vtensor_copy.
+ * dtype of the first one, in its own shape. Several must be alike, see vtensor_alike. Fails with
+ * ENOMEM, or as vtensor_copy.
  *
  * Threads: pure.
  */
@@ -33,7 +34,8 @@ int vtensor_pick(const struct vtensor *v, uint64_t i, struct vtensor **ret, stru
  */
 int vtensor_interleave(const struct vtensor *v, uint64_t groups, struct vtensor **ret,
 		       struct ckpt_err *e);
-/* The first dimension becomes two: group, row of a group. It must be a multiple of groups, not 0. */
+/* The first dimension becomes two: group, row of a group. It must be a multiple of groups, not
+ * 0. */
 int vtensor_group(const struct vtensor *v, uint64_t groups, struct vtensor **ret,
 		  struct ckpt_err *e);
 

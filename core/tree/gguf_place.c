@@ -435,8 +435,8 @@ static int place_head(struct placing *p, const struct arch_weight *r, size_t emb
 	size_t before = l->n;
 	int rc = place_needed(p, r, 0);
 
-	/* llama.cpp's Gemma, Gemma 2 and Command R have no place for another head; transformers ties
-	 * whatever is stored. */
+	/* llama.cpp's Gemma, Gemma 2 and Command R have no place for another head; transformers
+	 * ties whatever is stored. */
 	if (!rc && l->n > before &&
 	    (p->c->a.kind & (KIND_GEMMA | KIND_GEMMA2 | KIND_COHERE) ||
 	     same_elements(l->v[l->n - 1], l->v[embeddings])))

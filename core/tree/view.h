@@ -13,8 +13,8 @@
  * Nodes are inode numbers: the root is 1; all others encode the face, rank and entry. They are the
  * same at every mount with the same options.
  *
- * Threads: immutable after view_new and view_show_codes, except for cached sizes and for gguf/, which is prepared when
- * it is first looked up.
+ * Threads: immutable after view_new and view_show_codes, except for cached sizes and for gguf/,
+ * which is prepared when it is first looked up.
  */
 #ifndef TREE_VIEW_H
 #define TREE_VIEW_H
@@ -60,7 +60,8 @@ struct view_opts {
 	bool masters;	       /* show fp32 masters in place of weights that have one */
 	enum ckpt_dtype
 		dtype; /* dtype that floating-point tensors are cast to; CKPT_DTYPE_NONE: no cast */
-	/* The member of config.json by which there are codes, if names do not tell which; or NULL. */
+	/* The member of config.json by which there are codes, if names do not tell which; or
+	 * NULL. */
 	const char *quantised;
 	/*
 	 * How experts are grouped: AUTO: in hf/ only, as save_pretrained does; STORED: as they are
@@ -110,17 +111,17 @@ int view_new(const struct catalog *c, const struct view_opts *opts, struct view 
 void view_free(struct view *v); /* NULL is fine */
 
 /*
- * A tensor of hf/ that is shown as codes, with a tensor of scales beside it: computed tensors, by their
- * catalog numbers.
+ * A tensor of hf/ that is shown as codes, with a tensor of scales beside it: computed tensors, by
+ * their catalog numbers.
  */
 struct view_codes {
 	size_t i; /* of the model; ascending */
 	uint32_t codes, scales;
 };
 /*
- * Shows these in hf/, and in the model that view_model_tensor describes, in place of the weights; the
- * names of scales are those of the weights and `end`. config is what hf/ shows as config.json, if that
- * is an asset; borrowed. Once, before the view is used, and only if it has a model.
+ * Shows these in hf/, and in the model that view_model_tensor describes, in place of the weights;
+ * the names of scales are those of the weights and `end`. config is what hf/ shows as config.json,
+ * if that is an asset; borrowed. Once, before the view is used, and only if it has a model.
  */
 int view_show_codes(struct view *v, const struct view_codes *codes, size_t n, const char *end,
 		    const char *config, struct ckpt_err *e);

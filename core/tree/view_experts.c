@@ -29,8 +29,8 @@
 
 #define MAX_CONFIG ((uint64_t)16 << 20) /* bytes */
 #define MAX_NAME   1024
-/* Weights that are made: 512 experts in 100 layers are 153,600. Bounds memory, because few bytes can
- * describe a tensor of very many experts. */
+/* Weights that are made: 512 experts in 100 layers are 153,600. Bounds memory, because few bytes
+ * can describe a tensor of very many experts. */
 #define MAX_SPLIT ((uint64_t)1 << 18)
 
 enum { GATE, UP, DOWN, PARTS };

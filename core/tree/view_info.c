@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Describes the tensors and objects of a view, and says which tensors consolidated files contain. */
+/* Describes the tensors and objects of a view, and says which tensors consolidated files
+ * contain. */
 #include "tree/view.h"
 
 #include "base/checked.h"

@@ -119,7 +119,8 @@ static bool names_one(struct ckpt *run, const char *name, size_t len)
 	return run ? !ckpt_lookup(run, CKPT_ROOT, copy, &node) : !access(copy, F_OK);
 }
 
-/* A checkpoint whose name is that of a flag would be missing in the list, and the result be wrong. */
+/* A checkpoint whose name is that of a flag would be missing in the list, and the result be
+ * wrong. */
 static int refuse_unclear(struct ckpt *run, const char *path, const struct options *o,
 			  struct ckpt_err *e)
 {

@@ -68,16 +68,17 @@ int cmd_open(const char *path, const struct options *o, const struct cmd_how *ho
 int cmd_refuse_nothing(const struct ckpt *c, const struct options *o, struct ckpt_err *e);
 
 /*
- * -ENOENT with a sentence, such as "ls: nothing matches 'x'", if nothing is left because of globs, or
- * of include and exclude; it begins with `none`, "ls: nothing". 0: there was nothing without them.
+ * -ENOENT with a sentence, such as "ls: nothing matches 'x'", if nothing is left because of globs,
+ * or of include and exclude; it begins with `none`, "ls: nothing". 0: there was nothing without
+ * them.
  */
 int cmd_none_left(const struct ckpt *c, const struct options *o, const char *const *globs,
 		  const char *none, struct ckpt_err *e);
 
 /*
- * -EIO with a sentence if the globs, or no globs, match what cannot be opened and has no data here: a
- * tensor of a file that is missing, or of an unknown kind. It is listed as an object, so commands for
- * tensors do not see it.
+ * -EIO with a sentence if the globs, or no globs, match what cannot be opened and has no data here:
+ * a tensor of a file that is missing, or of an unknown kind. It is listed as an object, so commands
+ * for tensors do not see it.
  */
 int cmd_absent(const struct ckpt *c, const char *const *globs, const char *command,
 	       struct ckpt_err *e);
@@ -92,8 +93,8 @@ int cmd_run_look(struct ckpt *run, const struct options *o, struct ckpt_err *e);
  */
 int cmd_join_runs(const struct command *c, struct options *o, struct ckpt_err *e);
 
-/* cmd_fail for the first argument, which cmd_open has refused. If it is a run, and the next argument
- * may be the name of a checkpoint that it lacks, says that. */
+/* cmd_fail for the first argument, which cmd_open has refused. If it is a run, and the next
+ * argument may be the name of a checkpoint that it lacks, says that. */
 int cmd_fail_open(const struct options *o, struct ckpt_err *e);
 
 /* Opens the checkpoint of a run that a path leads into; *ret_rest is the rest of the path. */
@@ -137,7 +138,8 @@ bool cmd_color(const struct options *o);
 struct buf;
 /* An FQN, or another name, as a terminal can show it, with control bytes as %XX. */
 void cmd_add_fqn(struct buf *b, const char *fqn, size_t len);
-/* How many columns text of cmd_add_fqn takes on a terminal, where Chinese characters are two wide. */
+/* How many columns text of cmd_add_fqn takes on a terminal, where Chinese characters are two
+ * wide. */
 size_t cmd_columns(const char *s, size_t len);
 /* Blanks behind the text that b has since `start`, to fill that many columns. */
 void cmd_pad(struct buf *b, size_t start, size_t columns);

@@ -198,8 +198,8 @@ struct line {
 	size_t end; /* of the column, in b */
 };
 
-/* Text at the right of the next column. Text that is too wide takes room from the columns behind it,
- * so that those behind these are in their places. */
+/* Text at the right of the next column. Text that is too wide takes room from the columns behind
+ * it, so that those behind these are in their places. */
 static void add_column(struct line *l, int width, const char *text)
 {
 	size_t len = strlen(text), at;

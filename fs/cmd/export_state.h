@@ -35,8 +35,8 @@ struct export_state {
 
 /* Refuses an entry that another user made or can change, if there is one: its bytes may be any. */
 int export_state_refuse_foreign(int dirfd, const char *name, struct ckpt_err *e);
-/* Opens or creates `name` in dirfd and locks it. -EBUSY: another process has locked it. EPERM: it is
- * another user's. */
+/* Opens or creates `name` in dirfd and locks it. -EBUSY: another process has locked it. EPERM: it
+ * is another user's. */
 int export_state_open(int dirfd, const char *name, struct export_state *ret, struct ckpt_err *e);
 /*
  * Does the file describe this export? 0: yes; 1: the same command began it, but its source has

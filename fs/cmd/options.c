@@ -532,8 +532,8 @@ static int add_to_value(struct options *o, const struct word *last, const char *
 	return own(o, both, e) ? options_put(o, last->name, both, e) : -ENOMEM;
 }
 
-/* Does it belong to the list before it, such as "x-tuned:10" or "../dev"? No option has ':' or '/' in its
- * name, though in its value. */
+/* Does it belong to the list before it, such as "x-tuned:10" or "../dev"? No option has ':' or '/'
+ * in its name, though in its value. */
 static bool is_listed(const char *s)
 {
 	size_t n = strcspn(s, ":/=");

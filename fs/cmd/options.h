@@ -64,7 +64,8 @@ struct options {
 	bool help, quiet;
 
 	const char **open; /* words for ckpt_open, NULL-terminated; NULL: there are none */
-	/* Words in the list of this option that were taken for flags but may be names; cmd_open knows. */
+	/* Words in the list of this option that were taken for flags but may be names; cmd_open
+	 * knows. */
 	const char **unclear, *unclear_in;
 
 	uint64_t threads; /* 0: not given */
@@ -140,11 +141,13 @@ struct option_word {
 };
 bool options_word(unsigned groups, size_t i, struct option_word *ret);
 
-/* A name as it is shown: with dashes after "--", with underscores in the list of -o. Returns ret. */
+/* A name as it is shown: with dashes after "--", with underscores in the list of -o. Returns
+ * ret. */
 enum { OPTIONS_NAME_MAX = 31 };
 const char *options_spell(const char *name, char between, char ret[OPTIONS_NAME_MAX + 1]);
 
-/* The words of these groups with one line each, and which of them -o takes, as --help shows them. */
+/* The words of these groups with one line each, and which of them -o takes, as --help shows
+ * them. */
 void options_help(FILE *to, unsigned groups);
 
 #endif

@@ -34,7 +34,8 @@ static void add_line(int file, const char *text, size_t n, bool *cut)
 		*cut = write(file, line, (size_t)len) != len;
 }
 
-/* The daemon writes nothing that a terminal would act on, and no second line, as long as it is itself. */
+/* The daemon writes nothing that a terminal would act on, and no second line, as long as it is
+ * itself. */
 static size_t make_fit(char *packet, size_t n)
 {
 	char text[LOG_PACKET_MAX];

@@ -363,8 +363,8 @@ static void wake_up(int sig)
 
 /* ---- the caller's thread ---- */
 
-/* Waits that long, or until something happens: true; -1: forever. Signals are unblocked only here, so
- * none arrives between the decision to wait and the wait. */
+/* Waits that long, or until something happens: true; -1: forever. Signals are unblocked only here,
+ * so none arrives between the decision to wait and the wait. */
 static bool wait_for_news(struct loop *l, long ms, const sigset_t *signals)
 {
 	const struct timespec until = { .tv_nsec = ms * 1000000 };

@@ -5,11 +5,11 @@
  * A read of a data file ends when its storage answers: on a network file system whose server is
  * gone, never, and the waiting thread cannot be interrupted. To keep other readers from waiting:
  *
- *   - a thread that has spent LOOP_HUNG_MS on one request no longer counts: for each such thread one
- *     more may be started, up to LOOP_MAX_HUNG;
+ *   - a thread that has spent LOOP_HUNG_MS on one request no longer counts: for each such thread
+ * one more may be started, up to LOOP_MAX_HUNG;
  *   - a request that has hung that long is answered with EINTR when its reader gets a signal
- *     (FUSE_INTERRUPT). The thread goes on waiting, and the kernel drops its late answer. Before that
- *     a signal has no effect, because programs do not expect signals to interrupt short reads;
+ *     (FUSE_INTERRUPT). The thread goes on waiting, and the kernel drops its late answer. Before
+ * that a signal has no effect, because programs do not expect signals to interrupt short reads;
  *   - when the mount ends, hung requests are waited for only LOOP_GRACE_MS.
  *
  * Threads: loop_run from one.
@@ -38,8 +38,8 @@ struct loop_config {
 	int (*begun)(void *arg, struct ckpt_err *e);
 	/* A request about a node hangs: reported once, after LOOP_LOG_SECONDS. */
 	void (*hangs)(void *arg, uint32_t opcode, uint64_t node);
-	/* Called by a thread of its own while there are requests, about every LOOP_TIDY_MS, and afterwards
-	 * until it returns false. May be NULL. */
+	/* Called by a thread of its own while there are requests, about every LOOP_TIDY_MS, and
+	 * afterwards until it returns false. May be NULL. */
 	bool (*tidies)(void *arg);
 	void *arg;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the sandbox (sandbox.h) allows this mount: to read the checkpoint and what its options name, and
- * what a run may need when one of its checkpoints is opened.
+ * What the sandbox (sandbox.h) allows this mount: to read the checkpoint and what its options name,
+ * and what a run may need when one of its checkpoints is opened.
  */
 #include "mount/mount_internal.h"
 
@@ -61,8 +61,8 @@ static void may_read_linked(struct mount *m, const char *dir)
 	}
 }
 
-/* A file is opened by way of its directory, in which a file about its contents may be. For file:// the
- * directory is opened for reading. */
+/* A file is opened by way of its directory, in which a file about its contents may be. For file://
+ * the directory is opened for reading. */
 static void may_enter_parent(struct mount *m, const char *path, bool for_reading)
 {
 	autofree char *dir = strdup(path), *about = NULL;

@@ -115,8 +115,8 @@ static int refused(const struct mount *m, const char *why, struct ckpt_err *e)
 /*
  * The path to mount at. Opening the checkpoint may have taken minutes, in which the owner of a
  * directory above the mount point can have put a link in its place. Root must not be led elsewhere,
- * so who may mount mounts by descriptor. For others fusermount3 mounts, which has no such descriptor
- * and checks that the directory is theirs.
+ * so who may mount mounts by descriptor. For others fusermount3 mounts, which has no such
+ * descriptor and checks that the directory is theirs.
  */
 static const char *where(const struct mount *m, char by_fd[static 32])
 {

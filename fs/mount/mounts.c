@@ -106,7 +106,8 @@ static unsigned fdinfo(int fd, const char *name)
 	return v;
 }
 
-/* The directory that `path` is in, which the caller frees, and the name in it; NULL: out of memory. */
+/* The directory that `path` is in, which the caller frees, and the name in it; NULL: out of
+ * memory. */
 static char *dir_of(const char *path, const char **ret_name)
 {
 	const char *slash = strrchr(path, '/');

@@ -21,8 +21,8 @@ struct mount_found {
 	unsigned id;	       /* of the mount, as long as it exists */
 	unsigned major, minor; /* its device, as in /sys/class/bdi */
 	char type[64];	       /* ours: MOUNTS_TYPE */
-	/* The name of its mount point, and the directory that this is in: the next mount, anywhere, may
-	 * get the same numbers as soon as this one is gone. */
+	/* The name of its mount point, and the directory that this is in: the next mount, anywhere,
+	 * may get the same numbers as soon as this one is gone. */
 	uint64_t dir_dev, dir_ino;
 	char name[NAME_MAX + 1]; /* "": not known */
 };
@@ -39,8 +39,9 @@ int mounts_find_source(const char *address, struct mount_found *ret, struct ckpt
 
 /* Appends all mounts as strings, so that a later one can be recognised. */
 int mounts_list(struct buf *ret, struct ckpt_err *e);
-/* Like mounts_find, but only for the mount of this FUSE device. Older kernels do not tell which that is:
- * then one that was not in the list, although the numbers of one that has gone may come again. */
+/* Like mounts_find, but only for the mount of this FUSE device. Older kernels do not tell which
+ * that is: then one that was not in the list, although the numbers of one that has gone may come
+ * again. */
 int mounts_find_new(const char *path, int fuse_fd, const struct buf *list, struct mount_found *ret,
 		    struct ckpt_err *e);
 

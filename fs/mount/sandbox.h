@@ -60,8 +60,8 @@ void sandbox_release(struct sandbox *s);
 
 /* A file, or a directory with everything below it now and later. Skipped if it does not exist. */
 void sandbox_allow_read(struct sandbox *s, const char *path);
-/* The same by a path whose links have been resolved, among directories of the checkpoint's author, who
- * may have put a link in it since: that is not followed. */
+/* The same by a path whose links have been resolved, among directories of the checkpoint's author,
+ * who may have put a link in it since: that is not followed. */
 void sandbox_allow_checkpoint(struct sandbox *s, const char *path);
 /* A directory that may be opened and listed, with those below it, but none of its files. */
 void sandbox_allow_list(struct sandbox *s, const char *dir);

@@ -7,10 +7,10 @@
  * anything of the checkpoint is read. Before the sandbox is entered it is told once which mount is
  * the daemon's; it waits for one byte on a pipe, unmounts that mount (mounts_remove), and ends.
  *
- * If the daemon ends without a request, its mount is dead, and stays, so that programs get errors and
- * do not mistake an empty directory for a checkpoint. With auto_unmount it is unmounted as well.
- * libfuse's own auto_unmount tries the mount when the daemon's socket has closed, which may be before
- * /dev/fuse is closed, and then leaves the mount there.
+ * If the daemon ends without a request, its mount is dead, and stays, so that programs get errors
+ * and do not mistake an empty directory for a checkpoint. With auto_unmount it is unmounted as
+ * well. libfuse's own auto_unmount tries the mount when the daemon's socket has closed, which may
+ * be before /dev/fuse is closed, and then leaves the mount there.
  *
  * Threads: see child.h.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Directories of this machine as object stores: core/remote/store.h for tests of the layers above.
- * s3://BUCKET/KEY is the file BUCKET/KEY below $DIR_STORE; https://BUCKET/KEY is the same, but cannot
- * be listed. An object's identity is its file's size and mtime.
+ * s3://BUCKET/KEY is the file BUCKET/KEY below $DIR_STORE; https://BUCKET/KEY is the same, but
+ * cannot be listed. An object's identity is its file's size and mtime.
  *
  *	DIR_STORE_LOG=FILE	a line for each request: get PATH OFF LEN, look PATH, list PATH
  *	DIR_STORE_DELAY=MS	delay before the first byte of each answer

@@ -4,11 +4,11 @@
  *
  *	badfs DIRECTORY ORDERS MOUNTPOINT [libfuse's options]
  *
- * While the file ORDERS/NAME.eio exists, reads of NAME fail with EIO, and listing the directory while
- * ORDERS/..eio does; while ORDERS/NAME.hang exists, they wait, and ORDERS/NAME.hangs is made when one
- * does. Both affect only what the kernel has not cached yet. While ORDERS/NAME.gone exists, NAME is
- * missing. Afterwards it has another inode number if nobody has it open: as with sshfs, a number is
- * valid only until the kernel forgets the file.
+ * While the file ORDERS/NAME.eio exists, reads of NAME fail with EIO, and listing the directory
+ * while ORDERS/..eio does; while ORDERS/NAME.hang exists, they wait, and ORDERS/NAME.hangs is made
+ * when one does. Both affect only what the kernel has not cached yet. While ORDERS/NAME.gone
+ * exists, NAME is missing. Afterwards it has another inode number if nobody has it open: as with
+ * sshfs, a number is valid only until the kernel forgets the file.
  */
 #define FUSE_USE_VERSION 314
 

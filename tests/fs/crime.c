@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * crime - what an attacker would try after taking over the daemon. Preloaded into it: on SIGUSR2 it
- * makes the call that $CRIME names, and if it survives that, it reports "errno N" in the name of its
- * thread, which needs no file. $CRIME_FILE is the file, socket or process that the call targets.
+ * makes the call that $CRIME names, and if it survives that, it reports "errno N" in the name of
+ * its thread, which needs no file. $CRIME_FILE is the file, socket or process that the call
+ * targets.
  */
 #include "remote/wire.h"
 
@@ -362,7 +363,8 @@ static const struct {
 	{ .name = "setrlimit_other", .number = SYS_prlimit64, 0x7fffffff, 0, 0 },
 };
 
-/* ---- what ckptfs-fetch reads: the file $CRIME_FILE, in a directory that the daemon can open or has open ---- */
+/* ---- what ckptfs-fetch reads: the file $CRIME_FILE, in a directory that the daemon can open or
+ * has open ---- */
 
 static int open_dir_of(const char *path)
 {
@@ -385,8 +387,8 @@ static int open_dir_of(const char *path)
 	return open(dir, O_RDONLY | O_DIRECTORY);
 }
 
-/* Says it to whichever of the sockets answers. Nothing else reads from them until something is read in the
- * mount. */
+/* Says it to whichever of the sockets answers. Nothing else reads from them until something is read
+ * in the mount. */
 static struct wire_msg answer;
 
 static long ask_fetcher(struct wire_head *h, const char *text, size_t len, int fd)

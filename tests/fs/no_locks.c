@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library to be preloaded, for a file system without locks: each flock(2) fails with errno NO_FLOCK, and
- * each lock of fcntl(2) with NO_FCNTL, where these are set.
+ * A library to be preloaded, for a file system without locks: each flock(2) fails with errno
+ * NO_FLOCK, and each lock of fcntl(2) with NO_FCNTL, where these are set.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -42,7 +42,8 @@ const char *program_dir(void);
 int program_dirfd(void);
 /* A file in the directory of the test. */
 void program_put(const char *name, const char *text);
-/* A file of safetensors there: model.layers.{0,1}.w, model.norm, model.ids; the seed is in all numbers. */
+/* A file of safetensors there: model.layers.{0,1}.w, model.norm, model.ids; the seed is in all
+ * numbers. */
 void program_model(const char *name, unsigned seed);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quick_python - runs Python like `python3 -S -E`, but in a fork of a process that has already started.
+ * quick_python - runs Python like `python3 -S -E`, but in a fork of a process that has already
+ * started.
  *
  *	quick_python (-c CODE | - | FILE) [ARGUMENT...]
  *	quick_python --context
@@ -145,7 +146,8 @@ static int ask(char **words)
 	cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (n < 0 || s < 0 || cwd < 0 || connect(s, (const struct sockaddr *)&to, sizeof(to)))
 		return -1;
-	/* length of what follows, number of words, number of files; the files' numbers; words; environment */
+	/* length of what follows, number of words, number of files; the files' numbers; words;
+	 * environment */
 	add(&t, head, sizeof(head));
 	add(&t, fds, (size_t)n * sizeof(*fds));
 	for (; *words; words++, head[1]++)

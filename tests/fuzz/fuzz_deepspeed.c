@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files of a DeepSpeed run's ranks (ZeRO 1 to 3, pipelines, experts), opened, listed and read, twice
- * (twice.h).
+ * The files of a DeepSpeed run's ranks (ZeRO 1 to 3, pipelines, experts), opened, listed and read,
+ * twice (twice.h).
  *
- * The input is files: of what kind (kinds[], below), two numbers of the name, the length, the contents.
- * Files are streams of torch.save from before archives, which no checksum protects.
+ * The input is files: of what kind (kinds[], below), two numbers of the name, the length, the
+ * contents. Files are streams of torch.save from before archives, which no checksum protects.
  *
  * Fuzzes: format/deepspeed/ format/torch_tensor
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A GGUF file as a checkpoint: opened, listed, and all of it read as stored and as weights. The input
- * is the file.
+ * A GGUF file as a checkpoint: opened, listed, and all of it read as stored and as weights. The
+ * input is the file.
  *
  * Fuzzes: format/gguf/ ckpt/model/gguf_model ckpt/model/gguf_recipe gguf/gguf_rope
  * ckpt/computed/dequantise_gguf ckpt/computed/dequantise_flat parse/gguf

@@ -11,7 +11,8 @@
  * The rest changes bytes of the file: four bytes of input for each, its place and its value. The
  * index is opened, and every chunk map is loaded.
  *
- * Fuzzes: index/catalog_file index/catalog_query index/catalog_map index/catalog_path index/catalog_schema
+ * Fuzzes: index/catalog_file index/catalog_query index/catalog_map index/catalog_path
+ * index/catalog_schema
  */
 #include "base/buf.h"
 #include "base/bytes.h"

@@ -5,7 +5,8 @@
  * tensors into which it is merged (st_lines.h); these are also laid over themselves. Whatever can
  * be opened is read.
  *
- * Fuzzes: ckpt/computed/lora ckpt/computed/overlay read/derived/low_rank read/derived/patch read/derived/replace
+ * Fuzzes: ckpt/computed/lora ckpt/computed/overlay read/derived/low_rank read/derived/patch
+ * read/derived/replace
  */
 #include "mutate.h"
 #include "st_lines.h"

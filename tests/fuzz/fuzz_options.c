@@ -4,7 +4,8 @@
  * read. The first line is the address: step-1, step-2, or "." for the run. Words that could lead
  * out of the directory are left out.
  *
- * Fuzzes: ckpt/open/ckpt_options ckpt/computed/average ckpt/open/address ckpt/computed/computed read/derived/weighted_sum read/derived
+ * Fuzzes: ckpt/open/ckpt_options ckpt/computed/average ckpt/open/address ckpt/computed/computed
+ * read/derived/weighted_sum read/derived
  */
 #include "st_lines.h"
 

@@ -7,7 +7,8 @@
  *	a digit: 0 to 3 an address, + 4 signed; then the answers, each
  *	STATUS NUL NAME NUL VALUE NUL ... NUL BODY FF
  *
- * Fuzzes: remote/s3 remote/web remote/hf remote/store remote/xml remote/url remote/moved remote/http
+ * Fuzzes: remote/s3 remote/web remote/hf remote/store remote/xml remote/url remote/moved
+ * remote/http
  */
 #include "base/checked.h"
 #include "base/err.h"

@@ -415,8 +415,8 @@ static inline size_t mutate(uint8_t *p, size_t n, size_t most, unsigned seed, pa
 /* ---- several files in an input ---- */
 
 /*
- * An input is head bytes, then files: each is before bytes, its length in two bytes, and its contents, which
- * are mutated by their parts; else a file is left out, or is there twice.
+ * An input is head bytes, then files: each is before bytes, its length in two bytes, and its
+ * contents, which are mutated by their parts; else a file is left out, or is there twice.
  */
 static inline size_t mutate_frames(uint8_t *p, size_t n, size_t most, unsigned seed, size_t head,
 				   size_t before, parts_fn *take)

@@ -40,8 +40,8 @@ struct average_plan {
 void average_release(struct average_plan *p);
 
 /*
- * Of the run at `place`, whose absolute path or address is `root`: *ret_base is the path of the base.
- * 1: it is not a run. The caller frees both, also after a failure.
+ * Of the run at `place`, whose absolute path or address is `root`: *ret_base is the path of the
+ * base. 1: it is not a run. The caller frees both, also after a failure.
  */
 int average_of_run(struct place *place, const char *root, const struct ckpt_opts *o,
 		   struct average_plan *ret, char **ret_base, struct ckpt_err *e);

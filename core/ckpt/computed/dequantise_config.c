@@ -11,8 +11,8 @@ const char *const dequantise_keys[3] = { "quantization_config", "compression_con
 					 "quantization" };
 
 /*
- * The object under one of the keys, and the key; no value and NULL: there is none. In models of several
- * parts it may be in the configuration of the language model (Kimi-K2.5).
+ * The object under one of the keys, and the key; no value and NULL: there is none. In models of
+ * several parts it may be in the configuration of the language model (Kimi-K2.5).
  */
 static struct jval quantization_of(struct jval config, const char **ret_key)
 {
@@ -111,8 +111,9 @@ static uint64_t group_size_of(struct jval config)
 }
 
 /*
- * What is added to GPTQ's zero points. AutoGPTQ stores them less 1; "gptq_v2" and two of AutoRound's
- * packings (auto_round/inference/backend.py: GPTQ_FORMAT_NO_ZP) as they are. False: not known.
+ * What is added to GPTQ's zero points. AutoGPTQ stores them less 1; "gptq_v2" and two of
+ * AutoRound's packings (auto_round/inference/backend.py: GPTQ_FORMAT_NO_ZP) as they are. False: not
+ * known.
  */
 static bool zero_more(struct jval config, uint8_t *ret)
 {

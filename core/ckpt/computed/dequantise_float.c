@@ -34,7 +34,8 @@ static const struct {
 	{ ".weight", ".qscale_weight" }, /* Mistral */
 };
 
-/* torchao's Float8Tensor: as many scales as it has blocks, which are all of one size; or one for all. */
+/* torchao's Float8Tensor: as many scales as it has blocks, which are all of one size; or one for
+ * all. */
 static int find_qdata(struct deq_finder *f, const struct catalog_tensor *t)
 {
 	int64_t at = deq_sibling(f, t, qdata, ".scale");
@@ -140,7 +141,8 @@ static void set_e2m1(struct deq_found *x)
 	x->q.per = 2;
 }
 
-/* gpt-oss: blocks [experts, rows, groups, 16]; the weight has rows last, as transformers keeps it. */
+/* gpt-oss: blocks [experts, rows, groups, 16]; the weight has rows last, as transformers keeps
+ * it. */
 int deq_find_blocks(struct deq_finder *f, const struct catalog_tensor *t)
 {
 	const uint64_t *n = t->shape;

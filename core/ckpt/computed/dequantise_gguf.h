@@ -18,7 +18,8 @@
 int gguf_types(const struct catalog *c, const struct ggml_info ***ret, size_t *ret_blocks,
 	       struct ckpt_err *e);
 
-/* The type of the largest tensor that is float32, float16 or bfloat16; types: as from gguf_types. */
+/* The type of the largest tensor that is float32, float16 or bfloat16; types: as from
+ * gguf_types. */
 enum ckpt_dtype gguf_elements(const struct catalog *c, const struct ggml_info *const *types);
 
 /* Like dequantise. A GGUF without tensors of blocks stays as it is. */

@@ -145,8 +145,8 @@ int deq_find_packed(struct deq_finder *f, const struct catalog_tensor *t)
 }
 
 /*
- * The sum of the numbers of bits, of 2, 4 and 8, with which these shapes fit together. groups: GPTQ's, or
- * NULL.
+ * The sum of the numbers of bits, of 2, 4 and 8, with which these shapes fit together. groups:
+ * GPTQ's, or NULL.
  */
 static unsigned widths_of(const struct catalog_tensor *t, const struct catalog_tensor *zeros,
 			  const struct catalog_tensor *groups, uint64_t n, bool is_gptq)
@@ -182,8 +182,8 @@ static const char *list_widths(unsigned widths, char out[static 16])
 }
 
 /*
- * The number of bits, which may differ from layer to layer: shapes tell it, and the configuration must
- * name it, and decides where several fit.
+ * The number of bits, which may differ from layer to layer: shapes tell it, and the configuration
+ * must name it, and decides where several fit.
  */
 static int find_bits(const struct deq_finder *f, const struct catalog_tensor *t, unsigned widths,
 		     unsigned *ret)

@@ -3,9 +3,9 @@
  * dequantise_parts - what the families of codes have in common: finding the tensors that belong
  * together, and adding what was found.
  *
- * deq_find_* look at one tensor. If it holds codes of their form, they add the weight with deq_add and
- * hide what belongs to it; otherwise they do nothing. Codes whose scales are missing or have another
- * shape are an error.
+ * deq_find_* look at one tensor. If it holds codes of their form, they add the weight with deq_add
+ * and hide what belongs to it; otherwise they do nothing. Codes whose scales are missing or have
+ * another shape are an error.
  *
  * Private to core/ckpt/computed. Threads: a finder is used by one.
  */
@@ -113,7 +113,8 @@ deq_find_fn deq_find_float8, deq_find_int8, deq_find_blocks, deq_find_fp4; /* de
 deq_find_fn deq_find_bnb;						   /* dequantise_flat.c */
 deq_find_fn deq_find_packed, deq_find_qweight;				   /* dequantise_packed.c */
 deq_find_fn deq_find_wrapped; /* dequantise_wrapped.c */
-/* Error: t, whose name has this end, is part of a tensor subclass that is not torchao's Float8Tensor. */
+/* Error: t, whose name has this end, is part of a tensor subclass that is not torchao's
+ * Float8Tensor. */
 int deq_check_float8(const struct deq_finder *f, const struct catalog_tensor *t, const char *end);
 /* Hides the objects that describe what x is made of: NAME and, for example, NAME.tensor_impl. */
 void deq_hide_owners(struct catalog *c, const struct deq_finder *f, const struct deq_found *x);

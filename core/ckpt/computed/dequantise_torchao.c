@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Codes inside torchao's tensor subclasses. The class says which formula it is, attributes give sizes of
- * blocks. Sources, all relative to torchao/, 0.3 to 0.18:
+ * Codes inside torchao's tensor subclasses. The class says which formula it is, attributes give
+ * sizes of blocks. Sources, all relative to torchao/, 0.3 to 0.18:
  *
  *	quantization/quantize_/workflows/	Int8Tensor, IntxUnpackedToInt8Tensor, Int4Tensor
  *	dtypes/affine_quantized_tensor.py, dtypes/uintx/plain_layout.py, q_dq_layout.py,
  *	dtypes/floatx/float8_layout.py
  *	optim/, earlier prototype/low_bit_optim/	OptimState8bit, OptimState4bit, OptimStateFp8
  *
- * Layouts that are made for a kernel, such as tinygemm's tiles, are refused by the name of the class.
+ * Layouts that are made for a kernel, such as tinygemm's tiles, are refused by the name of the
+ * class.
  */
 #include "base/checked.h"
 #include "base/json.h"
@@ -139,10 +140,10 @@ int deq_torchao_int8(const struct deq_wrapped *x)
 }
 
 /*
- * Two codes in each byte, the first in the low bits, with scales and zero points [.., groups, rows],
- * as int4_row_quantize_zp and pack_int4 make them (mslk, before it FBGEMM's gen_ai/quantize.py): codes are
- * -8 to 7, and a zero point is the value of the code 0. torchao has no formula, only the kernel
- * that multiplies; this is the inverse of its quantisation.
+ * Two codes in each byte, the first in the low bits, with scales and zero points [.., groups,
+ * rows], as int4_row_quantize_zp and pack_int4 make them (mslk, before it FBGEMM's
+ * gen_ai/quantize.py): codes are -8 to 7, and a zero point is the value of the code 0. torchao has
+ * no formula, only the kernel that multiplies; this is the inverse of its quantisation.
  */
 int deq_torchao_int4(const struct deq_wrapped *x)
 {

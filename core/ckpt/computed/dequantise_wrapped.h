@@ -2,10 +2,10 @@
 /*
  * dequantise_wrapped - codes inside tensor subclasses, of which the families share this much.
  *
- * Such a tensor NAME is an object with the class and its attributes, and beside it are the tensors that
- * it is made of, NAME.qdata and so on (format/torch/torchsave_kinds.c). dequantise_wrapped.c finds the
- * object and, by its class, the function that knows it. These functions are like deq_find_*: they add
- * the weight and hide what belongs to it, or set an error.
+ * Such a tensor NAME is an object with the class and its attributes, and beside it are the tensors
+ * that it is made of, NAME.qdata and so on (format/torch/torchsave_kinds.c). dequantise_wrapped.c
+ * finds the object and, by its class, the function that knows it. These functions are like
+ * deq_find_*: they add the weight and hide what belongs to it, or set an error.
  *
  * Private to core/ckpt/computed. Threads: those of dequantise_parts.h.
  */

@@ -25,8 +25,8 @@ struct overlay_pair {
 };
 
 /*
- * Replaces tensors, each at most once; `option` and what is written there are for messages. cast: to
- * the dtype of what is replaced. EINVAL: shapes differ, or there is no such cast.
+ * Replaces tensors, each at most once; `option` and what is written there are for messages. cast:
+ * to the dtype of what is replaced. EINVAL: shapes differ, or there is no such cast.
  */
 int overlay_replace(struct engine *eng, const struct engine *other, const char *option,
 		    const struct overlay_pair *v, size_t n, bool cast, struct ckpt_err *e);

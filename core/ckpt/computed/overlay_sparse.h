@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * overlay_sparse - elements of an overlay that take the place of single ones, as trainers publish
- * what a step has changed: for a tensor, indices into its elements in row-major order, which ascend,
- * and as many values.
+ * what a step has changed: for a tensor, indices into its elements in row-major order, which
+ * ascend, and as many values.
  *
  *	NAME.idx, NAME.val	  TRL's: int32, or uint16 or uint32 distances (its encodings raw and
  *				  gap_delta)
@@ -35,8 +35,8 @@ struct overlay_sparse {
 	uint64_t step;		  /* as in struct patch */
 };
 
-/* Finds them; the caller frees *ret. part: one for each tensor of the other checkpoint, set for those
- * that are indices or values. Adds a manifest to *d. */
+/* Finds them; the caller frees *ret. part: one for each tensor of the other checkpoint, set for
+ * those that are indices or values. Adds a manifest to *d. */
 int overlay_sparse_find(const struct engine *eng, const struct engine *other,
 			struct overlay_sparse **ret, size_t *ret_n, bool *part, struct digest *d,
 			struct ckpt_err *e);

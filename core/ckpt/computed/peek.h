@@ -16,8 +16,9 @@ struct ckpt_err;
 struct engine;
 struct fetch;
 
-/* Reads the first len bytes of tensor number i of the catalog, as it is before it changes; the tensor
- * has as many. 1: they are missing, so what needs them is refused or shown as faulty later. */
+/* Reads the first len bytes of tensor number i of the catalog, as it is before it changes; the
+ * tensor has as many. 1: they are missing, so what needs them is refused or shown as faulty
+ * later. */
 struct peek {
 	int (*read)(void *arg, uint32_t i, void *buf, size_t len, struct ckpt_err *e);
 	void *arg;

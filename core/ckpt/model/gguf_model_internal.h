@@ -2,8 +2,8 @@
 /*
  * gguf_model_internal - how the files of gguf_model read keys and write config.json.
  *
- * Keys are named as in llama.cpp; one that begins with a dot is one of the architecture: ".block_count" may
- * be "llama.block_count".
+ * Keys are named as in llama.cpp; one that begins with a dot is one of the architecture:
+ * ".block_count" may be "llama.block_count".
  */
 #ifndef CKPT_GGUF_MODEL_INTERNAL_H
 #define CKPT_GGUF_MODEL_INTERNAL_H

@@ -30,8 +30,8 @@ struct model_recipe {
 
 /*
  * name: a built-in recipe; "megatron" or another choice of the built-in recipe that fits the model;
- * or a file. The checkpoint's assets and fetch must exist and outlive *ret. *ret must not be moved, and is
- * released by the caller also after a failure.
+ * or a file. The checkpoint's assets and fetch must exist and outlive *ret. *ret must not be moved,
+ * and is released by the caller also after a failure.
  */
 int model_recipe_open(struct engine *eng, const char *name, struct model_recipe *ret,
 		      struct ckpt_err *e);

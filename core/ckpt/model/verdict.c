@@ -476,8 +476,8 @@ static void judge_file(struct engine *eng, enum view_file file, struct verdict *
 }
 
 /*
- * now: skip what takes long, a gguf/ that has not been looked up yet. *ret must be VERDICT_INIT; the
- * caller releases it, also after a failure.
+ * now: skip what takes long, a gguf/ that has not been looked up yet. *ret must be VERDICT_INIT;
+ * the caller releases it, also after a failure.
  */
 static int judge_face(struct engine *eng, enum face of, bool now, struct verdict *ret,
 		      struct ckpt_err *e)

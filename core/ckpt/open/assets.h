@@ -2,12 +2,13 @@
 /*
  * assets - real files that hf/ and ranks/ show beside the weights: config.json, tokenizer, ...
  *
- * With assets=: the regular files of a directory, or of an address, except weights. Links are followed: a user who names
- * the directory trusts it, and the Hugging Face cache consists of links. Without assets=: the files
- * of a fixed list that lie in the checkpoint's directory, or else in its parent; links that lead
- * out of that directory are refused. These files are opened beneath the directory. Those of the parent
- * are opened once, so the file that was examined is the one read, even if its name is reused; those of
- * the checkpoint may be closed while they are not in use; opening one again fails if it is another file.
+ * With assets=: the regular files of a directory, or of an address, except weights. Links are
+ * followed: a user who names the directory trusts it, and the Hugging Face cache consists of links.
+ * Without assets=: the files of a fixed list that lie in the checkpoint's directory, or else in its
+ * parent; links that lead out of that directory are refused. These files are opened beneath the
+ * directory. Those of the parent are opened once, so the file that was examined is the one read,
+ * even if its name is reused; those of the checkpoint may be closed while they are not in use;
+ * opening one again fails if it is another file.
  *
  * A file of the parent directory is used only if every user who could have written it could also
  * write to the checkpoint. The file and the parent must belong to root, to the user of this

@@ -112,7 +112,8 @@ int ckpt_opts_words(struct ckpt_opts *o, struct arena *a, const char *const **re
 
 /*
  * The value of an option that names a file or directory, which exists, with its absolute path: the
- * caller frees it. NULL: it is not such an option or value, or (errno is ENOMEM) there is no memory.
+ * caller frees it. NULL: it is not such an option or value, or (errno is ENOMEM) there is no
+ * memory.
  */
 char *ckpt_opts_absolute(const struct ckpt_option *x, const char *value);
 

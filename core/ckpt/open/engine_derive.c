@@ -42,7 +42,8 @@ static int read_json(const struct engine *eng, const char *name, char **text, si
 /*
  * A cast or an average of scales is wrong, and not all forms of codes are known by their names: if
  * config.json says that weights are quantised, eng->quantised is the member that says so. What
- * dequantize= has decoded it no longer says, and the codes of a GGUF are in blocks with their scales.
+ * dequantize= has decoded it no longer says, and the codes of a GGUF are in blocks with their
+ * scales.
  */
 static int look_for_codes(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {

@@ -192,8 +192,8 @@ int engine_find_assets(struct engine *eng, const struct ckpt_opts *o, struct ckp
 }
 
 /*
- * A GGUF's tensors under the names of Hugging Face. If they are not those of its architecture they keep
- * their own, and the verdict on hf/ tells which are missing.
+ * A GGUF's tensors under the names of Hugging Face. If they are not those of its architecture they
+ * keep their own, and the verdict on hf/ tells which are missing.
  */
 static int show_gguf(struct engine *eng, const struct ckpt_opts *o, struct view_opts *view,
 		     struct ckpt_err *e)

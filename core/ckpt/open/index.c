@@ -23,9 +23,9 @@ static const char beside_name[] = ".ckptfs-index.sqlite";
 /* ---- whose it is ---- */
 
 /*
- * Whoever runs a store chooses what tells one version of an object from another. So an index that was made
- * of one store must not be taken for one of another, though the address is the same or has the same
- * hash: it has an entry among its metadata files, of a name that no file has.
+ * Whoever runs a store chooses what tells one version of an object from another. So an index that
+ * was made of one store must not be taken for one of another, though the address is the same or has
+ * the same hash: it has an entry among its metadata files, of a name that no file has.
  */
 static int whose(const struct index_request *rq, char **ret, struct ckpt_err *e)
 {
@@ -158,9 +158,9 @@ static int build(const struct index_request *rq, const char *path, struct catalo
 }
 
 /*
- * Locks `path`: returns a descriptor for unlock(), or -errno. A lock is an empty file; -EEXIST: this file is
- * something else. The lock file is removed with the lock, so check after locking that the name still
- * refers to it.
+ * Locks `path`: returns a descriptor for unlock(), or -errno. A lock is an empty file; -EEXIST:
+ * this file is something else. The lock file is removed with the lock, so check after locking that
+ * the name still refers to it.
  */
 static int lock(const char *path)
 {

@@ -44,7 +44,8 @@ bool index_may_grow(const struct index_request *rq, const char *path);
 /* Is the index at this path in the checkpoint's own directory? root: absolute. */
 bool index_is_beside(const char *root, const char *path);
 
-/* The default directory, created if needed; the caller frees it. NULL: there is none that can be used. */
+/* The default directory, created if needed; the caller frees it. NULL: there is none that can be
+ * used. */
 char *index_cache_dir(void);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A storage writer that limits how many ranks write at the same time: each uses buffers, and a
- * thousand ranks would use a thousand times as many. It closes the source's files when all is written.
+ * thousand ranks would use a thousand times as many. It closes the source's files when all is
+ * written.
  */
 #include "base/err.h"
 #include "ckpt/ckpt_internal.h"
@@ -61,8 +62,8 @@ static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_
 {
 	struct gate *g = self;
 
-	/* Everything has been read, except config.json and the like. Close the source's files: it may be what is replaced,
-	 * and NFS cannot remove a directory with an open file in it. */
+	/* Everything has been read, except config.json and the like. Close the source's files: it
+	 * may be what is replaced, and NFS cannot remove a directory with an open file in it. */
 	engine_rest(g->source->engine, 0);
 	return ckpt_storage_writer_finish(&g->inner, md, all, n, e);
 }

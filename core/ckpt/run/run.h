@@ -116,8 +116,8 @@ void run_free(struct ckpt_run *r); /* NULL is fine; no checkpoint may be in use 
 int run_refresh(struct ckpt_run *r, bool now, struct ckpt_err *e);
 /* Slot of the complete checkpoint that has this name now. 1: there is none. */
 int run_find(struct ckpt_run *r, const char *name, unsigned *ret);
-/* Does the name belong to an incomplete checkpoint? If so, *e says what it lacks, or why it could not
- * be read. */
+/* Does the name belong to an incomplete checkpoint? If so, *e says what it lacks, or why it could
+ * not be read. */
 bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e);
 /* The sum of ckpt_counters over all checkpoints, open and closed. */
 void run_counters(struct ckpt_run *r, struct ckpt_counters *ret);
@@ -127,8 +127,8 @@ int run_latest(struct ckpt_run *r, unsigned *ret);
 /* Acquires a checkpoint, and opens it if needed. -ESTALE: the slot has ended. */
 int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ckpt_err *e);
 void run_done(struct ckpt_run *r, struct run_child *k);
-/* Closes the data files of checkpoints that have had no users for that long. True: of some that will
- * have, call it again later. */
+/* Closes the data files of checkpoints that have had no users for that long. True: of some that
+ * will have, call it again later. */
 bool run_let_go(struct ckpt_run *r, uint64_t unused_ns);
 
 /* Opens each checkpoint once to learn what it lacks. progress may be NULL; see ckpt_run_look. */

@@ -316,7 +316,8 @@ static int setup(void *arg, void *worker, struct ckpt_err *e)
 	struct worker *w = worker;
 
 	(void)arg;
-	/* A block of ggml's has at most 292 bytes for 256 elements, which as float32 are a DIFF_BLOCK. */
+	/* A block of ggml's has at most 292 bytes for 256 elements, which as float32 are a
+	 * DIFF_BLOCK. */
 	w->blocks[0] = malloc(DIFF_BLOCK);
 	if (!w->blocks[0])
 		return err_nomem(e);

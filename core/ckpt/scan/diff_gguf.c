@@ -111,7 +111,8 @@ static int by_name(const void *ap, const void *bp)
 	return text_natural_cmp(a->name, a->len, b->name, b->len);
 }
 
-/* Gives a tensor of A the type that it has in B. llama-quantize makes a matrix of one row a vector. */
+/* Gives a tensor of A the type that it has in B. llama-quantize makes a matrix of one row a
+ * vector. */
 static void set_type(struct diff_gguf_tensor *t, struct vtensor *v, const struct diff_gguf_side *b)
 {
 	const struct diff_gguf_tensor *other =

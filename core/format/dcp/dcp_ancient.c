@@ -12,8 +12,8 @@
  *	ShardStorageMetadata	      shard_metadata: ShardMetadata (shard_offsets, shard_sizes)
  *				      storage_key
  *
- * A tensor's dtype is in its file only, so the files of whole tensors are opened for the index, which
- * therefore depends on all files.
+ * A tensor's dtype is in its file only, so the files of whole tensors are opened for the index,
+ * which therefore depends on all files.
  */
 #include "base/buf.h"
 #include "base/cleanup.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A tensor that is made of others, of which each rank has saved a part: FSDP2 cuts the states of
- * torchao's optimizers, of which 8 bits are kept for each element. The metadata says which box of the
- * tensor an item has. From that follows which part of its own tensors: codes have the same shape, or are
- * a line; scales are a line, one for each block of elements in the order of rows; and the table of values
- * is the same in all items. (torchao/optim/subclass_8bit.py, _4bit.py, _fp8.py; before,
- * prototype/low_bit_optim/.)
+ * torchao's optimizers, of which 8 bits are kept for each element. The metadata says which box of
+ * the tensor an item has. From that follows which part of its own tensors: codes have the same
+ * shape, or are a line; scales are a line, one for each block of elements in the order of rows; and
+ * the table of values is the same in all items. (torchao/optim/subclass_8bit.py, _4bit.py, _fp8.py;
+ * before, prototype/low_bit_optim/.)
  */
 #include "base/checked.h"
 #include "base/cleanup.h"

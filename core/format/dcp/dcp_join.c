@@ -6,8 +6,8 @@
  * dtype and shape agree in all of them is one tensor, the union of their chunks. Three kinds stay
  * apart as FQN@rankN: tensors that do not agree, objects that several ranks have and that are not
  * known to be equal, and tensors that each rank has saved whole with other values, since with
- * use_collectives=False each rank saves, and loads, its own. The path is the one shared by all ranks
- * that record one, or that of the rank itself.
+ * use_collectives=False each rank saves, and loads, its own. The path is the one shared by all
+ * ranks that record one, or that of the rank itself.
  *
  * If the items' own dtypes and sizes are known already (`sized`), they must equal those of the
  * chunks.
@@ -228,10 +228,10 @@ static bool is_quantised(const struct tensor_chunks *t)
 }
 
 /*
- * Tensors that are made of others, such as torchao's, look like any other tensor in the metadata: of
- * the elements that they stand for, in one chunk or many. Their items have other sizes. Those of small
- * tensors tell nothing: they are opened if there is such a tensor elsewhere. Where many large ones
- * have other sizes for another reason, such as a storage of more elements, no more are opened.
+ * Tensors that are made of others, such as torchao's, look like any other tensor in the metadata:
+ * of the elements that they stand for, in one chunk or many. Their items have other sizes. Those of
+ * small tensors tell nothing: they are opened if there is such a tensor elsewhere. Where many large
+ * ones have other sizes for another reason, such as a storage of more elements, no more are opened.
  */
 enum size { AS_IT_SEEMS, OTHER, SMALL };
 
@@ -535,8 +535,8 @@ static int join_entry(struct join *j, uint32_t i, bool can_wait, struct ckpt_err
 
 /*
  * FSDP1's LOCAL_STATE_DICT has a flat parameter for each module that was wrapped and, with
- * use_orig_params=True, each rank's pieces of it under the parameters' names. They look like tensors
- * that all ranks have, so DCP saves those of one rank.
+ * use_orig_params=True, each rank's pieces of it under the parameters' names. They look like
+ * tensors that all ranks have, so DCP saves those of one rank.
  */
 static void note_flat(struct join *j, const struct dcp_entry *entry)
 {

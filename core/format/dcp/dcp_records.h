@@ -190,8 +190,8 @@ struct dcp_looks {
 /* Reports its scale and zero point, if they can be found. */
 int dcp_report_quantiser(struct dcp_looks *l, const struct dcp_records *r,
 			 const struct dcp_inside *q, struct catalog_writer *w, struct ckpt_err *e);
-/* Opens the item and returns what `look` does. 0 if it is damaged or missing, which reading it reports,
- * or if nothing is left; an error if the disk fails, or without memory or descriptors. */
+/* Opens the item and returns what `look` does. 0 if it is damaged or missing, which reading it
+ * reports, or if nothing is left; an error if the disk fails, or without memory or descriptors. */
 typedef int dcp_look_fn(void *arg, const struct dcp_inside *q, struct torchsave *t,
 			struct source *file, struct ckpt_err *e);
 int dcp_look_inside(struct dcp_looks *l, const struct dcp_inside *q, dcp_look_fn *look, void *arg,

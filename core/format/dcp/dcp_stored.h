@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dcp_stored - the storage entries of DCP's metadata, which say in which item a chunk is: grouped by
- * FQN, and found by rank and offset.
+ * dcp_stored - the storage entries of DCP's metadata, which say in which item a chunk is: grouped
+ * by FQN, and found by rank and offset.
  *
- * If the items' own dtypes and sizes are known already (dcp_records.sized), an offset alone does not
- * identify a chunk: an empty chunk may begin where its neighbour does, and each replica is listed with
- * an item of its own.
+ * If the items' own dtypes and sizes are known already (dcp_records.sized), an offset alone does
+ * not identify a chunk: an empty chunk may begin where its neighbour does, and each replica is
+ * listed with an item of its own.
  *
  *	struct dcp_storage x = { .r = records, .w = w };
  *	rc = dcp_storage_init(&x, e);

@@ -229,7 +229,8 @@ int ds_read_universal(struct ds *d, struct ckpt_err *e);
 
 /* The files of a kind that belong to a model-parallel rank; UINT32_MAX: all files of the kind. */
 struct ds_file *ds_files_of(const struct ds *d, enum ds_kind kind, uint32_t mp, size_t *ret_n);
-/* Fails if two of these files have the same numbers: names may have leading zeros, or leave one out. */
+/* Fails if two of these files have the same numbers: names may have leading zeros, or leave one
+ * out. */
 int ds_check_twice(const struct ds_file *f, size_t n, struct ckpt_err *e);
 
 /* ---- joining (deepspeed_rules.c, deepspeed_join.c) ---- */

@@ -10,8 +10,9 @@
 #include <string.h>
 
 /*
- * Ranks may well have the same zeros or ones, so a piece with fewer VALUES in its sample is not counted.
- * ENOUGH pieces that are counted, or MOST that are read, are enough to tell two files apart.
+ * Ranks may well have the same zeros or ones, so a piece with fewer VALUES in its sample is not
+ * counted. ENOUGH pieces that are counted, or MOST that are read, are enough to tell two files
+ * apart.
  */
 enum { BYTES = 4096 /* at each end */, VALUES = 8, ENOUGH = 16, MOST = 64 };
 

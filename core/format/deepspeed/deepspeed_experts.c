@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A file of an expert, and the model-parallel rank, or the stage, that has all of the expert's layer. */
+/* A file of an expert, and the model-parallel rank, or the stage, that has all of the expert's
+ * layer. */
 struct expert {
 	const struct ds_file *f;
 	uint32_t owner;
@@ -133,9 +134,9 @@ static int check_copies(const struct ds *d, const struct ds_file *f, const size_
 }
 
 /*
- * Their names are complete, with the expert's number among all experts. With tensor parallelism each
- * rank has a slice of every expert; if AutoEP and AutoTP are folded (module_inject/auto_ep_folding.py),
- * it has some of the experts, and they are whole.
+ * Their names are complete, with the expert's number among all experts. With tensor parallelism
+ * each rank has a slice of every expert; if AutoEP and AutoTP are folded
+ * (module_inject/auto_ep_folding.py), it has some of the experts, and they are whole.
  */
 static int read_weights(struct ds *d, struct ckpt_err *e)
 {

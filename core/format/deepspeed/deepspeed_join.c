@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Joins slices of tensor parallelism into their tensors, by the rules of universal_checkpoint_info
- * (deepspeed_rules.c). DeepSpeed only joins optimizer states, whose slices are never dropped; here weights
- * are joined in the same way.
+ * (deepspeed_rules.c). DeepSpeed only joins optimizer states, whose slices are never dropped; here
+ * weights are joined in the same way.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"

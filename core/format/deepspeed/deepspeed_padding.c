@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Padding in the flat tensors of ZeRO 1 and 2. It is at the end of a group, where it makes the partitions
- * equally long:
+ * Padding in the flat tensors of ZeRO 1 and 2. It is at the end of a group, where it makes the
+ * partitions equally long:
  *
  *	group_paddings			of this rank, for each group; only that of the last rank up to 0.16.3
  *

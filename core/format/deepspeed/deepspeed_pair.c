@@ -242,8 +242,8 @@ static bool expert_number(const struct pk_str *name, size_t *ret_at, size_t *ret
 }
 
 /*
- * Finds the experts' numbers in the names, and how many experts a rank has: those numbered 0, 1, ... in
- * the names of one module. 1: a name has none, which has been recorded.
+ * Finds the experts' numbers in the names, and how many experts a rank has: those numbered 0, 1,
+ * ... in the names of one module. 1: a name has none, which has been recorded.
  */
 static int find_experts(struct ds_rank *x, const struct ds_group *g, struct expert *v,
 			struct pk_strings *modules, struct ckpt_err *e)

@@ -42,7 +42,8 @@ struct ds_pattern {
 
 /*
  * A repeated atom is parsed again for each copy, so that no state has to be copied; what is read is
- * therefore counted. States are built from the end of the pattern backwards: each is given its successor.
+ * therefore counted. States are built from the end of the pattern backwards: each is given its
+ * successor.
  */
 struct parser {
 	struct ds_pattern *p;

@@ -2,7 +2,8 @@
 /*
  * deepspeed_pattern - the subset of Python's regular expressions that parameter names are matched
  * with. They come from a checkpoint, so matching takes time proportional to the lengths of the
- * pattern and the name, whatever they are, and all work has a budget. Private to core/format/deepspeed.
+ * pattern and the name, whatever they are, and all work has a budget. Private to
+ * core/format/deepspeed.
  *
  * Supported: . [a-z] [^a-z] \d \w \s and their opposites, escaped punctuation, groups, |, * + ?
  * {m,n}, and ^ and $ at the ends.

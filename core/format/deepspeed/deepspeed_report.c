@@ -261,7 +261,8 @@ static int report_group(struct reporter *r, const struct ds_tensor *const *v, si
 {
 	struct ds *d = r->d;
 	struct ds_joined joined = { 0 };
-	/* In a pipeline it is a tied tensor; without one, stages may use a name for different ones. */
+	/* In a pipeline it is a tied tensor; without one, stages may use a name for different
+	 * ones. */
 	bool apart = !d->pipeline && v[n - 1]->stage != v[0]->stage;
 	uint32_t slices = 0;
 	int rc = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * universal_checkpoint_info says how slices of tensor parallelism are joined, in lists of Python's regular
- * expressions. The first list with an expression that matches the beginning of a name decides:
+ * universal_checkpoint_info says how slices of tensor parallelism are joined, in lists of Python's
+ * regular expressions. The first list with an expression that matches the beginning of a name
+ * decides:
  *
  *	autotp_unsupported_parameter_patterns		{pattern: reason}: in a way that is not recorded
  *	expert_parameter_patterns			slices have other experts, or all of them
@@ -12,8 +13,9 @@
  *	parameter_with_row_parallelism_patterns		joined along dimension 1
  *	none						joined along dimension 0
  *
- * In addition, tensors in vocabulary_parameter_patterns have original_vocab_size rows. AutoTP writes an
- * expression for each parameter, ^NAME$; these are looked up, and only others are matched.
+ * In addition, tensors in vocabulary_parameter_patterns have original_vocab_size rows. AutoTP
+ * writes an expression for each parameter, ^NAME$; these are looked up, and only others are
+ * matched.
  */
 #include "format/deepspeed/deepspeed_rules.h"
 

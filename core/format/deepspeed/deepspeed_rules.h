@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deepspeed_rules - what universal_checkpoint_info says of a parameter: how slices of tensor parallelism
- * make up the tensor. Private to core/format/deepspeed.
+ * deepspeed_rules - what universal_checkpoint_info says of a parameter: how slices of tensor
+ * parallelism make up the tensor. Private to core/format/deepspeed.
  *
  * Threads: one at a time.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model states of a rank: the weights themselves, which names are buffers or other names, and whether
- * the files are of one save.
+ * The model states of a rank: the weights themselves, which names are buffers or other names, and
+ * whether the files are of one save.
  */
 #include "format/deepspeed/deepspeed_states.h"
 
@@ -321,8 +321,9 @@ static int read_model(struct ds_rank *x, struct ckpt_err *e)
 }
 
 /*
- * Tensor-parallel ranks of a pipeline's stage have slices of the same parameters. If layers have two
- * files each because older ones are under the same tag, ranks of two stages are taken for those of one.
+ * Tensor-parallel ranks of a pipeline's stage have slices of the same parameters. If layers have
+ * two files each because older ones are under the same tag, ranks of two stages are taken for those
+ * of one.
  */
 static int check_stage(const struct ds_rank *x, struct ckpt_err *e)
 {
@@ -351,8 +352,9 @@ int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e)
 	if (rc)
 		return rc < 0 ? rc : 0;
 	/*
-	 * ZenFlow flattens matrices transposed (runtime/zenflow/zenflow_utils.py). With ZeRO 3 so are
-	 * the shapes that are recorded, unless the model was made in zero.Init (engine_stage3.py).
+	 * ZenFlow flattens matrices transposed (runtime/zenflow/zenflow_utils.py). With ZeRO 3 so
+	 * are the shapes that are recorded, unless the model was made in zero.Init
+	 * (engine_stage3.py).
 	 */
 	if (d->zenflow)
 		return ds_refuse(d,

@@ -2,8 +2,8 @@
 /*
  * The output of ds_to_universal.py: TAG/zero/FQN/{fp32,exp_avg,exp_avg_sq,step}.pt, beside the
  * model states. A file is a tensor, or a dict with it as "param", in its shape; for ZeRO 3 it is
- * flat, and the model states have the shape. A step may be a number. TAG/zero/optimizer_state.pt has the
- * options of the optimizer; with ZeRO 3 also a rank's states, which are not shown again.
+ * flat, and the model states have the shape. A step may be a number. TAG/zero/optimizer_state.pt
+ * has the options of the optimizer; with ZeRO 3 also a rank's states, which are not shown again.
  */
 #include "base/buf.h"
 #include "base/cleanup.h"

@@ -406,8 +406,8 @@ static int check_have(struct ds_rank *x, const struct ds_file *f, size_t group, 
 }
 
 /*
- * A file that was saved before the first step has no moments. Without them in one file, those of the
- * others cannot be shown; and the masters are not of one step.
+ * A file that was saved before the first step has no moments. Without them in one file, those of
+ * the others cannot be shown; and the masters are not of one step.
  */
 static int check_states(struct ds_rank *x, const struct ds_file *f)
 {

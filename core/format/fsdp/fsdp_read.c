@@ -72,8 +72,8 @@ static const uint8_t *path_of(struct walk *w)
 }
 
 /*
- * Finds or adds the tensor with this name; a new one has no shape yet. ERR_UNSUPPORTED: the file has
- * two, as {"a.b": t, "a": {"b": t}} has.
+ * Finds or adds the tensor with this name; a new one has no shape yet. ERR_UNSUPPORTED: the file
+ * has two, as {"a.b": t, "a": {"b": t}} has.
  */
 static int find_tensor(struct walk *w, enum fsdp_what what, struct ckpt_err *e)
 {
@@ -490,11 +490,12 @@ static int by_storage(const void *ap, const void *bp)
 }
 
 /*
- * LocalStateDictConfig(offload_to_cpu=True) copies flat parameters, but not their pieces, from a GPU
- * (_state_dict_utils.py, _local_post_state_dict_hook), and a program may have copied all tensors. Then
- * storages tell nothing, and a piece looks like a buffer. With use_orig_params=True a rank has pieces
- * of all elements of its part, except those that fill up to 16 bytes behind each parameter and to a
- * multiple of the number of ranks (_flat_param.py); without it there are none.
+ * LocalStateDictConfig(offload_to_cpu=True) copies flat parameters, but not their pieces, from a
+ * GPU
+ * (_state_dict_utils.py, _local_post_state_dict_hook), and a program may have copied all tensors.
+ * Then storages tell nothing, and a piece looks like a buffer. With use_orig_params=True a rank has
+ * pieces of all elements of its part, except those that fill up to 16 bytes behind each parameter
+ * and to a multiple of the number of ranks (_flat_param.py); without it there are none.
  */
 static void count_pieces(struct walk *w, const struct pk_value *dict)
 {

@@ -4,9 +4,9 @@
  *
  *	X-00001-of-00003.gguf ...    parts: all have tensors, the first has the keys
  *
- * Parts say in split.no, split.count and split.tensors.count what they are, and llama.cpp finds them
- * by their names. Any of them stands for the model. Every key is an object, in JSON. Only heads are
- * read.
+ * Parts say in split.no, split.count and split.tensors.count what they are, and llama.cpp finds
+ * them by their names. Any of them stands for the model. Every key is an object, in JSON. Only
+ * heads are read.
  */
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -140,8 +140,8 @@ struct scan {
 	struct buf types;  /* the object GGUF_TYPES */
 };
 
-/* llama-quantize writes no outer dimensions of 1, and the converter does; to ggml they are the same.
- * This gate is a matrix with one row in all models. */
+/* llama-quantize writes no outer dimensions of 1, and the converter does; to ggml they are the
+ * same. This gate is a matrix with one row in all models. */
 static bool is_row(const struct gguf_item *t)
 {
 	return t->n_dims == 1 && bytes_end(t->name, t->len, ".ffn_gate_inp_shexp.weight");

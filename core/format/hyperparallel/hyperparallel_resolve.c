@@ -345,8 +345,8 @@ int hp_sample(void *arg, const struct dcp_inside *q, struct digest *ret, struct 
 	struct digest digest = { 0 };
 	int rc;
 
-	/* A file that is missing is not listed. Where an encoding is undone, elements may be equal and
-	 * bytes not. */
+	/* A file that is missing is not listed. Where an encoding is undone, elements may be equal
+	 * and bytes not. */
 	if (!is_listed(d, q->path) || q->loc->encoding != d->plain)
 		return 0;
 	rc = open_listed(d, q->path, &file, e);

@@ -20,8 +20,8 @@
  * (sharded_state_dict in megatron/core/ssm/mamba_mixer.py). Their sizes follow from the shapes of
  * the mixer's tensors; those of other mixers do not add up in the same way.
  *
- * The experts that GroupedMLP has in one tensor, weight1 [hidden, experts * ffn], are in memory, and
- * are shown, as [experts, hidden, ffn] (forward() in megatron/core/transformer/moe/experts.py).
+ * The experts that GroupedMLP has in one tensor, weight1 [hidden, experts * ffn], are in memory,
+ * and are shown, as [experts, hidden, ffn] (forward() in megatron/core/transformer/moe/experts.py).
  */
 #include "base/buf.h"
 #include "base/bytes.h"
@@ -435,8 +435,8 @@ static int by_rank(const void *ap, const void *bp)
 
 /*
  * One slice for each tensor-parallel rank, into r->slices: that of the first stage where the rank
- * has the tensor. Sets *ret_equal if all are equal, as far as was read. Slices of a known tensor have the
- * same shape, and it is said if copies differ; others may be anything.
+ * has the tensor. Sets *ret_equal if all are equal, as far as was read. Slices of a known tensor
+ * have the same shape, and it is said if copies differ; others may be anything.
  */
 static int choose(struct reporter *r, const struct mr_part *v, size_t n, bool known,
 		  bool *ret_equal)

@@ -5,7 +5,8 @@
  * there are several tensor-parallel ranks, and tp_rank_TT_pp_rank_PPP only if there are several
  * stages (inject_model_parallel_rank in nemo/utils/model_utils.py).
  *
- * Of the YAML, only lines `KEY: NUMBER` of the outermost mapping are read, as OmegaConf writes them.
+ * Of the YAML, only lines `KEY: NUMBER` of the outermost mapping are read, as OmegaConf writes
+ * them.
  */
 #include "base/checked.h"
 #include "base/cleanup.h"

@@ -247,8 +247,8 @@ static int by_rank(const void *ap, const void *bp)
 }
 
 /*
- * The size of one kind of parallelism, at least *ret: what args or the configuration say must be what
- * the files' names do.
+ * The size of one kind of parallelism, at least *ret: what args or the configuration say must be
+ * what the files' names do.
  */
 static int count(const struct mr *d, uint64_t says, const char *arg, size_t number, uint32_t *ret,
 		 struct ckpt_err *e)

@@ -215,7 +215,8 @@ static int scan_flax(struct scanning *s, const struct name_list *files, bool has
 	return rc;
 }
 
-/* The index depends on small files by their contents, on others and on directories by their times. */
+/* The index depends on small files by their contents, on others and on directories by their
+ * times. */
 static int note_files(struct scanning *s, const struct name_list *files, struct ckpt_err *e)
 {
 	int rc = 0;

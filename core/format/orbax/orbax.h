@@ -125,8 +125,8 @@ int orbax_tree_report(struct orbax_tree *t, struct place *place, const struct or
 
 /*
  * Reports what is in the file. A placeholder of an array in the store beside it is left out if the
- * array is one of `arrays`, those that have been reported; else the array is read as it is described in
- * the file, or reported as missing. store and arrays may be NULL.
+ * array is one of `arrays`, those that have been reported; else the array is read as it is
+ * described in the file, or reported as missing. store and arrays may be NULL.
  */
 int orbax_flax_read(struct place *place, const char *file, const struct orbax_name *prefix,
 		    struct orbax_tree *t, struct zarr_store *store, const struct pk_strings *arrays,

@@ -5,8 +5,8 @@
  *	flax_model-00001-of-00003.msgpack     each has some of the leaves
  *	flax_model.msgpack.index.json         {"weight_map": {"KEY/KEY": "FILE", ...}}
  *
- * The index names the files; others are not read. A leaf that is not in its file is listed with that
- * as its fault. Without an index, names tell how many files there are.
+ * The index names the files; others are not read. A leaf that is not in its file is listed with
+ * that as its fault. Without an index, names tell how many files there are.
  */
 #include "base/bytes.h"
 #include "base/cleanup.h"

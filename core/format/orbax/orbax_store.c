@@ -412,7 +412,8 @@ static bool is_array(const struct store *s, const char *top, size_t n)
 	return false;
 }
 
-/* The array of a chunk: "NAME/", of which *ret_n is the length. What follows it are numbers and "c". */
+/* The array of a chunk: "NAME/", of which *ret_n is the length. What follows it are numbers and
+ * "c". */
 static bool find_array(const struct store *s, const struct value *v, size_t *ret_n)
 {
 	size_t n = v->key_len;

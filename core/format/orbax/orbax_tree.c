@@ -7,8 +7,8 @@
  *		"value_metadata": {"value_type": "jax.Array", "skip_deserialize": false}}, ...},
  *	 "store_array_data_equal_to_fill_value": true, ...}
  *
- * key_type 1 is a position in a list. The name of a leaf's array is its keys joined with '.'. Strings
- * are in _strings.json, at the JSON pointer "/" + that name.
+ * key_type 1 is a position in a list. The name of a leaf's array is its keys joined with '.'.
+ * Strings are in _strings.json, at the JSON pointer "/" + that name.
  */
 #include "base/bytes.h"
 #include "base/checked.h"

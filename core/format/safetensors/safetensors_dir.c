@@ -97,8 +97,9 @@ static int refuse_two(const char *index, const struct st_index *x, const struct 
 }
 
 /*
- * A model that was saved in parts, and is saved again in one file: transformers removes the parts and
- * leaves their index, which it does not read. So an index that names only missing files is ignored.
+ * A model that was saved in parts, and is saved again in one file: transformers removes the parts
+ * and leaves their index, which it does not read. So an index that names only missing files is
+ * ignored.
  */
 static int forget_leftover(struct place *place, const struct name_list *files, const char **index,
 			   struct ckpt_err *e)
@@ -122,8 +123,8 @@ static int forget_leftover(struct place *place, const struct name_list *files, c
 
 /* ---- shards without an index ---- */
 
-/* Not HuggingFaceStorageWriter's "shard-00001-X-00002-of-00003.safetensors": a rank writes only those
- * that it has something for. */
+/* Not HuggingFaceStorageWriter's "shard-00001-X-00002-of-00003.safetensors": a rank writes only
+ * those that it has something for. */
 static bool is_part(const char *name, struct part *ret)
 {
 	const char *s = name;
@@ -206,8 +207,8 @@ static bool has_name(const struct name_list *l, size_t n, const char *name)
 	return false;
 }
 
-/* Adds the index, and the files it names that the directory listing does not include; all of them if
- * nothing was listed. */
+/* Adds the index, and the files it names that the directory listing does not include; all of them
+ * if nothing was listed. */
 static int add_index(struct place *place, const char *index, bool asked_for, bool listed,
 		     struct name_list *files, struct ckpt_err *e)
 {

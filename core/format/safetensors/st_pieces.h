@@ -39,9 +39,9 @@ bool st_is_sharded(const struct st_header *h);
 int st_pieces_add(struct st_pieces *p, const char *file, const struct st_header *h,
 		  struct ckpt_err *e);
 /*
- * Reports everything. index: NULL if there is none; if several files have a tensor, its entry counts.
- * A tensor that only the index has, or of an unknown dtype, becomes an object with a fault: it has a
- * name, but no shape that could be shown.
+ * Reports everything. index: NULL if there is none; if several files have a tensor, its entry
+ * counts. A tensor that only the index has, or of an unknown dtype, becomes an object with a fault:
+ * it has a name, but no shape that could be shown.
  */
 int st_pieces_join(struct st_pieces *p, const struct st_index *index, const char *index_name,
 		   struct catalog_writer *w, struct ckpt_err *e);

@@ -108,9 +108,9 @@ static int probe_file(struct place *place, const char *name, struct ckpt_err *e)
 }
 
 /*
- * Does the index count, beside a model in one file? Not if all that it names is missing: a model that
- * was saved in parts, and is saved again in one file; transformers removes the parts and leaves their
- * index, which it does not read.
+ * Does the index count, beside a model in one file? Not if all that it names is missing: a model
+ * that was saved in parts, and is saved again in one file; transformers removes the parts and
+ * leaves their index, which it does not read.
  */
 static int index_counts(struct place *place, const char *whole, struct ckpt_err *e)
 {

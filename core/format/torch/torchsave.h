@@ -83,7 +83,8 @@ struct torchsave_expected {
 	bool again;
 };
 
-/* Reports all tensors and objects to the catalog as parts of data file `name`. expected: or NULL. */
+/* Reports all tensors and objects to the catalog as parts of data file `name`. expected: or
+ * NULL. */
 int torchsave_report(struct torchsave *t, const char *name, struct torchsave_expected *expected,
 		     struct catalog_writer *w, struct ckpt_err *e);
 /* The same for a part of what was saved, under a name of at least one step; steps ends in NULL. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a saved value is made of: the parts that have names of their own, without keys that occur again. Values
- * may be shared without end, so that every visit is counted.
+ * What a saved value is made of: the parts that have names of their own, without keys that occur
+ * again. Values may be shared without end, so that every visit is counted.
  */
 #include "base/buf.h"
 #include "base/bytes.h"

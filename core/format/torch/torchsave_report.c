@@ -10,9 +10,9 @@
  *
  * {"a.b": t, "a": {"b": t}} has two values of one name: the second one's is a.b@2.
  *
- * A value that several others refer to has a name in each of them, as long as the budget lasts. Then
- * it is listed as a fault, as is one that nests too deeply; nothing is left out without a word,
- * except what leads back to a value that is being listed.
+ * A value that several others refer to has a name in each of them, as long as the budget lasts.
+ * Then it is listed as a fault, as is one that nests too deeply; nothing is left out without a
+ * word, except what leads back to a value that is being listed.
  */
 #include "base/checked.h"
 #include "base/err.h"

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Values that several others refer to, and values that lead back to themselves. What is known of one is kept
- * here, so that a search comes to it once, and so that the walk ends:
+ * Values that several others refer to, and values that lead back to themselves. What is known of
+ * one is kept here, so that a search comes to it once, and so that the walk ends:
  *
  *	cfg = {"a": leaf}, leaf.parent = cfg
  *
- * While the parts of a value are listed, what leads back to it is left out. More generally, values that lead
- * to each other (a strongly connected component of the graph) are listed once, each where the walk first comes
- * to it, whenever one of them is reached from outside. Otherwise objects that all know each other would be
- * listed once for each path through them. The stack is that of Tarjan's algorithm: a value is on it until
- * all that lead back to it, or to values below it, are done.
+ * While the parts of a value are listed, what leads back to it is left out. More generally, values
+ * that lead to each other (a strongly connected component of the graph) are listed once, each where
+ * the walk first comes to it, whenever one of them is reached from outside. Otherwise objects that
+ * all know each other would be listed once for each path through them. The stack is that of
+ * Tarjan's algorithm: a value is on it until all that lead back to it, or to values below it, are
+ * done.
  *
- * A list, dict or tuple with one reference can be reached only through the value around it, and nothing need
- * be known of it. That is not so for objects, because their states and arguments are not values of the walk.
+ * A list, dict or tuple with one reference can be reached only through the value around it, and
+ * nothing need be known of it. That is not so for objects, because their states and arguments are
+ * not values of the walk.
  */
 #include "base/checked.h"
 #include "base/err.h"

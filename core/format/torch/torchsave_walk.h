@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * torchsave_walk - the walk over a saved value, shared by the files that make it up:
- * torchsave_report.c walks, torchsave_parts.c knows what a value is made of, torchsave_shared.c which
- * values lead back to themselves, and torchsave_kinds.c the tensors that are made of others. Private to
- * core/format/torch.
+ * torchsave_report.c walks, torchsave_parts.c knows what a value is made of, torchsave_shared.c
+ * which values lead back to themselves, and torchsave_kinds.c the tensors that are made of others.
+ * Private to core/format/torch.
  *
  * Threads: one at a time.
  */
@@ -83,15 +83,16 @@ void walk_shared_free(struct torchsave_shared *s);
 
 /* Sets the budget of a file, once. */
 void walk_budget(struct torchsave *t);
-/* The code of the error that a budget is used up: one value is at fault, and others can be listed. */
+/* The code of the error that a budget is used up: one value is at fault, and others can be
+ * listed. */
 enum { WALK_TOO_OFTEN = E2BIG };
 /* Counts the visits of n values; fails if there have been too many. */
 int walk_charge(struct torchsave *t, uint64_t n, struct ckpt_err *e);
 /* The same for a tensor or object that is listed again. */
 int walk_charge_again(struct torchsave *t, struct ckpt_err *e);
 
-/* Report the quantiser of a tensor; a tensor, whatever it is made of. 1: it cannot be shown, for the
- * reason in *e. */
+/* Report the quantiser of a tensor; a tensor, whatever it is made of. 1: it cannot be shown, for
+ * the reason in *e. */
 int kinds_quantiser(struct walk *w, const struct torch_call *c, unsigned depth, struct ckpt_err *e);
 /* Is it a tensor of Transformer Engine's, which torch does not rebuild itself? */
 bool kinds_is_engine(const struct pk_value *v);

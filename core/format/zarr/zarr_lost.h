@@ -10,8 +10,8 @@
 #include <stddef.h>
 
 /*
- * Is the key named like a chunk, "NAME/0.0", "NAME/c/0/0" or "NAME/c"? Then the length of NAME, else
- * 0. In "NAME/0/0" NAME is all but the last part, for names may end in numbers.
+ * Is the key named like a chunk, "NAME/0.0", "NAME/c/0/0" or "NAME/c"? Then the length of NAME,
+ * else 0. In "NAME/0/0" NAME is all but the last part, for names may end in numbers.
  */
 size_t zarr_lost_name(const char *key, size_t len);
 

@@ -39,8 +39,8 @@ struct zarr_store_ops {
 	/* Every key whose last part is .zarray or zarr.json, in any order; and NAME/.zarray with a
 	 * value of NULL if there are chunks of NAME, but neither. */
 	int (*arrays)(struct zarr_store *s, zarr_value_fn *fn, void *arg, struct ckpt_err *e);
-	/* Every key that begins with these bytes ("NAME/", or none) and continues with c or a digit,
-	 * in any order; others may be among them. */
+	/* Every key that begins with these bytes ("NAME/", or none) and continues with c or a
+	 * digit, in any order; others may be among them. */
 	int (*chunks)(struct zarr_store *s, const char *prefix, size_t len, zarr_value_fn *fn,
 		      void *arg, struct ckpt_err *e);
 };

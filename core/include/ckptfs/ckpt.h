@@ -162,7 +162,7 @@ struct ckpt_tensor {
 	uint64_t bytes;		 /* of the whole tensor */
 	uint64_t chunks;
 	uint64_t files; /* distinct source files; set only by ckpt_tensor_files, else 0; the index
-			    * is not counted */
+			 * is not counted */
 	const char *fault; /* why it cannot be opened, or NULL */
 };
 /*
@@ -200,7 +200,8 @@ CKPT_API int64_t ckpt_tensor_find(const struct ckpt *c, const char *fqn, size_t 
 CKPT_API int64_t ckpt_model_find(const struct ckpt *c, const char *name, size_t len);
 /*
  * Suggestions for a name that does not exist: similar names of tensors and objects, stored ones and
- * those of the model; in a run, its checkpoints. Found in bounded time. Writes "'a', 'b' or 'c'", or
+ * those of the model; in a run, its checkpoints. Found in bounded time. Writes "'a', 'b' or 'c'",
+ * or
  * "" if there are none, truncated to cap bytes; returns the length.
  */
 CKPT_API size_t ckpt_similar(const struct ckpt *c, const char *name, size_t len, char *buf,
@@ -217,8 +218,8 @@ CKPT_API int64_t ckpt_model_stored(const struct ckpt *c, const char *name, size_
  */
 CKPT_API bool ckpt_rank_box(const struct ckpt *c, uint64_t rank, uint64_t i, uint64_t *ret_off,
 			    uint64_t *ret_len);
-/* Counts the data files that hold chunks of tensor i, each once, into *ret. Reads the chunk index, so
- * it is not part of ckpt_tensor. */
+/* Counts the data files that hold chunks of tensor i, each once, into *ret. Reads the chunk index,
+ * so it is not part of ckpt_tensor. */
 CKPT_API int ckpt_tensor_files(struct ckpt *c, uint64_t i, uint64_t *ret, struct ckpt_err *e);
 
 /*

@@ -35,8 +35,8 @@ CKPT_API bool ckpt_file_is_plain(const struct ckpt_file *f);
 CKPT_API void ckpt_file_ahead(struct ckpt_file *f);
 /*
  * Closes the data files of every checkpoint of a run that has not been used for unused_ms, so that
- * deleting it frees its space. The files are opened again when they are needed. Returns true if other
- * checkpoints have been idle for a shorter time; then call it again later. Does nothing for
+ * deleting it frees its space. The files are opened again when they are needed. Returns true if
+ * other checkpoints have been idle for a shorter time; then call it again later. Does nothing for
  * checkpoints in an object store, or if c is not a run.
  */
 CKPT_API bool ckpt_let_go(struct ckpt *c, unsigned unused_ms);
@@ -139,8 +139,8 @@ static inline bool ckpt_network(struct ckpt *c, struct ckpt_network *ret)
 
 /* ---- location ---- */
 
-/* Why the chunk index could not be kept where it is by default, so that it is in memory; borrowed. NULL:
- * it is kept, or was asked for elsewhere. */
+/* Why the chunk index could not be kept where it is by default, so that it is in memory; borrowed.
+ * NULL: it is kept, or was asked for elsewhere. */
 CKPT_API const char *ckpt_index_why(const struct ckpt *c);
 
 /* The absolute path of what ckpt_open opens for `path`; the caller frees *ret with free(). */

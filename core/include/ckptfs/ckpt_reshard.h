@@ -31,8 +31,8 @@ struct ckpt_reshard {
 	 * source, if its files are named after ranks and the format does not store whole tensors;
 	 * else 1. */
 	uint64_t ranks;
-	/* Layout file, see ckptfs-layouts(5); NULL: every tensor is split along its first dimension,
-	 * as torch.chunk does, or kept whole if the format stores whole tensors. */
+	/* Layout file, see ckptfs-layouts(5); NULL: every tensor is split along its first
+	 * dimension, as torch.chunk does, or kept whole if the format stores whole tensors. */
 	const char *layout;
 	/* Options of the save, of which format and functions are ignored; NULL: defaults. */
 	const struct ckpt_save_opts *save;

@@ -70,8 +70,8 @@ struct ckpt_local_tensor {
  * The box of a tensor that a rank (a position in the mesh; see ckpt_tensor.h) holds: n_dims numbers
  * each. An empty box is at the tensor's end. EINVAL: the rank is outside the mesh; a placement
  * names an axis or a dimension that does not exist, or the same axis as another; CKPT_SPLIT_EVEN
- * does not divide, reported in HyperParallel's words. A rank that is not in the mesh holds nothing: give it a local tensor
- * without shards.
+ * does not divide, reported in HyperParallel's words. A rank that is not in the mesh holds nothing:
+ * give it a local tensor without shards.
  */
 CKPT_API int ckpt_sharding_box(const struct ckpt_sharding *s, uint64_t rank, size_t n_dims,
 			       const uint64_t *shape, uint64_t *ret_off, uint64_t *ret_len,

@@ -23,9 +23,9 @@
  *	ckpt_storage_reader_read_data(&r, &plan, &planner, &e);
  *
  * Calls in any other order fail with EPERM and a sentence that names the step; after a call that
- * failed, only reset and free are allowed. n is the number of ranks in all (else EINVAL), and rank r is
- * parts[r] and all[r]. Writers and readers may be reset and used again. A writer that is reset or freed before it has finished leaves its
- * destination as it was and removes its own files.
+ * failed, only reset and free are allowed. n is the number of ranks in all (else EINVAL), and rank
+ * r is parts[r] and all[r]. Writers and readers may be reset and used again. A writer that is reset
+ * or freed before it has finished leaves its destination as it was and removes its own files.
  *
  * For the writers and readers of this library the checkpoint id is a path.
  *

@@ -65,7 +65,8 @@ enum ckpt_dtype {
 	CKPT_DTYPE_BITS1X8,
 	CKPT_DTYPE_BITS2X4,
 	CKPT_DTYPE_BITS4X2,
-	/* JAX's types that torch lacks. An element takes a byte, even if it has only 4 or 2 bits. */
+	/* JAX's types that torch lacks. An element takes a byte, even if it has only 4 or 2
+	 * bits. */
 	CKPT_DTYPE_F8_E3M4,
 	CKPT_DTYPE_F8_E4M3B11FNUZ,
 	CKPT_DTYPE_F4_E2M1FN,

@@ -2,9 +2,9 @@
 /*
  * block_values - the values of a tensor of ggml's blocks, as a derived tensor.
  *
- * Input 0 is uint8, [..., bytes of a row]; the result has the same dimensions with elements in place
- * of bytes. Values are ggml's in float32, rounded once more to the dtype of the result, to nearest,
- * ties to even.
+ * Input 0 is uint8, [..., bytes of a row]; the result has the same dimensions with elements in
+ * place of bytes. Values are ggml's in float32, rounded once more to the dtype of the result, to
+ * nearest, ties to even.
  *
  * Threads: see derived.h.
  */

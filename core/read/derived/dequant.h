@@ -25,11 +25,11 @@
 #include <stdbool.h>
 
 /*
- * How the value, its zero and its scale become an element. T rounds to the dtype of the result, once
- * more at the end; everything else is float32. torchao/quantization/quant_primitives.py, 0.4 to 0.18,
- * has the middle two: _dequantize_affine and _dequantize_affine_tinygemm. Up to 0.11 it subtracts
- * integers before it rounds, which is the same as long as zeros are among the codes; others are an
- * error.
+ * How the value, its zero and its scale become an element. T rounds to the dtype of the result,
+ * once more at the end; everything else is float32. torchao/quantization/quant_primitives.py, 0.4
+ * to 0.18, has the middle two: _dequantize_affine and _dequantize_affine_tinygemm. Up to 0.11 it
+ * subtracts integers before it rounds, which is the same as long as zeros are among the codes;
+ * others are an error.
  */
 enum dequant_form {
 	DEQUANT_SCALED,	 /* (value - zero) * scale */
@@ -47,13 +47,15 @@ struct dequant {
 	bool turned;	  /* the result is [..., b, a] */
 	/*
 	 * Where codes are packed, several in each stored element, lowest bits first: along b, or
-	 * along a. A stored dimension may follow b, of group / per elements (the blocks of gpt-oss).
+	 * along a. A stored dimension may follow b, of group / per elements (the blocks of
+	 * gpt-oss).
 	 */
 	bool packed_a;
 	uint32_t per;	  /* codes in a stored element */
 	uint32_t group;	  /* codes in the last stored dimension; 0: there is none */
 	uint8_t order[8]; /* of 4 bits: code i of eight is in nibble order[i] */
-	/* The exponents of gpt-oss: 255 is 2^128, which transformers multiplies by as ldexp() does. */
+	/* The exponents of gpt-oss: 255 is 2^128, which transformers multiplies by as ldexp()
+	 * does. */
 	bool all_exponents;
 	/* Scales: float32, float16, bfloat16, or float8. */
 	uint64_t rows, columns; /* each at least 1 */

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * low_rank - a weight W and the product of two small matrices that was trained on top of it (Hu et al.
- * 2021), as a derived tensor.
+ * low_rank - a weight W and the product of two small matrices that was trained on top of it (Hu et
+ * al. 2021), as a derived tensor.
  *
  *	plain		W is M x N: W + scale * (B A)
  *	turned		W is N x M: W + scale * (B A)^T, as for embeddings and GPT-2's Conv1D
  *
- * for A, r x N, and B, M x r. All of it is float32: the sum of the r products in their order, from 0,
- * never fused; times the scale; plus W; each rounded. Then one rounding to the dtype of W, to nearest,
- * ties to even. That is what PEFT does on CPUs (peft/tuners/lora/layer.py: get_delta_weight, merge)
- * with adapters in float32 (it converts others when it loads them), if the BLAS adds in that order,
- * as Debian's generic one does. Others add in another order: then elements differ by at most one
- * step of a 16-bit dtype, unless W and the product nearly cancel.
+ * for A, r x N, and B, M x r. All of it is float32: the sum of the r products in their order, from
+ * 0, never fused; times the scale; plus W; each rounded. Then one rounding to the dtype of W, to
+ * nearest, ties to even. That is what PEFT does on CPUs (peft/tuners/lora/layer.py:
+ * get_delta_weight, merge) with adapters in float32 (it converts others when it loads them), if the
+ * BLAS adds in that order, as Debian's generic one does. Others add in another order: then elements
+ * differ by at most one step of a 16-bit dtype, unless W and the product nearly cancel.
  *
  * Inputs: W, A, B. A box needs its rows of one and its columns of the other.
  *

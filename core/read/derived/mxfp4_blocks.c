@@ -9,8 +9,8 @@
 
 enum { CODES = MXFP4_BYTES - 1 }; /* bytes of them */
 
-/* Element i is nibble i in the source, the lower one first; in a block, the upper half's elements are
- * the upper nibbles. */
+/* Element i is nibble i in the source, the lower one first; in a block, the upper half's elements
+ * are the upper nibbles. */
 static uint8_t element(const uint8_t *codes, unsigned i)
 {
 	return (uint8_t)(codes[i / 2] >> (i % 2 * 4) & 15);

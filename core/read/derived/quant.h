@@ -7,12 +7,12 @@
  *	scales   input 0: the maxima
  *	codes    input 0: the weight; input 1: the maxima
  *
- * By rows, as compressed-tensors: the scale, [rows, 1], is D(m / 448), or the epsilon of D if that is
- * 0; the code is e4m3(D(w / scale)).
+ * By rows, as compressed-tensors: the scale, [rows, 1], is D(m / 448), or the epsilon of D if that
+ * is 0; the code is e4m3(D(w / scale)).
  *
  * By blocks of 128 x 128, of which the last of a row or column may be smaller, as Fp8Quantize of
- * transformers: s = (1 / m) * 448, or 1 unless m > 0; the code is e4m3(w * s), and the scale 1 / s, all in
- * float32.
+ * transformers: s = (1 / m) * 448, or 1 unless m > 0; the code is e4m3(w * s), and the scale 1 / s,
+ * all in float32.
  *
  * tests/torch/quantise.py compares the bytes.
  *

@@ -2,9 +2,9 @@
 /*
  * weighted_sum - a weighted sum of the same tensor of several checkpoints, as a derived tensor.
  *
- * In the order of the inputs, from +0: acc = fma(weight, x, acc) in float32, with the weight rounded
- * to float32 once; then acc is rounded to the dtype of the result, to nearest, ties to even (see
- * codec/cast.h). That is torch's
+ * In the order of the inputs, from +0: acc = fma(weight, x, acc) in float32, with the weight
+ * rounded to float32 once; then acc is rounded to the dtype of the result, to nearest, ties to even
+ * (see codec/cast.h). That is torch's
  *
  *	acc = torch.zeros_like(x, dtype=torch.float32)
  *	for x, w in ...: acc.add_(x.float(), alpha=w)

@@ -456,7 +456,8 @@ START_LOOP_TEST(every_range_of_a_consolidated_file_is_right, 4)
 
 	REQUIRE(part && !ckpt_file_open_path(c, files[_i], &f, &e));
 	for (unsigned i = 0; i < rng_rounds(2000, 500); i++) {
-		/* mostly where the tensors are: behind a header of 4096 bytes, or of a few hundred */
+		/* mostly where the tensors are: behind a header of 4096 bytes, or of a few
+		 * hundred */
 		uint64_t off = n - min_u64(n, rng_below(&r, i % 4 ? 700 : n + 1));
 		uint64_t len = rng_below(&r, n - off + 5), want = min_u64(len, n - off);
 

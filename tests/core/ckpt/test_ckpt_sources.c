@@ -147,8 +147,8 @@ START_TEST(what_each_returns_ends_it)
 }
 END_TEST
 
-/* An array of a dtype that is not known is an object that is in no file; alone, it leaves a checkpoint
- * in whose index are no files at all. */
+/* An array of a dtype that is not known is an object that is in no file; alone, it leaves a
+ * checkpoint in whose index are no files at all. */
 START_TEST(what_cannot_be_read_is_in_no_file)
 {
 	static const char unknown[] = "{\"zarr_format\": 2, \"shape\": [1], \"chunks\": [1], "

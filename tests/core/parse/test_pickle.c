@@ -599,7 +599,8 @@ START_TEST(keys_of_a_large_dict_are_found_while_it_grows)
 }
 END_TEST
 
-/* A dict of N keys is looked into N times, found or not; if each were a search, it would take hours. */
+/* A dict of N keys is looked into N times, found or not; if each were a search, it would take
+ * hours. */
 START_TEST(a_large_dict_may_be_looked_into_often)
 {
 	enum { MANY = 1 << 20 };

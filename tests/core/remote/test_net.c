@@ -571,8 +571,8 @@ END_TEST
 
 enum { BATCH = 1000, BATCHES = 10 };
 
-/* The second answer goes on only when what it has sent has arrived, so the network's thread has had its
- * turn in between: long enough for a third request to be sent and answered. */
+/* The second answer goes on only when what it has sent has arrived, so the network's thread has had
+ * its turn in between: long enough for a third request to be sent and answered. */
 static bool second_takes_its_time(struct served *r)
 {
 	struct net_pace pace = { 0 };

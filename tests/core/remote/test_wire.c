@@ -359,7 +359,8 @@ START_TEST(the_next_fetcher_is_sealed_as_well)
 }
 END_TEST
 
-/* A descriptor of a directory is not enough: Landlock allows one of where only a file may be read. */
+/* A descriptor of a directory is not enough: Landlock allows one of where only a file may be
+ * read. */
 START_TEST(files_are_read_only_where_the_seal_says)
 {
 	static const char address[] = "file:///x\0\0\0", names[] = "model\0manifest";

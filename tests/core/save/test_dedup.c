@@ -224,7 +224,8 @@ START_TEST(newer_hyperparallel_gives_the_largest_away_first)
 				       whole("l", 1, &sizes[3], CKPT_DTYPE_I8), own };
 	const struct ckpt_save_plan plans[] = { { .items = a, .n_items = 4 },
 						{ .items = a, .n_items = 3 } };
-	/* A: own 4 -> 0; s -> 1; m -> 0; l -> 1. B: own 1 -> 0; l -> 1; m -> 0; s -> 1 (101 to 101). */
+	/* A: own 4 -> 0; s -> 1; m -> 0; l -> 1. B: own 1 -> 0; l -> 1; m -> 0; s -> 1 (101 to
+	 * 101). */
 	static const bool want_a[] = { false, true, false, true, true, false, true };
 	static const bool want_b[] = { true, true, false, true, false, false, true };
 	static const bool want_lowest[] = { true, true, true, true, false, false, false };

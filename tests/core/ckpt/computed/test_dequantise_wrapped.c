@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor subclasses of torchao and Transformer Engine with dequantize=: what their class and attributes
- * say, and what is refused. The bits of all forms are compared with torch's in tests/torch/dequant.sh.
+ * Tensor subclasses of torchao and Transformer Engine with dequantize=: what their class and
+ * attributes say, and what is refused. The bits of all forms are compared with torch's in
+ * tests/torch/dequant.sh.
  *
  * Files are written down much as Python would show what is in them:
  *

@@ -117,7 +117,8 @@ START_TEST(meshes_of_all_versions_say_the_same)
 		BY_LAYOUT(LAYOUT("'shape': 2, 'stride': 1")),
 		BY_LAYOUT(LAYOUT("'shape': (2,), 'stride': (1,)")),
 		BY_LAYOUT(LAYOUT("'axes': (" AXIS("'shape': 2, 'stride': 1") ",)")),
-		/* Of two that were flattened, the last one varies fastest; one has no ranks beside it. */
+		/* Of two that were flattened, the last one varies fastest; one has no ranks beside
+		 * it. */
 		BY_LAYOUT(LAYOUT("'shape': ((1,2),), 'stride': ((0,1),)")),
 		SPEC(MESH_OF("'mesh': I[0,1](2), '_coordinate_on_dim': N"), "(" SHARD(0) ",)"),
 	};

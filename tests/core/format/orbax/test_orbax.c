@@ -718,7 +718,8 @@ static void put_msgpack(const char *name, const char *text)
 	put_buf(name, &b);
 }
 
-/* "name[shape] ", " name=JSON" of objects, "name!FAULT" of what is missing; or why it is not opened. */
+/* "name[shape] ", " name=JSON" of objects, "name!FAULT" of what is missing; or why it is not
+ * opened. */
 static const char *shown(const char *sub)
 {
 	static char text[3000];

@@ -398,7 +398,8 @@ static const struct {
 	  "2/1 a sparse tensor that is not written as torch writes it\n"
 	  "3/1 a sparse tensor that is not written as torch writes it\n"
 	  "4/1 a sparse tensor that is not written as torch writes it\n" },
-	/* subclasses: attributes with tensors, in either of their two dicts, and one inside another */
+	/* subclasses: attributes with tensors, in either of their two dicts, and one inside
+	 * another */
 	{ "}<w>" WRAPPER("C") "}(<qdata><T><scale>" WRAPPER("D") "N}<t><T>s\x86tR<n><#3>utRs",
 	  "w.qdata/7 float32 [4] 16 raw 00000000\n"
 	  "w.scale.t/9 float32 [4] 16 raw 00000000\n"
@@ -1492,7 +1493,8 @@ static const struct {
 	{ "{'v': " WITH_STATE "t0+0(1), T, N, #1={'w': " WITH_STATE "t0+1(1), T, N, #1)})}",
 	  "v/1 float32 [1] 4 raw 00000000\n"
 	  "v.w/3 float32 [1] 4 raw 0000803f\n" },
-	/* a tensor that is listed again, by a list of its own, while what it leads back to is open */
+	/* a tensor that is listed again, by a list of its own, while what it leads back to is
+	 * open */
 	{ "{'c': #1=[#2=" WITH_STATE "t0+0(1), T, N, {'x': [#1, t0+1(1)]}), #3=[#2]], 'p': #3}",
 	  "c.0/1 float32 [1] 4 raw 00000000\n"
 	  "c.0.x.1/0 float32 [1] 4 raw 0000803f\n"
@@ -1555,8 +1557,8 @@ static size_t count_faults(const struct catalog *c, const char *fault)
 	return ret;
 }
 
-/* 2^60 names for one tensor: some are listed, and in place of the others what would contain them. What
- * comes afterwards is listed. */
+/* 2^60 names for one tensor: some are listed, and in place of the others what would contain them.
+ * What comes afterwards is listed. */
 START_TEST(what_unfolds_without_end_is_listed_in_part)
 {
 	struct buf b = BUF_INIT(1 << 20);
