@@ -180,7 +180,7 @@ static bool stays_inside(const char *path, size_t n)
 	return true;
 }
 
-struct files {
+struct data_files {
 	struct ocdbt_file *v;
 	size_t n;
 };
@@ -198,7 +198,7 @@ static int no_room(enum ocdbt_kind kind, struct ckpt_err *e)
  * base_len on, a name in it; a prefix longer than the base covers a part of the name, too.
  */
 static int read_files(struct cursor *c, enum ocdbt_kind kind, const char *outer, size_t outer_len,
-		      struct arena *a, struct files *ret, struct ckpt_err *e)
+		      struct arena *a, struct data_files *ret, struct ckpt_err *e)
 {
 	uint64_t n = cursor_varint(c), sum = 0;
 	struct cursor prefix, suffix, base;
@@ -207,7 +207,7 @@ static int read_files(struct cursor *c, enum ocdbt_kind kind, const char *outer,
 	if (c->bad || n > (uint64_t)(c->end - c->p))
 		return bad(e, kind, "its table of data files extends beyond its end");
 	if (!n) {
-		*ret = (struct files){ 0 };
+		*ret = (struct data_files){ 0 };
 		return 0;
 	}
 	prefix = column(c, (size_t)n - 1, OCDBT_MAX_KEY, NULL);
@@ -257,8 +257,8 @@ static int read_files(struct cursor *c, enum ocdbt_kind kind, const char *outer,
 }
 
 /* The bytes of a node or value; NULL, or what is wrong with them. */
-static const char *range_of(const struct files *f, uint64_t id, uint64_t offset, uint64_t length,
-			    struct ocdbt_range *ret)
+static const char *range_of(const struct data_files *f, uint64_t id, uint64_t offset,
+			    uint64_t length, struct ocdbt_range *ret)
 {
 	uint64_t end;
 
@@ -273,7 +273,7 @@ static const char *range_of(const struct files *f, uint64_t id, uint64_t offset,
 /* ---- the manifest ---- */
 
 /* Reads where the root of each version is; only the last one counts. */
-static int read_versions(struct cursor *c, unsigned arity_log2, const struct files *f,
+static int read_versions(struct cursor *c, unsigned arity_log2, const struct data_files *f,
 			 struct ocdbt_manifest *m, struct ckpt_err *e)
 {
 	uint64_t n = cursor_varint_to(c, (uint64_t)1 << arity_log2), generation = 0, last = 0;
@@ -328,7 +328,7 @@ int ocdbt_manifest_read(const struct ocdbt_body *b, struct arena *a, struct ocdb
 {
 	struct cursor c = cursor_of(b->bytes, b->len);
 	const uint8_t *uuid = cursor_take(&c, sizeof(ret->uuid));
-	struct files f = { 0 };
+	struct data_files f = { 0 };
 	const uint8_t *kind = cursor_take(&c, 1), *arity;
 	uint64_t compression;
 	int rc = 0;
@@ -365,7 +365,7 @@ int ocdbt_manifest_read(const struct ocdbt_body *b, struct arena *a, struct ocdb
 
 struct ocdbt_node {
 	struct arena arena;
-	struct files files;
+	struct data_files files;
 	uint8_t height;
 	size_t n, i; /* entries */
 	/* What is left of each column: */

@@ -36,7 +36,7 @@ struct wanted {
 	struct get_sink sink;
 };
 
-struct files {
+struct file_store {
 	struct store base;
 	struct place *place;
 	pthread_mutex_t lock;
@@ -47,9 +47,9 @@ struct files {
 	bool stop;
 };
 
-static struct files *files_of(struct store *s)
+static struct file_store *files_of(struct store *s)
 {
-	return (struct files *)s;
+	return (struct file_store *)s;
 }
 
 /* ---- looking ---- */
@@ -57,7 +57,7 @@ static struct files *files_of(struct store *s)
 static int file_look(struct store *base, const char *path, struct place_seen *ret,
 		     struct ckpt_err *e)
 {
-	struct files *f = files_of(base);
+	struct file_store *f = files_of(base);
 	int rc = place_look(f->place, path, ret, e);
 
 	if (rc > 0 && ret->kind == PLACE_DIR)
@@ -74,7 +74,7 @@ struct lister {
 };
 
 /* Is it a link whose target cannot be examined, for a reason other than a lack of memory? */
-static bool is_bad_link(const struct files *f, const char *path, enum place_kind kind, int rc)
+static bool is_bad_link(const struct file_store *f, const char *path, enum place_kind kind, int rc)
 {
 	struct ckpt_err ignored;
 	struct place_seen seen;
@@ -118,7 +118,7 @@ static int add_name(void *arg, const char *name, enum place_kind kind, struct ck
 static int file_list(struct store *base, const char *dir, store_entry_fn *each, void *arg,
 		     struct ckpt_err *e)
 {
-	struct files *f = files_of(base);
+	struct file_store *f = files_of(base);
 	struct lister l = { base, dir, each, arg, 0 };
 	struct ckpt_err why = { 0 };
 	int rc = place_list(f->place, dir, add_name, &l, &why);
@@ -150,7 +150,7 @@ static int read_step(const struct place *p, struct source *s, const struct wante
 	return rc;
 }
 
-static int read_all(struct files *f, const struct wanted *g, struct ckpt_err *e)
+static int read_all(struct file_store *f, const struct wanted *g, struct ckpt_err *e)
 {
 	struct source *s CLEANUP(source_freep) = NULL;
 	autofree char *buf = malloc(STEP);
@@ -171,7 +171,7 @@ static int read_all(struct files *f, const struct wanted *g, struct ckpt_err *e)
 	return rc;
 }
 
-static void finish(struct files *f, struct wanted *g, int rc, struct ckpt_err *e)
+static void finish(struct file_store *f, struct wanted *g, int rc, struct ckpt_err *e)
 {
 	autofree char *name = rc ? store_name(&f->base, g->path) : NULL;
 
@@ -183,7 +183,7 @@ static void finish(struct files *f, struct wanted *g, int rc, struct ckpt_err *e
 }
 
 /* The next to be read; NULL: the thread is to end. */
-static struct wanted *next(struct files *f)
+static struct wanted *next(struct file_store *f)
 {
 	SCOPED_LOCK(&f->lock);
 	struct wanted *g = NULL;
@@ -204,7 +204,7 @@ static struct wanted *next(struct files *f)
 
 static void *reader(void *arg)
 {
-	struct files *f = arg;
+	struct file_store *f = arg;
 	struct wanted *g;
 
 	while ((g = next(f))) {
@@ -220,7 +220,7 @@ static int file_get(struct store *base, const char *path, const struct place_see
 		    uint64_t off, uint64_t len, bool urgent, const struct get_sink *sink,
 		    struct ckpt_err *e)
 {
-	struct files *f = files_of(base);
+	struct file_store *f = files_of(base);
 	struct wanted *g = calloc(1, sizeof(*g));
 	int rc = 0;
 
@@ -254,12 +254,12 @@ static int file_get(struct store *base, const char *path, const struct place_see
 
 static int file_dir(const struct store *base)
 {
-	return place_fd(((const struct files *)base)->place);
+	return place_fd(((const struct file_store *)base)->place);
 }
 
 static void file_free(struct store *base)
 {
-	struct files *f = files_of(base);
+	struct file_store *f = files_of(base);
 
 	{
 		SCOPED_LOCK(&f->lock);
@@ -306,7 +306,7 @@ int file_open(struct net *n, const char *address, const struct store_options *o,
 	autofree char *whole = NULL;
 	autoclose int fd = -1;
 	struct place *place;
-	struct files *f;
+	struct file_store *f;
 
 	if (flags < 0 || (flags & O_PATH))
 		return err_set(e, EACCES, "'%s' is not a directory that was opened for reading",

@@ -51,7 +51,7 @@ struct kept {
 };
 
 /* What the places of an address share. */
-struct tree {
+struct remote_tree {
 	_Atomic unsigned users;
 	struct rplace *there;
 	uint64_t keeps; /* as in struct place */
@@ -61,7 +61,7 @@ struct tree {
 	struct dir **dirs;
 	size_t n_dirs, cap_dirs;
 	/* Under the lock of trees. */
-	LIST_LINK(struct tree) link;
+	LIST_LINK(struct remote_tree) link;
 	struct kept *files;
 	size_t n_files, cap_files;
 };
@@ -69,12 +69,12 @@ struct tree {
 /* All of them, because those that share a fetcher share its descriptors. */
 static struct {
 	pthread_mutex_t lock;
-	LIST(struct tree) all;
+	LIST(struct remote_tree) all;
 } trees = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 struct remote_place {
 	struct place place;
-	struct tree *tree;
+	struct remote_tree *tree;
 	char *prefix; /* "", or ends in a slash */
 };
 
@@ -95,7 +95,7 @@ static void dir_free(struct dir *d)
 	free(d);
 }
 
-static void dir_put(struct tree *t, struct dir *d)
+static void dir_put(struct remote_tree *t, struct dir *d)
 {
 	bool last;
 
@@ -124,7 +124,7 @@ static struct dir *dir_new(const char *path, bool single)
 }
 
 /* A fresh listing or answer; NULL: none. The caller puts it back. */
-static struct dir *find_dir(struct tree *t, const char *path, bool single)
+static struct dir *find_dir(struct remote_tree *t, const char *path, bool single)
 {
 	uint64_t now = clock_ns();
 	SCOPED_LOCK(&t->lock);
@@ -143,7 +143,7 @@ static struct dir *find_dir(struct tree *t, const char *path, bool single)
 }
 
 /* Drops what is too old to be of use. Under the lock. */
-static void drop_old(struct tree *t, uint64_t now)
+static void drop_old(struct remote_tree *t, uint64_t now)
 {
 	size_t kept = 0;
 
@@ -159,7 +159,7 @@ static void drop_old(struct tree *t, uint64_t now)
 }
 
 /* Keeps a reference of its own, in place of an older listing. Does nothing if memory runs out. */
-static void keep_dir(struct tree *t, struct dir *d)
+static void keep_dir(struct remote_tree *t, struct dir *d)
 {
 	struct dir *before = NULL;
 	size_t i = 0;
@@ -251,7 +251,7 @@ static void seal(struct dir *d)
 }
 
 /* Asks the store. -ENOTSUP: it has no listings. */
-static int ask_list(struct tree *t, const char *path, struct dir **ret, struct ckpt_err *e)
+static int ask_list(struct remote_tree *t, const char *path, struct dir **ret, struct ckpt_err *e)
 {
 	struct call c = { .head = { .kind = WIRE_LIST } };
 	const char *what = *path ? path : ".";
@@ -276,7 +276,7 @@ static int ask_list(struct tree *t, const char *path, struct dir **ret, struct c
 
 /* The listing of a directory; the caller puts it back. -ENOTSUP, without a sentence: there are no
  * listings. */
-static int get_dir(struct tree *t, const char *path, struct dir **ret, struct ckpt_err *e)
+static int get_dir(struct remote_tree *t, const char *path, struct dir **ret, struct ckpt_err *e)
 {
 	struct ckpt_err why;
 	int rc;
@@ -306,7 +306,8 @@ static const struct entry *find_entry(const struct dir *d, const char *name, siz
 /* ---- looking ---- */
 
 /* Asks the store about one path; 1, 0 or an error. */
-static int look_singly(struct tree *t, const char *path, struct place_seen *ret, struct ckpt_err *e)
+static int look_singly(struct remote_tree *t, const char *path, struct place_seen *ret,
+		       struct ckpt_err *e)
 {
 	struct call c = { .head = { .kind = WIRE_LOOK } };
 	const char *what = *path ? path : ".";
@@ -340,7 +341,8 @@ static int look_singly(struct tree *t, const char *path, struct place_seen *ret,
 }
 
 /* Looks in the listings of all directories above, from the address down. */
-static int look_listed(struct tree *t, const char *path, struct place_seen *ret, struct ckpt_err *e)
+static int look_listed(struct remote_tree *t, const char *path, struct place_seen *ret,
+		       struct ckpt_err *e)
 {
 	for (size_t at = 0;;) {
 		size_t len = strcspn(path + at, "/");
@@ -443,7 +445,8 @@ static int list(struct place *x, const char *path, place_entry_fn *each, void *a
 /* ---- files ---- */
 
 /* An object that is open already; NULL: none. */
-static struct rfile *find_file(struct tree *t, const char *path, const struct place_seen *seen)
+static struct rfile *find_file(struct remote_tree *t, const char *path,
+			       const struct place_seen *seen)
 {
 	uint64_t hash = XXH3_64bits(path, strlen(path));
 	SCOPED_LOCK(&trees.lock);
@@ -456,7 +459,7 @@ static struct rfile *find_file(struct tree *t, const char *path, const struct pl
 }
 
 /* Keeps a reference of its own, in place of the oldest if there are many. */
-static void keep_file(struct tree *t, const char *path, struct rfile *f)
+static void keep_file(struct remote_tree *t, const char *path, struct rfile *f)
 {
 	struct rfile *oldest = NULL;
 
@@ -503,7 +506,7 @@ static bool drop_unused(const struct link *l)
 
 /* Opens an object, if descriptors have run out, here or in the fetcher, in place of those that are
  * unused. */
-static int open_object(struct tree *t, const char *path, const struct place_seen *seen,
+static int open_object(struct remote_tree *t, const char *path, const struct place_seen *seen,
 		       struct rfile **ret, struct ckpt_err *e)
 {
 	struct ckpt_err why;
@@ -519,7 +522,7 @@ static int open_object(struct tree *t, const char *path, const struct place_seen
 static int file(struct place *x, const char *path, struct source **ret, struct ckpt_err *e)
 {
 	struct remote_place *p = place_of(x);
-	struct tree *t = p->tree;
+	struct remote_tree *t = p->tree;
 	autofree char *whole = NULL;
 	struct place_seen seen;
 	struct rfile *f;
@@ -552,7 +555,7 @@ static int file(struct place *x, const char *path, struct source **ret, struct c
 
 /* ---- places ---- */
 
-static void tree_put(struct tree *t)
+static void tree_put(struct remote_tree *t)
 {
 	if (--t->users)
 		return;
@@ -580,7 +583,8 @@ static void free_place(struct place *x)
 	free(p);
 }
 
-static int new_place(struct tree *t, const char *prefix, struct place **ret, struct ckpt_err *e);
+static int new_place(struct remote_tree *t, const char *prefix, struct place **ret,
+		     struct ckpt_err *e);
 
 static int sub(struct place *x, const char *name, struct place **ret, struct ckpt_err *e)
 {
@@ -613,7 +617,8 @@ static const char *origin(const struct place *x)
 	return rplace_origin(((const struct remote_place *)(const void *)x)->tree->there);
 }
 
-static int new_place(struct tree *t, const char *prefix, struct place **ret, struct ckpt_err *e)
+static int new_place(struct remote_tree *t, const char *prefix, struct place **ret,
+		     struct ckpt_err *e)
 {
 	static const struct place_ops ops = {
 		.look = look,
@@ -644,9 +649,9 @@ static int new_place(struct tree *t, const char *prefix, struct place **ret, str
 
 /* Opens an address in the fetcher; *ret_root is its canonical form. dir: of file://, or -1. */
 static int open_tree(struct link *l, const char *address, int dir, const struct place_options *o,
-		     struct tree **ret, char **ret_root, struct ckpt_err *e)
+		     struct remote_tree **ret, char **ret_root, struct ckpt_err *e)
 {
-	struct tree *t = calloc(1, sizeof(*t));
+	struct remote_tree *t = calloc(1, sizeof(*t));
 
 	if (!t)
 		return err_nomem(e);
@@ -674,7 +679,7 @@ static void cut_slashes(char *s)
 }
 
 /* What is at the address: 1: a directory, 0: a file. */
-static int find_kind(struct tree *t, const char *address, struct ckpt_err *e)
+static int find_kind(struct remote_tree *t, const char *address, struct ckpt_err *e)
 {
 	bool as_dir = *address && address[strlen(address) - 1] == '/';
 	struct place_seen seen;
@@ -704,7 +709,7 @@ static int find_kind(struct tree *t, const char *address, struct ckpt_err *e)
 
 /* The directory that the file at `root` is in. */
 static int enter_parent(struct link *l, const struct place_options *o, const char *root,
-			struct tree **t, const char **ret_file, struct ckpt_err *e)
+			struct remote_tree **t, const char **ret_file, struct ckpt_err *e)
 {
 	const char *slash = strrchr(root, '/');
 	autofree char *dir = NULL, *canonical = NULL;
@@ -759,7 +764,7 @@ int remote_open_new(const char *address, const struct place_options *o, struct p
 	static const struct place_options none;
 	const struct link_key key = key_of(o ? o : &none);
 	autofree char *root = NULL;
-	struct tree *t = NULL;
+	struct remote_tree *t = NULL;
 	struct link *l;
 	int rc = refuse_secrets(address, e);
 
@@ -784,7 +789,8 @@ int remote_open_new(const char *address, const struct place_options *o, struct p
 
 /* file://: this process opens the directory, and the fetcher reads beneath it. */
 static int open_files(struct link *l, const char *address, const struct place_options *o,
-		      struct tree **ret, char **ret_root, const char **ret_file, struct ckpt_err *e)
+		      struct remote_tree **ret, char **ret_root, const char **ret_file,
+		      struct ckpt_err *e)
 {
 	const char *path = text_file_path(address), *file = NULL;
 	autofree char *root = NULL, *dir = NULL;
@@ -823,7 +829,7 @@ static int open_at(const char *address, const struct place_options *o, struct pl
 	const struct link_key key = key_of(o);
 	const char *name = NULL;
 	autofree char *root = NULL;
-	struct tree *t = NULL;
+	struct remote_tree *t = NULL;
 	struct link *l;
 	int rc = refuse_secrets(address, e);
 

@@ -44,7 +44,7 @@ struct line {
 	uint64_t bytes, elements, tensors, objects;
 };
 
-struct tree {
+struct ls_tree {
 	struct ls_item *items;
 	const struct ls_look *look;
 	struct line *lines;
@@ -52,7 +52,7 @@ struct tree {
 	struct arena a;
 };
 
-static void release(struct tree *t)
+static void release(struct ls_tree *t)
 {
 	free(t->lines);
 	arena_release(&t->a);
@@ -119,7 +119,7 @@ static bool same_item(const struct ls_item *a, size_t a_from, const struct ls_it
 }
 
 /* Both are in the same order, so that corresponding items have the same position. */
-static bool same_child(const struct tree *t, const struct child *a, const struct child *b)
+static bool same_child(const struct ls_tree *t, const struct child *a, const struct child *b)
 {
 	if (a->is_leaf != b->is_leaf || a->hi - a->lo != b->hi - b->lo)
 		return false;
@@ -135,7 +135,7 @@ static uint64_t sum(uint64_t a, uint64_t b)
 }
 
 /* b becomes a part of a, whose items then stand for both. */
-static int fold(struct tree *t, struct child *a, const struct child *b, uint64_t number)
+static int fold(struct ls_tree *t, struct child *a, const struct child *b, uint64_t number)
 {
 	if (!VEC_ROOM(a->numbers, a->cap, a->n_numbers + 1))
 		return -ENOMEM;
@@ -152,7 +152,7 @@ static int fold(struct tree *t, struct child *a, const struct child *b, uint64_t
 }
 
 /* c's component begins at `from`. */
-static int add_child(struct tree *t, struct children *to, const struct child *c, size_t from)
+static int add_child(struct ls_tree *t, struct children *to, const struct child *c, size_t from)
 {
 	uint64_t number;
 	bool numbered = is_number(t->items[c->lo].fqn + from, c->end - from, &number);
@@ -167,7 +167,8 @@ static int add_child(struct tree *t, struct children *to, const struct child *c,
 }
 
 /* Splits items [lo, hi) by their component at `from`; deep: no further levels. */
-static int split(struct tree *t, size_t lo, size_t hi, size_t from, bool deep, struct children *ret)
+static int split(struct ls_tree *t, size_t lo, size_t hi, size_t from, bool deep,
+		 struct children *ret)
 {
 	int rc = 0;
 
@@ -231,7 +232,7 @@ static void add_numbers(struct buf *b, const uint64_t *v, size_t n)
 	buf_str(b, "}");
 }
 
-static int add_line(struct tree *t, const struct child *c, size_t level, const struct buf *label)
+static int add_line(struct ls_tree *t, const struct child *c, size_t level, const struct buf *label)
 {
 	const char *text = arena_dup(&t->a, label->data, label->len);
 	struct line *l;
@@ -252,12 +253,12 @@ static int add_line(struct tree *t, const struct child *c, size_t level, const s
 	return 0;
 }
 
-static int build_level(struct tree *t, const struct children *of, size_t from, size_t levels,
+static int build_level(struct ls_tree *t, const struct children *of, size_t from, size_t levels,
 		       size_t level);
 
 /* Builds the line of a child, which includes only children below it, and the lines of its other
  * descendants. */
-static int build_child(struct tree *t, const struct child *c, size_t from, size_t levels,
+static int build_child(struct ls_tree *t, const struct child *c, size_t from, size_t levels,
 		       size_t level)
 {
 	struct children below CLEANUP(release_children) = { 0 };
@@ -294,7 +295,7 @@ static int build_child(struct tree *t, const struct child *c, size_t from, size_
 	return build_level(t, &below, at.end + 1, levels + 1, level + 1);
 }
 
-static int build_level(struct tree *t, const struct children *of, size_t from, size_t levels,
+static int build_level(struct ls_tree *t, const struct children *of, size_t from, size_t levels,
 		       size_t level)
 {
 	int rc = 0;
@@ -342,7 +343,7 @@ static void add_tensors(struct buf *b, const struct line *l)
 		buf_str(b, "-");
 }
 
-static struct columns measure(const struct tree *t, struct buf *b)
+static struct columns measure(const struct ls_tree *t, struct buf *b)
 {
 	struct columns c = { 0 };
 
@@ -407,7 +408,7 @@ static void add_text(struct buf *b, const struct line *l, const struct columns *
 	buf_str(b, "\n");
 }
 
-static int print_lines(const struct tree *t, struct buf *b)
+static int print_lines(const struct ls_tree *t, struct buf *b)
 {
 	const struct ls_look *look = t->look;
 	struct columns c = measure(t, b);
@@ -426,7 +427,7 @@ static int print_lines(const struct tree *t, struct buf *b)
 
 int ls_tree(struct ls_item *items, size_t n, const struct ls_look *look, struct buf *b)
 {
-	struct tree t CLEANUP(
+	struct ls_tree t CLEANUP(
 		release) = { .items = items, .look = look, .a = ARENA_INIT(SIZE_MAX) };
 	struct children top CLEANUP(release_children) = { 0 };
 	struct ckpt_err e = { 0 };
