@@ -42,15 +42,11 @@ struct writes {
 struct writes *writes_new(void)
 {
 	struct writes *w = calloc(1, sizeof(*w));
-	pthread_condattr_t attr;
 
 	if (!w)
 		return NULL;
 	(void)pthread_mutex_init(&w->lock, NULL);
-	(void)pthread_condattr_init(&attr);
-	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	(void)pthread_cond_init(&w->change, &attr);
-	(void)pthread_condattr_destroy(&attr);
+	clock_cond_init(&w->change);
 	return w;
 }
 
@@ -232,18 +228,10 @@ static void start_ending(struct session *s)
 		(void)pthread_detach(t);
 }
 
-static struct timespec in_ns(uint64_t ns)
-{
-	uint64_t until = clock_ns() + ns;
-
-	return (struct timespec){ .tv_sec = (time_t)(until / CLOCK_SECOND),
-				  .tv_nsec = (long)(until % CLOCK_SECOND) };
-}
-
 static int end(struct writes *w, const struct write_call *c, struct buf *text, uint32_t *ret_left,
 	       struct session **ret_late, struct ckpt_err *e)
 {
-	const struct timespec until = in_ns(HASTE_MS * CLOCK_MS);
+	const uint64_t until = clock_ns() + HASTE_MS * CLOCK_MS;
 	struct session *s;
 	bool over;
 
@@ -260,7 +248,7 @@ static int end(struct writes *w, const struct write_call *c, struct buf *text, u
 		while (!s->over)
 			if (!c->head.n[1])
 				(void)pthread_cond_wait(&w->change, &w->lock);
-			else if (pthread_cond_timedwait(&w->change, &w->lock, &until) == ETIMEDOUT)
+			else if (clock_cond_wait(&w->change, &w->lock, until) == ETIMEDOUT)
 				break;
 		over = s->over;
 	}
@@ -299,7 +287,7 @@ static bool is_busy(const struct writes *w, bool late)
 
 void writes_close(struct writes *w)
 {
-	const struct timespec until = in_ns(CLOSE_S * CLOCK_SECOND);
+	const uint64_t until = clock_ns() + CLOSE_S * CLOCK_SECOND;
 	bool late = false;
 
 	for (size_t i = 0;; i++) {
@@ -322,7 +310,7 @@ void writes_close(struct writes *w)
 		if (late)
 			(void)pthread_cond_wait(&w->change, &w->lock);
 		else
-			late = pthread_cond_timedwait(&w->change, &w->lock, &until) == ETIMEDOUT;
+			late = clock_cond_wait(&w->change, &w->lock, until) == ETIMEDOUT;
 }
 
 int writes_call(struct writes *w, const struct write_call *c, struct wire_head *answer,

@@ -61,7 +61,7 @@ static struct link *link_new(const struct link_key *key)
 		return NULL;
 	l->sock = l->control = l->stop = -1;
 	l->epoch = 1;
-	link_cond_init(&l->change);
+	clock_cond_init(&l->change);
 	(void)pthread_mutex_init(&l->lock, NULL);
 	(void)pthread_mutex_init(&l->sending, NULL);
 	l->cache_dir = strdup(key->cache_dir ? key->cache_dir : "");

@@ -17,22 +17,6 @@ enum {
 	RETRY_MS = 60000,
 };
 
-static void time_of(uint64_t ns, struct timespec *ret)
-{
-	*ret = (struct timespec){ .tv_sec = (time_t)(ns / CLOCK_SECOND),
-				  .tv_nsec = (long)(ns % CLOCK_SECOND) };
-}
-
-void link_cond_init(pthread_cond_t *c)
-{
-	pthread_condattr_t attr;
-
-	(void)pthread_condattr_init(&attr);
-	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	(void)pthread_cond_init(c, &attr);
-	(void)pthread_condattr_destroy(&attr);
-}
-
 struct call *link_find_call(struct link *l, uint32_t id)
 {
 	LIST_EACH (c, &l->calls)
@@ -111,12 +95,11 @@ static int send_call(struct link *l, const struct call *c, const void *text, siz
 /* One more slice of waiting; under the lock. */
 static void wait_some(struct link *l, struct call *c, bool *ret_ask)
 {
-	struct timespec t;
+	uint64_t until = clock_ns() + ASK_S * CLOCK_SECOND;
 
-	time_of(clock_ns() + ASK_S * CLOCK_SECOND, &t);
 	*ret_ask = false;
 	while (!c->done && !c->lost && !l->down && !*ret_ask)
-		*ret_ask = pthread_cond_timedwait(&c->wake, &l->lock, &t) == ETIMEDOUT;
+		*ret_ask = clock_cond_wait(&c->wake, &l->lock, until) == ETIMEDOUT;
 }
 
 static void wait_for(struct link *l, struct call *c, struct silence *s)
@@ -139,14 +122,12 @@ static void wait_for(struct link *l, struct call *c, struct silence *s)
 /* Waits until a fetcher runs. Under the lock. */
 int link_await_fetcher(struct link *l, uint64_t until_ns, struct ckpt_err *e)
 {
-	struct timespec t;
 	int rc = 0;
 
-	time_of(until_ns, &t);
 	if (!l->down && !l->receives && link_start_receiver(l, e))
 		return -e->code;
 	while (!l->up && !l->down && rc != ETIMEDOUT)
-		rc = pthread_cond_timedwait(&l->change, &l->lock, &t);
+		rc = clock_cond_wait(&l->change, &l->lock, until_ns);
 	if (l->down) {
 		*e = l->why;
 		return -e->code;
@@ -209,7 +190,7 @@ int link_call_with(struct link *l, struct call *c, const void *text, size_t len,
 	if (!c->until_ns)
 		c->until_ns =
 			clock_ns() + (l->key.retry_ms ? l->key.retry_ms : RETRY_MS) * CLOCK_MS;
-	link_cond_init(&c->wake);
+	clock_cond_init(&c->wake);
 	rc = begin_call(l, c, e);
 	if (rc) {
 		(void)pthread_cond_destroy(&c->wake);

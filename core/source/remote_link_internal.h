@@ -107,8 +107,6 @@ void link_add_counts(struct link *l, struct place_network *n);
 
 /* ---- calls ---- */
 
-/* Its waits end by clock_ns. */
-void link_cond_init(pthread_cond_t *c);
 /* NULL: there is none. Under the lock. */
 struct call *link_find_call(struct link *l, uint32_t id);
 /* Waits until a fetcher runs, and starts the receiver if there is none. Under the lock. */

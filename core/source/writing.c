@@ -83,7 +83,6 @@ int writing_open(const char *address, const struct place_options *o, struct writ
 		 struct ckpt_err *e)
 {
 	struct writing *w;
-	pthread_condattr_t attr;
 	char shown[200];
 	int rc;
 
@@ -100,10 +99,7 @@ int writing_open(const char *address, const struct place_options *o, struct writ
 	if (!w)
 		return err_nomem(e);
 	(void)pthread_mutex_init(&w->lock, NULL);
-	(void)pthread_condattr_init(&attr);
-	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	(void)pthread_cond_init(&w->change, &attr);
-	(void)pthread_condattr_destroy(&attr);
+	clock_cond_init(&w->change);
 	w->users = 1;
 	rc = remote_open_new(address, o, &w->place, &w->there, &w->address, e);
 	if (rc) {
@@ -245,11 +241,7 @@ static bool start_sender(struct writing *w)
  * lock. */
 static int wait_some(struct writing *w, struct ckpt_err *e)
 {
-	uint64_t until = clock_ns() + LOOK_MS * CLOCK_MS;
-	const struct timespec t = { .tv_sec = (time_t)(until / CLOCK_SECOND),
-				    .tv_nsec = (long)(until % CLOCK_SECOND) };
-
-	(void)pthread_cond_timedwait(&w->change, &w->lock, &t);
+	(void)clock_cond_wait(&w->change, &w->lock, clock_ns() + LOOK_MS * CLOCK_MS);
 	if (w->why.code) {
 		*e = w->why;
 		return -e->code;
