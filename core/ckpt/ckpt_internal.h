@@ -163,7 +163,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 void engine_free(struct engine *eng);
 /* For a checkpoint that has not been read for a while: empties its cache and closes data files
  * until at most fds are open, and does the same for each checkpoint that it is computed from. */
-void engine_rest(struct engine *eng, size_t fds);
+void engine_trim(struct engine *eng, size_t fds);
 /*
  * Chunk map of tensor i. If the index is damaged, the map comes from *renewed, which the caller
  * closes.

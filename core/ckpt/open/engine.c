@@ -321,7 +321,7 @@ static void rest(struct engine *eng, size_t fds)
 		files_trim(eng->assets.files, fds);
 }
 
-void engine_rest(struct engine *eng, size_t fds)
+void engine_trim(struct engine *eng, size_t fds)
 {
 	rest(eng, fds);
 	for (size_t i = 0; i < eng->others.n; i++)

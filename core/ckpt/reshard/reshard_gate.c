@@ -64,7 +64,7 @@ static int finish(void *self, const struct ckpt_metadata *md, const struct ckpt_
 
 	/* Everything has been read, except config.json and the like. Close the source's files: it
 	 * may be what is replaced, and NFS cannot remove a directory with an open file in it. */
-	engine_rest(g->source->engine, 0);
+	engine_trim(g->source->engine, 0);
 	return ckpt_storage_writer_finish(&g->inner, md, all, n, e);
 }
 

@@ -383,7 +383,7 @@ void run_done(struct ckpt_run *r, struct run_child *k)
 		last = k->users == 1 && k->ckpt;
 	}
 	if (last) /* the cache is only useful while files are open */
-		engine_rest(k->ckpt->engine, IDLE_FDS);
+		engine_trim(k->ckpt->engine, IDLE_FDS);
 	end_use(r, k, clock_ns(), false);
 }
 
@@ -436,7 +436,7 @@ bool run_let_go(struct ckpt_run *r, uint64_t unused_ns)
 		if (index_is_beside(k->ckpt->root, k->ckpt->engine->index))
 			close_unused(r, k);
 		else
-			engine_rest(k->ckpt->engine, 0);
+			engine_trim(k->ckpt->engine, 0);
 		end_use(r, k, left_ns, true);
 	}
 }
