@@ -443,8 +443,7 @@ int recipe_cut(struct eval *x, const struct cut_from *from, const struct rule_so
 
 static bool same_but_first_axis(const struct vtensor *v, const struct vtensor *to)
 {
-	return v->n_dims == to->n_dims &&
-	       !memcmp(v->shape + 1, to->shape + 1, (v->n_dims - 1) * sizeof(*v->shape));
+	return v->n_dims == to->n_dims && dims_equal(v->n_dims - 1, v->shape + 1, to->shape + 1);
 }
 
 /* Sums up the parts: *all has the shape and the number of pieces of the result, but no pieces. */

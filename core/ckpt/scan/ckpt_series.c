@@ -18,6 +18,7 @@
 #include "codec/delta.h"
 #include "codec/tally.h"
 #include "codec/values.h"
+#include "model/box.h"
 #include "tensor/tensor_info.h"
 
 #include <errno.h>
@@ -209,8 +210,7 @@ static int find(const struct series *r, size_t k, const struct name *name, struc
 
 static bool comparable(const struct tensor_info *a, const struct tensor_info *b)
 {
-	return a->n_dims == b->n_dims &&
-	       (!a->n_dims || !memcmp(a->shape, b->shape, a->n_dims * sizeof(*a->shape))) &&
+	return a->n_dims == b->n_dims && dims_equal(a->n_dims, a->shape, b->shape) &&
 	       (a->dtype == b->dtype || delta_numeric(a->dtype, b->dtype)) &&
 	       elements_of(a) == elements_of(b);
 }

@@ -24,6 +24,7 @@
 #include "base/vec.h"
 #include "format/small_file.h"
 #include "index/catalog_build.h"
+#include "model/box.h"
 #include "source/place.h"
 
 #include <stdio.h>
@@ -213,8 +214,7 @@ static const struct ds_mark *param_of(struct ds *d, const char *prefix, const st
 	s = ds_name(d, name, strlen(name), &ignored);
 	m = s ? ds_mark_of(d, s) : NULL;
 	if (!m || !m->is_param || torch_tensor_read(key + 1, &t, &ignored) ||
-	    t.n_dims != m->n_dims ||
-	    (t.n_dims && memcmp(t.size, m->shape, t.n_dims * sizeof(*t.size)) != 0))
+	    t.n_dims != m->n_dims || !dims_equal(t.n_dims, t.size, m->shape))
 		return NULL;
 	return m;
 }

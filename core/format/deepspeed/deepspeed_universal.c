@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/text.h"
 #include "format/deepspeed/deepspeed_states.h"
+#include "model/box.h"
 #include "parse/pickle_json.h"
 
 #include <string.h>
@@ -156,7 +157,7 @@ static void drop_misfits(struct ds *d, size_t first)
 
 		if (!m->is_universal || !t->n_dims || /* a step has no dimensions */
 		    (t->n_dims == m->master_dims &&
-		     !memcmp(t->shape, m->master_shape, t->n_dims * sizeof(*t->shape)))) {
+		     dims_equal(t->n_dims, t->shape, m->master_shape))) {
 			d->tensors[kept++] = *t;
 			continue;
 		}

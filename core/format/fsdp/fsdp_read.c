@@ -130,8 +130,7 @@ static int check_same(struct walk *w, const struct fsdp_part *p, struct ckpt_err
 		t->dtype = p->dtype;
 		return 0;
 	}
-	if (t->n_dims != p->n_dims ||
-	    (p->n_dims && memcmp(t->shape, p->shape, p->n_dims * sizeof(*p->shape)) != 0))
+	if (t->n_dims != p->n_dims || !dims_equal(p->n_dims, t->shape, p->shape))
 		return err_set(e, ERR_CORRUPT,
 			       "rank %u has %s, rank %u has %s: are these files from one save?",
 			       t->rank, SIZE_TEXT(t->shape, t->n_dims), w->f->rank,
@@ -260,8 +259,7 @@ static bool same_view(const struct torch_view *a, const struct torch_view *b)
 
 	return a->dtype == b->dtype && n == b->n_dims && a->numel == b->numel &&
 	       x->n_dims == y->n_dims && x->strided == y->strided && x->swap == y->swap &&
-	       x->neg == y->neg && x->conj == y->conj &&
-	       !memcmp(a->size, b->size, n * sizeof(*a->size)) &&
+	       x->neg == y->neg && x->conj == y->conj && dims_equal(n, a->size, b->size) &&
 	       !memcmp(x->stride, y->stride, x->n_dims * sizeof(*x->stride));
 }
 

@@ -18,6 +18,7 @@
 #include "format/fsdp/fsdp.h"
 #include "index/catalog_build.h"
 #include "index/catalog_path.h"
+#include "model/box.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +71,7 @@ static bool numbers_are_known(const struct fsdp *d)
 			continue;
 		p = tensor_of(d, d->params[n]);
 		if (p->n_dims != t->n_dims || !p->shape ||
-		    (p->n_dims && memcmp(p->shape, t->shape, p->n_dims * sizeof(*p->shape)) != 0))
+		    !dims_equal(p->n_dims, p->shape, t->shape))
 			return false;
 		fit++;
 	}
@@ -163,7 +164,7 @@ static int report_copy(struct reporter *r, const struct fsdp_copy *x, int64_t ra
 static bool same_view(const struct torch_view *a, const struct torch_view *b)
 {
 	return a->dtype == b->dtype && a->n_dims == b->n_dims &&
-	       (!a->n_dims || !memcmp(a->size, b->size, a->n_dims * sizeof(*a->size)));
+	       dims_equal(a->n_dims, a->size, b->size);
 }
 
 static int report_copies(struct reporter *r)

@@ -30,6 +30,7 @@
 #include "format/megatron_ranks/mranks.h"
 #include "index/catalog_build.h"
 #include "index/catalog_path.h"
+#include "model/box.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -321,7 +322,7 @@ static bool same_shape(const struct mr_part *a, const struct mr_part *b)
 	const struct torch_view *x = a->view, *y = b->view;
 
 	return x->dtype == y->dtype && x->n_dims == y->n_dims &&
-	       (!x->n_dims || !memcmp(x->size, y->size, x->n_dims * sizeof(*x->size)));
+	       dims_equal(x->n_dims, x->size, y->size);
 }
 
 /* ---- experts in one tensor ---- */
