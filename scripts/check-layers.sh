@@ -81,8 +81,6 @@ while IFS=: read -r file line include; do
   [[ ($from != fs/* && $from != page) || $include != ckptfs/* ]] || to=ckptfs
   [[ -n $to ]] || { say "$file:$line: \"$include\" names no folder"; continue; }
   [[ $from == "$to" ]] && continue
-  # An exception: the messages between ckptfs-fetch and the processes that start it.
-  [[ $file != core/source/remote_internal.h || $include != remote/wire.h ]] || continue
   allow "$from"
   case " $allowed " in
     *" $to "*) ;;

@@ -29,7 +29,7 @@
 #ifndef REMOTE_DEPOT_H
 #define REMOTE_DEPOT_H
 
-#include "remote/wire.h"
+#include "source/wire.h"
 
 struct ckpt_err;
 struct depot;

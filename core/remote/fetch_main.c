@@ -15,7 +15,7 @@
 #include "base/io.h"
 #include "remote/seal.h"
 #include "remote/server.h"
-#include "remote/wire.h"
+#include "source/wire.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -4,7 +4,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "remote/store.h"
-#include "remote/wire.h"
+#include "source/wire.h"
 
 enum { WINDOW_MS = 200 }; /* between two looks at the speed */
 

@@ -26,7 +26,7 @@
 #ifndef REMOTE_SEAL_H
 #define REMOTE_SEAL_H
 
-#include "remote/wire.h"
+#include "source/wire.h"
 
 #include <stdatomic.h>
 #include <sys/types.h>

@@ -23,7 +23,7 @@
 #include "base/err.h"
 #include "remote/sched.h"
 #include "remote/seal.h"
-#include "remote/wire.h"
+#include "source/wire.h"
 
 struct depot;
 struct fetching;

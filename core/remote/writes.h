@@ -16,7 +16,7 @@
 #ifndef REMOTE_WRITES_H
 #define REMOTE_WRITES_H
 
-#include "remote/wire.h"
+#include "source/wire.h"
 
 struct buf;
 struct ckpt_err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Objects as sources. What the fetcher has fetched is in files of this machine, segments, and the
- * object's map says which blocks are there (see remote/wire.h): those are read, mapped and lent
+ * object's map says which blocks are there (see wire.h): those are read, mapped and lent
  * without a message.
  *
  * An object may be open as several sources; its segments are shared by them. A source maps segments

@@ -14,7 +14,7 @@
  * when it has said nothing for LINK_SILENT_S although it was asked whether it is there. It is the
  * fetcher's own duty to answer in time, if only with an error (option retry).
  *
- * A fetcher that dies is started again (see remote/wire.h). The first one is epoch 1, the next
+ * A fetcher that dies is started again (see wire.h). The first one is epoch 1, the next
  * epoch 2. A new fetcher has nothing open, so the number of a place or a file is valid in one epoch
  * only: a place or file whose number comes from an earlier epoch is opened again when it is needed.
  * Calls that were under way are repeated until the time of the option retry has passed.
@@ -28,8 +28,8 @@
 
 #include "base/err.h"
 #include "base/list.h"
-#include "remote/wire.h"
 #include "source/source.h"
+#include "source/wire.h"
 
 #include <pthread.h>
 #include <sys/stat.h>

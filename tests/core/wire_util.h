@@ -8,7 +8,7 @@
 #ifndef TESTS_WIRE_UTIL_H
 #define TESTS_WIRE_UTIL_H
 
-#include "remote/wire.h"
+#include "source/wire.h"
 #include "suites.h"
 
 #include <stdio.h>

@@ -24,7 +24,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "remote/upload.h"
-#include "remote/wire.h"
+#include "source/wire.h"
 
 #include <dirent.h>
 #include <fcntl.h>

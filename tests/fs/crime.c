@@ -5,7 +5,7 @@
  * its thread, which needs no file. $CRIME_FILE is the file, socket or process that the call
  * targets.
  */
-#include "remote/wire.h"
+#include "source/wire.h"
 
 #include <dirent.h>
 #include <errno.h>

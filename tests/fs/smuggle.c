@@ -5,7 +5,7 @@
  * repository of a hub at $SMUGGLE, which would get the user's token. Then it names its thread
  * "smuggled 1", the next time "smuggled 2".
  */
-#include "remote/wire.h"
+#include "source/wire.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "remote/store.h"
-#include "remote/wire.h"
 #include "rng.h"
+#include "source/wire.h"
 #include "suites.h"
 
 #define MIB ((uint64_t)1 << 20)

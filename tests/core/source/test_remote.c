@@ -8,10 +8,10 @@
 #include "data_util.h"
 #include "fault.h"
 #include "opts_util.h"
-#include "remote/wire.h"
 #include "source/files.h"
 #include "source/lender.h"
 #include "source/source.h"
+#include "source/wire.h"
 #include "source/writing.h"
 #include "suites.h"
 #include <ckptfs/ckpt.h>

@@ -2,10 +2,11 @@
 /*
  * wire - what ckptfs-fetch and the process that started it say to each other.
  *
- * ckptfs-fetch is two processes. The one that is started only starts the other, the fetcher, again
- * when it has died. Over the descriptor that it has been started with it sends WIRE_FETCHER with
- * one of a new pair of sockets, of which that fetcher has the other: everything else is said there.
- * A fetcher knows nothing of what was said to the one before it.
+ * ckptfs-fetch is two processes: one that only supervises, and the fetcher, which does the work. The
+ * supervisor starts the fetcher, and starts a new one whenever it dies. For each fetcher it makes a
+ * pair of sockets, gives one of them to the fetcher, and sends the other in a WIRE_FETCHER message
+ * over the descriptor that it was started with. All other messages go over that pair. A new fetcher
+ * knows nothing of what was said to its predecessor.
  *
  * Messages go over a pair of SOCK_SEQPACKET sockets: a struct wire_head, then head.text bytes of
  * text. The numbers in n[], by kind, are listed below. Each side checks every number of the other:
@@ -28,8 +29,8 @@
  *
  * Threads: a message is sent by one sendmsg, so any thread may send; one receives.
  */
-#ifndef REMOTE_WIRE_H
-#define REMOTE_WIRE_H
+#ifndef SOURCE_WIRE_H
+#define SOURCE_WIRE_H
 
 #include "base/checked.h"
 #include "source/place.h"

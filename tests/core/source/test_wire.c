@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "blob_util.h"
-#include "remote/wire.h"
+#include "source/wire.h"
 #include "suites.h"
 #include "wire_util.h"
 
