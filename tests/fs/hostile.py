@@ -29,6 +29,9 @@ class Raw:
         self.out, self.stored = io.BytesIO(), 0
         self.put(b"\x80\x04")
 
+    def is_written(self):
+        return self.out.tell() > 2
+
     def put(self, *parts):
         for p in parts:
             self.out.write(p)
@@ -557,7 +560,7 @@ def main(kind, n, directory):
     os.makedirs(directory)
     p = Raw()
     KINDS[kind](p, int(n), directory)
-    if p.out.getvalue().endswith(b"."):  # torch's, not another format
+    if p.is_written():  # torch's, not another format
         with open(os.path.join(directory, ".metadata"), "wb") as f:
             f.write(p.out.getvalue())
 
