@@ -172,7 +172,7 @@ $(BUILD)/ckptfs-fetch: $(call obj,$(FETCH)) $(BUILD)/libcore.a $(BUILD)/fetch.li
 
 # ckptfs-fetch for tests: directories of this machine in place of stores, and calls that fail on command.
 DIR_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,main malloc calloc realloc strdup mmap pthread_create fstat fstatat fstatvfs \
-	fstatfs ftruncate posix_fallocate mkdir mkdirat asprintf __asprintf_chk memfd_create eventfd socketpair pipe2 dup2 fork pread pwrite fdopendir open openat)
+	fstatfs ftruncate posix_fallocate mkdir mkdirat memfd_create eventfd socketpair pipe2 dup2 fork pread pwrite fdopendir open openat)
 $(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/remote/%.c,depot depot_blocks depot_evict depot_room fetch_main sched seal server server_fetch server_files server_jobs upload writes)) \
   $(BUILD)/libcore.a
 	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) $(DIR_WRAP) -o $@ $(objects) $(CORE_LIBS)

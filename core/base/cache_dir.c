@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -59,22 +60,24 @@ char *cache_dir(const char *name, struct ckpt_err *e)
 {
 	const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 	autofree char *all = NULL, *ours = NULL, *dir = NULL;
-	int n = -1;
 
-	if (xdg && *xdg == '/')
-		n = asprintf(&all, "%s/ckptfs", xdg);
-	else if (home && *home == '/')
-		n = asprintf(&all, "%s/.cache/ckptfs", home);
-	if (n < 0) {
-		all = NULL;
+	if (xdg && *xdg == '/') {
+		all = text_format("%s/ckptfs", xdg);
+	} else if (home && *home == '/') {
+		all = text_format("%s/.cache/ckptfs", home);
+	} else {
 		(void)err_set(e, ENOENT, "neither $XDG_CACHE_HOME nor $HOME is an absolute path");
+		return NULL;
+	}
+	if (!all) {
+		(void)err_nomem(e);
 		return NULL;
 	}
 	ours = own(all, e); /* so that nothing is made in somebody else's */
 	if (!ours)
 		return NULL;
-	if (asprintf(&dir, "%s/%s", ours, name) < 0) {
-		dir = NULL;
+	dir = text_format("%s/%s", ours, name);
+	if (!dir) {
 		(void)err_nomem(e);
 		return NULL;
 	}

@@ -6,6 +6,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,24 @@ const char *text_size(uint64_t bytes, char out[static 16])
 	}
 	(void)snprintf(out, 16, i && v < 100 ? "%.1f %s" : "%.0f %s", v, unit[i]);
 	return out;
+}
+
+char *text_format(const char *fmt, ...)
+{
+	va_list ap;
+	char *r;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(NULL, 0, fmt, ap);
+	va_end(ap);
+	r = n < 0 ? NULL : malloc((size_t)n + 1);
+	if (!r)
+		return NULL;
+	va_start(ap, fmt);
+	(void)vsnprintf(r, (size_t)n + 1, fmt, ap);
+	va_end(ap);
+	return r;
 }
 
 const char *text_digits(uint64_t n, char out[static 32])

@@ -58,6 +58,8 @@ static inline const char *text_s(uint64_t n)
 const char *text_count(uint64_t n, char out[static 16]);
 /* "7,241,732,096" */
 const char *text_digits(uint64_t n, char out[static 32]);
+/* As printf would print it, freed by the caller; NULL: out of memory. */
+char *text_format(const char *fmt, ...) __attribute__((format(printf, 1, 2), malloc));
 /*
  * Number of bytes at s that must not be sent to a terminal: a control character (C0, DEL, C1), one
  * that changes the direction of the text after it (U+202A to 202E, 2066 to 2069), or a byte that is

@@ -149,8 +149,7 @@ static int go_into(struct ckpt *c, const char *name, struct place *place, struct
 {
 	char *dir, *root;
 
-	if (asprintf(&root, "%s/%s", c->root, name) < 0)
-		root = NULL;
+	root = text_format("%s/%s", c->root, name);
 	dir = root ? strdup(root) : NULL;
 	if (!dir) {
 		free(root);
@@ -175,10 +174,9 @@ static int enter_versions(struct ckpt *c, struct ckpt_err *e)
 	struct ckpt_err ignored;
 	const char *file;
 
-	if (asprintf(&path, "%s/snapshots", c->root) < 0) {
-		path = NULL;
+	path = text_format("%s/snapshots", c->root);
+	if (!path)
 		return err_nomem(e);
-	}
 	if (place_look_at(c->place, "snapshots", &seen, &ignored) <= 0 || seen.kind != PLACE_DIR ||
 	    place_open(path, NULL, &place, &root, &file, &ignored))
 		return 0;
@@ -436,10 +434,9 @@ static int tell_files(const struct ckpt *c, int (*each)(void *arg, const char *p
 
 		if (s[i].bytes)
 			continue;
-		if (asprintf(&path, "%s/%s", c->dir, s[i].path) < 0) {
-			path = NULL;
+		path = text_format("%s/%s", c->dir, s[i].path);
+		if (!path)
 			return -ENOMEM;
-		}
 		if (strcmp(path, c->root) != 0)
 			rc = each(arg, path);
 	}

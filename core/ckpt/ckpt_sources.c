@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/open/index.h"
 #include "index/catalog_query.h"
@@ -84,10 +85,9 @@ static int tell(const struct teller *t, const char *dir, const char *path, uint6
 {
 	autofree char *whole = NULL;
 
-	if (asprintf(&whole, "%s/%s", dir, path) < 0) {
-		whole = NULL;
+	whole = text_format("%s/%s", dir, path);
+	if (!whole)
 		return err_set(t->e, ENOMEM, "out of memory");
-	}
 	return t->each(t->arg, &(struct ckpt_source){ whole, off, len });
 }
 

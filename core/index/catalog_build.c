@@ -149,10 +149,10 @@ int catalog_writer_new(const char *path, const char *format, const char *root,
 	w->root = strdup(root);
 	w->sources = pk_strings_new(SIZE_MAX);
 	w->encodings = pk_strings_new(SIZE_MAX);
-	if (path &&
-	    (!(w->path = strdup(path)) || asprintf(&w->tmp, "%s" CATALOG_UNFINISHED, path) < 0))
-		w->tmp = NULL;
-	if (!w->format || !w->root || !w->sources || !w->encodings || (path && !w->tmp)) {
+	w->path = path ? strdup(path) : NULL;
+	w->tmp = path ? text_format("%s" CATALOG_UNFINISHED, path) : NULL;
+	if (!w->format || !w->root || !w->sources || !w->encodings ||
+	    (path && (!w->path || !w->tmp))) {
 		rc = catalog_no_memory(e);
 		goto fail;
 	}

@@ -21,8 +21,8 @@
 struct catalog_file;
 struct ckpt_err;
 
-/* Close the connection first, then the file. A symbolic link in place of the file is not followed.
- * */
+/* Close the connection first, then the file. A symbolic link in place of the file is not
+ * followed. */
 int catalog_file_open(const char *path, struct catalog_file **ret, sqlite3 **ret_db,
 		      struct ckpt_err *e);
 void catalog_file_close(struct catalog_file *f); /* NULL is fine */

@@ -29,8 +29,8 @@ struct catalog_found;
 struct ckpt_err;
 struct files;
 
-/* path: the index file to append to, or NULL. c and files (the files of its sources) are borrowed.
- * */
+/* path: the index file to append to, or NULL. c and files (the files of its sources) are
+ * borrowed. */
 int catalog_found_new(const struct catalog *c, const char *path, const struct files *files,
 		      struct catalog_found **ret, struct ckpt_err *e);
 void catalog_found_free(struct catalog_found *f); /* NULL is fine */

@@ -2,6 +2,7 @@
 /* Tells a chunk index from a file that must not be lost. */
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "index/catalog_build.h"
 #include "index/catalog_schema.h"
 
@@ -60,6 +61,6 @@ int catalog_check_replaceable(const char *path, struct ckpt_err *e)
 
 	if (rc)
 		return rc;
-	return asprintf(&tmp, "%s" CATALOG_UNFINISHED, path) < 0 ? err_nomem(e)
-								 : check(tmp, false, e);
+	tmp = text_format("%s" CATALOG_UNFINISHED, path);
+	return tmp ? check(tmp, false, e) : err_nomem(e);
 }

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/text.h"
 #include "layout/layout_internal.h"
 
 #include <dirent.h>
@@ -57,10 +58,9 @@ static int add_file(struct layout *l, int dirfd, const char *dir, const char *na
 	struct stat st;
 	int rc;
 
-	if (asprintf(&path, "%s/%s", dir, name) < 0) {
-		path = NULL;
+	path = text_format("%s/%s", dir, name);
+	if (!path)
 		return err_nomem(e);
-	}
 	fd = open_layout(dirfd, name, path, &st, e);
 	if (fd < 0)
 		return fd;

@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/json_out.h"
 #include "base/sized.h"
+#include "base/text.h"
 #include "base/vec.h"
 
 #include <errno.h>
@@ -168,13 +169,14 @@ static int take(void *arg, const struct ckpt_diff_item *i)
 	*x = (struct line){ .result = i->result };
 	for (size_t side = 0; side < 2; side++)
 		x->at[side] = find(r, side, i, object);
-	if (i->fault && asprintf(&x->fault, "%s%s",
-				 i->result != CKPT_DIFF_FAILED ? ""
-				 : i->fault_in_b	       ? "in B: "
-							       : "in A: ",
-				 i->fault) < 0) {
-		x->fault = NULL;
-		return -ENOMEM;
+	if (i->fault) {
+		x->fault = text_format("%s%s",
+				       i->result != CKPT_DIFF_FAILED ? ""
+				       : i->fault_in_b		     ? "in B: "
+								     : "in A: ",
+				       i->fault);
+		if (!x->fault)
+			return -ENOMEM;
 	}
 	if (i->values) {
 		take_values(x, i->values);
@@ -339,10 +341,9 @@ static int make_page(struct diff_report *r, struct ckpt_err *e)
 	autofree char *title = NULL;
 	int rc;
 
-	if (asprintf(&title, "%s \xE2\x86\x92 %s", r->o->path_a, r->o->path_b) < 0) {
-		title = NULL;
+	title = text_format("%s \xE2\x86\x92 %s", r->o->path_a, r->o->path_b);
+	if (!title)
 		return err_nomem(e);
-	}
 	rc = page_begin(&r->page, title, e);
 	if (!rc)
 		rc = compare(r, e);

@@ -299,10 +299,9 @@ static int add_run(struct report *r, struct ckpt *run, struct ckpt_err *e)
 	json_close(&r->json);
 	if (rc || !s.latest || r->page.data)
 		return rc;
-	if (asprintf(&path, "%s/%s", r->o->path, s.latest) < 0) {
-		path = NULL;
+	path = text_format("%s/%s", r->o->path, s.latest);
+	if (!path)
 		return err_nomem(e);
-	}
 	rc = open_step(&s, s.latest, &c, e);
 	if (!rc)
 		rc = add_all(r, c, path, e);

@@ -31,8 +31,8 @@ struct vtensor;
 struct fetch_opts {
 	size_t cache_bytes; /* decoded blocks */
 	size_t map_bytes;   /* limit of the chunk maps of tensors that are not open */
-	/* Called if the index is damaged: returns another catalog of the same contents, or fails.
-	 * */
+	/* Called if the index is damaged: returns another catalog of the same contents, or
+	 * fails. */
 	int (*renew)(void *arg, struct catalog **ret, struct ckpt_err *e);
 	void *renew_arg;
 	const struct derived *derived; /* borrowed: the catalog's computed tensors; see derived.h */

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -154,8 +155,8 @@ static int read_profiles(const char *name, struct profile *p, struct ckpt_err *e
 			path = strdup(given);
 		else if (!home)
 			continue;
-		else if (asprintf(&path, "%s/.aws/%s", home, files[i].name) < 0)
-			path = NULL;
+		else
+			path = text_format("%s/.aws/%s", home, files[i].name);
 		if (!path)
 			return err_nomem(e);
 		rc = read_profile(path, name, files[i].is_config, p, e);
@@ -233,9 +234,9 @@ static int use_container(struct creds_source *s, struct ckpt_err *e)
 
 	s->get = creds_container;
 	s->can_renew = true;
-	if (relative && asprintf(&s->url, "http://169.254.170.2%s", relative) < 0)
-		s->url = NULL;
-	else if (!relative && full)
+	if (relative)
+		s->url = text_format("http://169.254.170.2%s", relative);
+	else if (full)
 		s->url = strdup(full);
 	if (!s->url || !set(&s->bearer, creds_env("AWS_CONTAINER_AUTHORIZATION_TOKEN")) ||
 	    !set(&s->bearer_file, creds_env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")))

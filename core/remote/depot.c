@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/io.h"
+#include "base/text.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -70,7 +71,8 @@ static int open_dir(struct depot *d, struct ckpt_err *e)
 	if (rc || !io_is_remote(d->dir))
 		return rc;
 	name_machine(machine);
-	if (asprintf(&path, "%s/%s", d->path, machine) < 0)
+	path = text_format("%s/%s", d->path, machine);
+	if (!path)
 		return err_nomem(e);
 	(void)close(d->dir);
 	d->dir = -1;

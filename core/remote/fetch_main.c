@@ -13,6 +13,7 @@
  */
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/text.h"
 #include "remote/seal.h"
 #include "remote/server.h"
 #include "source/wire.h"
@@ -71,7 +72,8 @@ static int leave_directory(void)
 
 		if (!v || !*v || *v == '/' || *v == '~')
 			continue;
-		if (!getcwd(here, sizeof(here)) || asprintf(&path, "%s/%s", here, v) < 0)
+		path = getcwd(here, sizeof(here)) ? text_format("%s/%s", here, v) : NULL;
+		if (!path)
 			return -1;
 		rc = setenv(names[i], path, 1);
 		free(path);

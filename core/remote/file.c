@@ -98,10 +98,9 @@ static int add_name(void *arg, const char *name, enum place_kind kind, struct ck
 		return 0;
 	if (++l->names > NAMES_MAX)
 		return err_set(e, EFBIG, "more than %d names are not supported", NAMES_MAX);
-	if (asprintf(&path, "%s/%s", l->dir, name) < 0) {
-		path = NULL;
+	path = text_format("%s/%s", l->dir, name);
+	if (!path)
 		return err_nomem(e);
-	}
 	rc = file_look(l->store, path, &seen, &why);
 	if (rc == -ELOOP) /* a link that leads nowhere */
 		return 0;
@@ -285,10 +284,9 @@ static int address_of(int dir, char **ret, struct ckpt_err *e)
 	n = readlink(link, path, sizeof(path));
 	if (n < 0 || n == sizeof(path))
 		return err_sys(e, n < 0 ? errno : ENAMETOOLONG, "find the directory's path");
-	if (asprintf(ret, FILE_SCHEME "%.*s", (int)n, path) < 0) {
-		*ret = NULL;
+	*ret = text_format(FILE_SCHEME "%.*s", (int)n, path);
+	if (!*ret)
 		return err_nomem(e);
-	}
 	return 0;
 }
 

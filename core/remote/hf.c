@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/json.h"
+#include "base/text.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -68,11 +69,9 @@ static void add_token(const struct hf *h, struct http_message *m)
 /* The path in the repository of a path below the address; the caller frees it. */
 static char *path_of(const struct hf *h, const char *path)
 {
-	char *p = NULL;
-
 	if (!strcmp(path, "."))
 		path = "";
-	return asprintf(&p, "%s%s%s", h->path, *h->path && *path ? "/" : "", path) < 0 ? NULL : p;
+	return text_format("%s%s%s", h->path, *h->path && *path ? "/" : "", path);
 }
 
 static void add_own(const struct hf *h, const char *in, struct buf *url)
@@ -498,19 +497,18 @@ static int find_token(char **ret, struct ckpt_err *e)
 	if (token)
 		buf_str(&b, token);
 	else {
-		int rc = 0;
+		const char *const files[][2] = { { env("HF_TOKEN_PATH"), "" },
+						 { env("HF_HOME"), "/token" },
+						 { env("XDG_CACHE_HOME"), "/huggingface/token" },
+						 { env("HOME"), "/.cache/huggingface/token" } };
+		size_t i = 0;
 
-		if (env("HF_TOKEN_PATH"))
-			rc = asprintf(&path, "%s", env("HF_TOKEN_PATH"));
-		else if (env("HF_HOME"))
-			rc = asprintf(&path, "%s/token", env("HF_HOME"));
-		else if (env("XDG_CACHE_HOME"))
-			rc = asprintf(&path, "%s/huggingface/token", env("XDG_CACHE_HOME"));
-		else if (env("HOME"))
-			rc = asprintf(&path, "%s/.cache/huggingface/token", env("HOME"));
-		if (rc < 0) {
-			path = NULL;
-			return err_nomem(e);
+		while (i < ARRAY_LEN(files) && !files[i][0])
+			i++;
+		if (i < ARRAY_LEN(files)) {
+			path = text_format("%s%s", files[i][0], files[i][1]);
+			if (!path)
+				return err_nomem(e);
 		}
 		if (path)
 			(void)io_read_file(path, &b, &ignored);
@@ -648,9 +646,8 @@ static int take_endpoint(struct hf *h, const char *endpoint, struct ckpt_err *e)
 	n = strlen(u.path);
 	while (n && u.path[n - 1] == '/')
 		n--;
-	if (asprintf(&h->endpoint, "%s://%s%.*s", u.secure ? "https" : "http", u.host, (int)n,
-		     u.path) < 0)
-		h->endpoint = NULL;
+	h->endpoint =
+		text_format("%s://%s%.*s", u.secure ? "https" : "http", u.host, (int)n, u.path);
 	url_release(&u);
 	return h->endpoint ? 0 : err_nomem(e);
 }
@@ -683,10 +680,10 @@ int hf_open(struct net *n, const char *address, const struct store_options *o, s
 		rc = find_token(&h->token, e);
 	if (!rc)
 		rc = resolve(h, address, revision, e);
-	if (!rc && asprintf(&h->base.address, "hf://%s@%s%s%s", h->repo, h->commit,
-			    *h->path ? "/" : "", h->path) < 0) {
-		h->base.address = NULL;
-		rc = err_nomem(e);
+	if (!rc) {
+		h->base.address = text_format("hf://%s@%s%s%s", h->repo, h->commit,
+					      *h->path ? "/" : "", h->path);
+		rc = h->base.address ? 0 : err_nomem(e);
 	}
 	if (rc) {
 		hf_free(&h->base);

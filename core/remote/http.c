@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "remote/reach.h"
 
 #include <curl/curl.h>
@@ -143,9 +144,8 @@ static char *origin_of(CURLU *u, char **ret_host)
 
 	if (!curl_url_get(u, CURLUPART_SCHEME, &scheme, 0) &&
 	    !curl_url_get(u, CURLUPART_HOST, &host, 0) &&
-	    !curl_url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) &&
-	    asprintf(&origin, "%s://%s:%s", scheme, host, port) < 0)
-		origin = NULL;
+	    !curl_url_get(u, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT))
+		origin = text_format("%s://%s:%s", scheme, host, port);
 	*ret_host = origin ? strdup(host) : NULL;
 	curl_free(scheme);
 	curl_free(host);

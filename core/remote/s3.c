@@ -15,6 +15,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -121,14 +122,10 @@ int s3_request(struct s3 *s, const char *key, const char *query, const struct ob
 
 char *s3_key(const struct s3 *s, const char *path, const char *end)
 {
-	char *key = NULL;
-
 	if (!strcmp(path, "."))
 		path = "";
-	return asprintf(&key, "%s%s%s%s", s->key, *s->key && *path ? "/" : "", path,
-			*s->key || *path ? end : "") < 0
-		       ? NULL
-		       : key;
+	return text_format("%s%s%s%s", s->key, *s->key && *path ? "/" : "", path,
+			   *s->key || *path ? end : "");
 }
 
 static int s3_make(struct store *base, const char *path, const struct object_request *o,
@@ -592,12 +589,11 @@ static int take_address(struct s3 *s, const char *address, struct ckpt_err *e)
 	}
 	s->bucket = strndup(bucket, n);
 	s->key = strndup(key, key_len);
-	if (!s->bucket || !s->key ||
-	    asprintf(&s->base.address, "%.2s://%s%s%s",
-		     address[0] == 'g' || address[0] == 'G' ? "gs" : "s3", s->bucket,
-		     *s->key ? "/" : "", s->key) < 0)
-		return err_nomem(e);
-	return 0;
+	if (s->bucket && s->key)
+		s->base.address = text_format("%.2s://%s%s%s",
+					      address[0] == 'g' || address[0] == 'G' ? "gs" : "s3",
+					      s->bucket, *s->key ? "/" : "", s->key);
+	return s->base.address ? 0 : err_nomem(e);
 }
 
 static int take_endpoint(struct s3 *s, const char *endpoint, struct ckpt_err *e)
@@ -616,11 +612,9 @@ static int take_endpoint(struct s3 *s, const char *endpoint, struct ckpt_err *e)
 		s->path[--n] = 0;
 	n = strlen(s->bucket);
 	s->by_host = !strncasecmp(s->host, s->bucket, n) && s->host[n] == '.';
-	if (asprintf(&s->base.origin, "%s://%s%s", s->secure ? "https" : "http", s->host, s->path) <
-	    0) {
-		s->base.origin = NULL;
+	s->base.origin = text_format("%s://%s%s", s->secure ? "https" : "http", s->host, s->path);
+	if (!s->base.origin)
 		return err_nomem(e);
-	}
 	return 0;
 }
 

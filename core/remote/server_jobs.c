@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/list.h"
+#include "base/text.h"
 #include "remote/depot.h"
 #include "remote/store.h"
 #include "remote/writes.h"
@@ -186,9 +187,8 @@ static void do_file(struct job *j)
 		return;
 	/* What one endpoint serves must not be taken for what another has under that name. No
 	 * address contains a newline. */
-	if (asprintf(&address, "%s%s%s", store_address(j->store), *origin ? "\n" : "", origin) <
-	    0) {
-		address = NULL;
+	address = text_format("%s%s%s", store_address(j->store), *origin ? "\n" : "", origin);
+	if (!address) {
 		j->rc = err_nomem(&j->why);
 		return;
 	}

@@ -141,14 +141,10 @@ void object_add_fields(const struct object_request *o, struct http_message *m)
 char *store_name(const struct store *s, const char *path)
 {
 	size_t n = strlen(s->address);
-	char *name = NULL;
 
 	if (!strcmp(path, "."))
 		return strdup(s->address);
-	return asprintf(&name, "%s%s%s", s->address, n && s->address[n - 1] == '/' ? "" : "/",
-			path) < 0
-		       ? NULL
-		       : name;
+	return text_format("%s%s%s", s->address, n && s->address[n - 1] == '/' ? "" : "/", path);
 }
 
 bool store_shows(const char *name, size_t len)

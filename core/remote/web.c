@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -196,9 +197,7 @@ int web_open(struct net *n, const char *address, const struct store_options *o, 
 	w->is_dir = len && u.path[len - 1] == '/';
 	while (len && u.path[len - 1] == '/')
 		len--;
-	if (asprintf(&w->root, "%s://%s%.*s", u.secure ? "https" : "http", u.host, (int)len,
-		     u.path) < 0)
-		w->root = NULL;
+	w->root = text_format("%s://%s%.*s", u.secure ? "https" : "http", u.host, (int)len, u.path);
 	url_release(&u);
 	w->base.address = w->root ? strdup(w->root) : NULL;
 	if (!w->base.address) {

@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/search.h"
+#include "base/text.h"
 #include "base/vec.h"
 #include "parse/tar.h"
 #include "source/source.h"
@@ -151,10 +152,10 @@ static const char *name_in(const struct member *m, const char *dir)
 /* The path in the archive: "." and "a/b" in the place of "x/" are "x" and "x/a/b". */
 static char *full_path(const struct tar_place *t, const char *path)
 {
-	char *r;
+	char *r = text_format("%s%s", t->prefix, strcmp(path, ".") ? path : "");
 	size_t n;
 
-	if (asprintf(&r, "%s%s", t->prefix, strcmp(path, ".") ? path : "") < 0)
+	if (!r)
 		return NULL;
 	n = strlen(r);
 	if (n && r[n - 1] == '/')
@@ -386,7 +387,8 @@ static int sub(struct place *p, const char *name, struct place **ret, struct ckp
 		return rc;
 	if (!rc || (m && !m->dir))
 		return err_sys(e, rc ? ENOTDIR : ENOENT, "open '%s'", name);
-	if (asprintf(&prefix, "%s%s/", t->prefix, name) < 0)
+	prefix = text_format("%s%s/", t->prefix, name);
+	if (!prefix)
 		return err_nomem(e);
 	rc = new_place(t->a, prefix, ret, e);
 	if (rc)

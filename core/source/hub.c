@@ -76,8 +76,8 @@ static bool is_named(const char *path, size_t len)
 	return text_glob("{models,datasets,spaces}--?*", path + start, len - start);
 }
 
-/* Opens the directory that contains snapshots/; -1: dirfd is not the directory expected below it.
- * */
+/* Opens the directory that contains snapshots/; -1: dirfd is not the directory expected below
+ * it. */
 static int open_repo(int dirfd, const char *path, size_t len, unsigned depth)
 {
 	char up[3 * MAX_DEPTH + 1] = "";
@@ -108,8 +108,9 @@ int hub_find(int dirfd, const char *path, struct hub *ret, struct ckpt_err *e)
 	if (repo < 0)
 		return 0;
 	/* For snapshots/ itself, refs/main is read as well. */
-	if (asprintf(&beyond, "%.*s%s%s", (int)len, path, depth > 1 ? "/" : "",
-		     depth > 1 ? blobs : "") < 0)
+	beyond = text_format("%.*s%s%s", (int)len, path, depth > 1 ? "/" : "",
+			     depth > 1 ? blobs : "");
+	if (!beyond)
 		return err_nomem(e);
 	*ret = (struct hub){ .depth = depth, .why = doubt(repo, dirfd), .path = beyond };
 	ret->repo = steal_fd(&repo);

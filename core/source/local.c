@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/io.h"
+#include "base/text.h"
 #include "source/hub.h"
 #include "source/lease.h"
 #include "source/lender.h"
@@ -448,9 +449,7 @@ static bool has_companion(const char *dir)
 
 static char *join(const char *dir, const char *name)
 {
-	char *r;
-
-	return asprintf(&r, "%s/%s", strcmp(dir, "/") ? dir : "", name) < 0 ? NULL : r;
+	return text_format("%s/%s", strcmp(dir, "/") ? dir : "", name);
 }
 
 /* path: of a link to a file, which has other links on the way. */

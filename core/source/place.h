@@ -71,8 +71,8 @@ struct stored_file {
 	const uint8_t *bytes; /* min_size of them, in memory; path is only a name; NULL: a file */
 };
 
-/* name is borrowed; kind may be unknown. A non-zero return value stops the listing and is returned.
- * */
+/* name is borrowed; kind may be unknown. A non-zero return value stops the listing and is
+ * returned. */
 typedef int place_entry_fn(void *arg, const char *name, enum place_kind kind, struct ckpt_err *e);
 
 /* See the functions below. */

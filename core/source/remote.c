@@ -385,10 +385,9 @@ static int whole_path(const struct remote_place *p, const char *path, char **ret
 
 	if (!here && io_check_relative(path, strlen(path), e))
 		return -e->code;
-	if (asprintf(ret, "%s%s", p->prefix, here ? "" : path) < 0) {
-		*ret = NULL;
+	*ret = text_format("%s%s", p->prefix, here ? "" : path);
+	if (!*ret)
 		return err_nomem(e);
-	}
 	n = strlen(*ret);
 	if (here && n)
 		(*ret)[n - 1] = 0;
@@ -600,10 +599,9 @@ static int sub(struct place *x, const char *name, struct place **ret, struct ckp
 	rc = whole_path(p, name, &whole, e);
 	if (rc)
 		return rc;
-	if (asprintf(&prefix, "%s/", whole) < 0) {
-		prefix = NULL;
+	prefix = text_format("%s/", whole);
+	if (!prefix)
 		return err_nomem(e);
-	}
 	return new_place(p->tree, prefix, ret, e);
 }
 
@@ -815,10 +813,9 @@ static int open_files(struct link *l, const char *address, const struct place_op
 	(*ret)->singly = file;
 	if (file)
 		rplace_limit((*ret)->there, file);
-	if (asprintf(ret_root, "%s%s%s", dir, file ? "/" : "", file ? file : "") < 0) {
-		*ret_root = NULL;
+	*ret_root = text_format("%s%s%s", dir, file ? "/" : "", file ? file : "");
+	if (!*ret_root)
 		return err_nomem(e);
-	}
 	*ret_file = file ? strrchr(*ret_root, '/') + 1 : NULL;
 	return 0;
 }

@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "base/vec.h"
 
 #include <stdio.h>
@@ -195,10 +196,9 @@ static int find_cache(const char *dir, char **ret, struct ckpt_err *e)
 	here = getcwd(NULL, 0);
 	if (!here)
 		return err_sys(e, errno, "cache directory '%s'", dir);
-	if (asprintf(ret, "%s/%s", here, dir) < 0) {
-		*ret = NULL;
+	*ret = text_format("%s/%s", here, dir);
+	if (!*ret)
 		return err_nomem(e);
-	}
 	return 0;
 }
 

@@ -45,9 +45,9 @@ static struct {
 
 static bool add_name(char ***v, size_t *n, size_t *cap, const char *dir, const char *name)
 {
-	char *copy = NULL;
+	char *copy = text_format("%s%s%s", dir, *dir ? "/" : "", name);
 
-	if (asprintf(&copy, "%s%s%s", dir, *dir ? "/" : "", name) < 0)
+	if (!copy)
 		return false;
 	if (!VEC_ROOM(*v, *cap, *n + 1)) {
 		free(copy);

@@ -63,8 +63,8 @@ static int check_open_options(const struct options *o, const struct ckpt_reshard
 	return 0;
 }
 
-/* The options without the layout, which is not that of a tree; in an array that the caller frees.
- * */
+/* The options without the layout, which is not that of a tree; in an array that the caller
+ * frees. */
 static const char **open_words(const struct options *o, bool backwards)
 {
 	size_t n = 0, k = 0;
@@ -139,8 +139,8 @@ static void on_signal(int number)
 	atomic_store(&stop, number);
 }
 
-/* After the first signal, the program removes what it has written and ends; the next one kills it.
- * */
+/* After the first signal, the program removes what it has written and ends; the next one kills
+ * it. */
 static void catch_signals(void)
 {
 	static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };

@@ -154,17 +154,16 @@ static int add_entries(struct job *j, ckpt_node dir, const char *path, bool once
 		/* .ckptfs/ is about the mount. */
 		if (once ? !is_of_all(name) : dir == CKPT_ROOT && !strcmp(name, ".ckptfs"))
 			continue;
-		if (path && asprintf(&below, "%s/%s", path, name) < 0) {
-			below = NULL;
+		below = path ? text_format("%s/%s", path, name) : NULL;
+		if (path && !below)
 			return err_sys(e, ENOMEM, "'%s'", path);
-		}
 		rc = add_node(j, node, below, e);
 	}
 	return rc;
 }
 
-/* Adds a file whose sources are those from number `first` on; it is read when the first of them is.
- * */
+/* Adds a file whose sources are those from number `first` on; it is read when the first of them
+ * is. */
 static int add_view(struct job *j, ckpt_node node, const char *path, size_t first,
 		    struct ckpt_err *e)
 {
@@ -329,10 +328,9 @@ static int add_all_through(struct job *j, struct ckpt_err *e)
 	for (size_t i = 0; !rc && i < ARRAY_LEN(all_of_it); i++) {
 		autofree char *dir = NULL;
 
-		if (asprintf(&dir, "%s/%s", j->place.root, all_of_it[i]) < 0) {
-			dir = NULL;
+		dir = text_format("%s/%s", j->place.root, all_of_it[i]);
+		if (!dir)
 			return err_sys(e, ENOMEM, "'%s'", j->place.root);
-		}
 		rc = add_through(j, dir, e);
 	}
 	return rc;

@@ -52,8 +52,8 @@ static void offer_word(struct line *l, size_t front_len, const char *name, const
 	offer(l, l->word, front_len, name, strlen(name), end);
 }
 
-/* Asks the shell for its own files; the first front_len bytes of the word are not part of the path.
- * */
+/* Asks the shell for its own files; the first front_len bytes of the word are not part of the
+ * path. */
 static void ask(const char *what, const struct line *l, size_t front_len)
 {
 	(void)printf(":%s %.*s\n", what, (int)front_len, l->word);
@@ -152,11 +152,10 @@ static void be_silent(void *arg, const char *what)
 static char *expand_home(const char *path)
 {
 	const char *home = getenv("HOME");
-	char *ret = NULL;
 
 	if (strncmp(path, "~/", 2) != 0 || !home)
 		return strdup(path);
-	return asprintf(&ret, "%s%s", home, path + 1) < 0 ? NULL : ret;
+	return text_format("%s%s", home, path + 1);
 }
 
 static struct ckpt *open_quietly(const char *path, bool runs)
@@ -262,7 +261,8 @@ static char *join_run(const char *run, const char *name)
 	char *path = NULL;
 	struct stat st;
 
-	if (asprintf(&path, "%s/%s", run, name) < 0)
+	path = text_format("%s/%s", run, name);
+	if (!path)
 		return NULL;
 	autofree char *expanded = expand_home(path);
 	if (*name && !strchr(name, '/') && expanded &&

@@ -93,9 +93,10 @@ static int split_dest(struct run *x, struct ckpt_err *e)
 		dest[--n] = 0;
 	slash = strrchr(dest, '/');
 	base = slash ? slash + 1 : dest;
-	if (asprintf(&x->names.base, "%s", base) < 0 ||
-	    asprintf(&x->names.partial, "%s.partial", base) < 0 ||
-	    asprintf(&x->names.state, "%s.partial.state", base) < 0)
+	x->names.base = strdup(base);
+	x->names.partial = text_format("%s.partial", base);
+	x->names.state = text_format("%s.partial.state", base);
+	if (!x->names.base || !x->names.partial || !x->names.state)
 		return err_sys(e, ENOMEM, "'%s'", x->job->dest);
 	if (slash) {
 		slash[slash == dest] = 0;
@@ -338,8 +339,8 @@ static int copy_range(struct worker *w, int fd, uint64_t off, uint64_t len, stru
 	return 0;
 }
 
-/* After the last write to a file, gives it the checkpoint's time, which fsync then makes durable.
- * */
+/* After the last write to a file, gives it the checkpoint's time, which fsync then makes
+ * durable. */
 static int set_time(const struct run *x, int fd, ckpt_node node, struct ckpt_err *e)
 {
 	struct timespec t[2] = { { .tv_nsec = UTIME_NOW } };

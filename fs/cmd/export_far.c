@@ -45,10 +45,9 @@ static int path_of(const struct run *x, size_t i, char **ret, ckpt_node *ret_nod
 	if (f->dir != EXPORT_TOP &&
 	    ckpt_entry(x->job->c, x->list.dirs[f->dir].node, f->pos, name, ret_node))
 		return err_set(e, ENOENT, "the tree has changed");
-	if (asprintf(ret, "%s%s%s", dir, *dir ? "/" : "", name) < 0) {
-		*ret = NULL;
+	*ret = text_format("%s%s%s", dir, *dir ? "/" : "", name);
+	if (!*ret)
 		return err_sys(e, ENOMEM, "name of a file");
-	}
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "base/vec.h"
 
 #include <stdio.h>
@@ -98,7 +99,8 @@ static int add_entry(struct maker *m, uint32_t dir, uint64_t pos, const char *na
 	(void)XXH3_128bits_update(m->hash, name, strlen(name) + 1);
 	if (!st.is_dir && !st.is_link)
 		return add_file(m, dir, pos, node, st.size, e);
-	if (asprintf(&path, "%s%s%s", parent, *parent ? "/" : "", name) < 0)
+	path = text_format("%s%s%s", parent, *parent ? "/" : "", name);
+	if (!path)
 		return err_sys(e, ENOMEM, "list of files");
 	if (st.is_link && ckpt_readlink(m->c, node, target, e) < 0)
 		return -e->code;

@@ -7,6 +7,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -76,10 +77,9 @@ static int join(struct options *o, size_t i, const char *run, const char *name, 
 {
 	autofree char *path = NULL;
 
-	if (asprintf(&path, "%s/%s", run, name) < 0) {
-		path = NULL;
+	path = text_format("%s/%s", run, name);
+	if (!path)
 		return err_nomem(e);
-	}
 	if (!(may_join(run, name, path) && has_checkpoint(run, name)) &&
 	    !(only && *name && !strchr(name, '/') && has_checkpoint(run, NULL)))
 		return 0;

@@ -383,8 +383,7 @@ int options_put(struct options *o, const char *name, const char *value, struct c
 	size_t n = 0;
 	char *word;
 
-	if (asprintf(&word, value ? "%s=%s" : "%s", name, value) < 0)
-		word = NULL;
+	word = text_format(value ? "%s=%s" : "%s", name, value);
 	if (!own(o, word, e))
 		return -ENOMEM;
 	while (o->open && o->open[n])
@@ -527,8 +526,7 @@ static int add_to_value(struct options *o, const struct word *last, const char *
 	const char *value = options_get(o, last->name);
 	char *both;
 
-	if (asprintf(&both, "%s,%s", value, s) < 0)
-		both = NULL;
+	both = text_format("%s,%s", value, s);
 	return own(o, both, e) ? options_put(o, last->name, both, e) : -ENOMEM;
 }
 

@@ -48,11 +48,9 @@ static int replace_file(const char *path, const struct stat *old, const char *pa
 
 	(void)umask(mask);
 	/* path may be as long as a name can be */
-	if (asprintf(&temporary, "%.*s.ckptfs-XXXXXX", slash ? (int)(slash + 1 - path) : 0, path) <
-	    0) {
-		temporary = NULL;
+	temporary = text_format("%.*s.ckptfs-XXXXXX", slash ? (int)(slash + 1 - path) : 0, path);
+	if (!temporary)
 		return err_nomem(e);
-	}
 	/*
 	 * Signals that would end the program wait until the temporary file is gone. SIGXFSZ must
 	 * not even come later: write fails with EFBIG as well.

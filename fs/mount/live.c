@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/json.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,10 +24,9 @@ int live_read(const char *root, struct buf *ret, struct ckpt_err *e)
 	autofree char *path = NULL;
 	int rc;
 
-	if (asprintf(&path, "%s/" WATCH_DIR "/" WATCH_FILE, root) < 0) {
-		path = NULL;
+	path = text_format("%s/" WATCH_DIR "/" WATCH_FILE, root);
+	if (!path)
 		return err_sys(e, ENOMEM, "'%s'", root);
-	}
 	rc = io_read_file(path, ret, e);
 	if (rc && mounts_is_dead(-rc))
 		return err_set(e, ENOTCONN, "'%s': a dead mount; 'ckptfs umount %s' removes it",

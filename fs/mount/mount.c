@@ -416,12 +416,11 @@ static void release(struct mount *m)
 static char *absolute_index(const char *index)
 {
 	autofree char *cwd = NULL;
-	char *word = NULL;
 
 	if (!index || *index == '/' || *index == ':')
 		return NULL;
 	cwd = getcwd(NULL, 0);
-	return !cwd || asprintf(&word, "index=%s/%s", cwd, index) < 0 ? NULL : word;
+	return cwd ? text_format("index=%s/%s", cwd, index) : NULL;
 }
 
 /* Invalid words were refused when the options were parsed. */

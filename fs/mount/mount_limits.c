@@ -55,8 +55,9 @@ static void may_read_linked(struct mount *m, const char *dir)
 		autofree char *path = NULL;
 
 		if (entry->d_name[0] != '.' &&
-		    (entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN) &&
-		    asprintf(&path, "%s/%s", dir, entry->d_name) >= 0)
+		    (entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN))
+			path = text_format("%s/%s", dir, entry->d_name);
+		if (path)
 			sandbox_allow_read(&m->rules, path);
 	}
 }
@@ -75,9 +76,8 @@ static void may_enter_parent(struct mount *m, const char *path, bool for_reading
 		slash[slash == dir] = 0;
 	if (for_reading)
 		sandbox_allow_list(&m->rules, slash ? dir : ".");
-	if (asprintf(&about, "%s/sparse_update_manifest.json", slash ? dir : ".") < 0)
-		about = NULL;
-	else if (!access(about, F_OK))
+	about = text_format("%s/sparse_update_manifest.json", slash ? dir : ".");
+	if (about && !access(about, F_OK))
 		sandbox_allow_read(&m->rules, about);
 }
 
@@ -97,9 +97,8 @@ static void may_enter_parents(struct mount *m, const char *path, bool for_readin
 		if (n <= 0)
 			break;
 		target[n] = 0;
-		if (asprintf(&next, "%.*s%s", *target == '/' || !slash ? 0 : (int)(slash + 1 - at),
-			     at, target) < 0)
-			next = NULL;
+		next = text_format("%.*s%s", *target == '/' || !slash ? 0 : (int)(slash + 1 - at),
+				   at, target);
 		free(at);
 		at = next;
 	}

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/text.h"
 
 #include <fuse_lowlevel.h>
 
@@ -37,7 +38,8 @@ static void add_value(char **list, const char *word, const char *value, int *fai
 
 	if (!value)
 		return;
-	if (asprintf(&both, "%s=%s", word, value) < 0)
+	both = text_format("%s=%s", word, value);
+	if (!both)
 		*failed = -1;
 	else
 		*failed |= fuse_opt_add_opt_escaped(list, both);
@@ -96,8 +98,8 @@ static int find_mount(struct mount *m, const struct buf *before, struct ckpt_err
 	return unmounter_bind(&m->unmounter, &m->found, e);
 }
 
-/* Explains why it was not mounted and, if FUSE is missing, names the commands that work without it.
- * */
+/* Explains why it was not mounted and, if FUSE is missing, names the commands that work without
+ * it. */
 static int refused(const struct mount *m, const char *why, struct ckpt_err *e)
 {
 	autoclose int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);

@@ -408,7 +408,7 @@ char *mounts_resolve(const char *path, struct ckpt_err *e)
 {
 	autofree char *copy = strdup(path);
 	autofree char *parent = NULL;
-	char *real, *slash;
+	char *real = NULL, *slash;
 
 	real = realpath(path, NULL);
 	if (real || !copy || !mounts_is_dead(errno)) {
@@ -423,11 +423,11 @@ char *mounts_resolve(const char *path, struct ckpt_err *e)
 	if (slash)
 		*slash = 0;
 	parent = realpath(!slash ? "." : *copy ? copy : "/", NULL);
-	if (!parent || asprintf(&real, "%s/%s", strcmp(parent, "/") ? parent : "",
-				slash ? slash + 1 : copy) < 0) {
+	if (parent)
+		real = text_format("%s/%s", strcmp(parent, "/") ? parent : "",
+				   slash ? slash + 1 : copy);
+	if (!real)
 		(void)err_sys(e, ENOTCONN, "'%s'", path);
-		return NULL;
-	}
 	return real;
 }
 

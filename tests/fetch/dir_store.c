@@ -128,24 +128,6 @@ FAILING(int, -1, ENOSPC, mkdir, (const char *path, mode_t mode), (path, mode))
 FAILING(int, ENOSPC, ENOSPC, posix_fallocate, (int fd, off_t at, off_t n), (fd, at, n))
 FAILING(int, -1, EIO, fstatfs, (int fd, struct statfs *st), (fd, st))
 
-int __wrap_asprintf(char **ret, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-
-#define PRINTING(name, params) \
-	int __wrap_##name params \
-	{ \
-		va_list ap; \
-		int n; \
-\
-		va_start(ap, fmt); \
-		n = fails(#name, ENOMEM) ? -1 : vasprintf(ret, fmt, ap); \
-		va_end(ap); \
-		return n; \
-	}
-PRINTING(asprintf, (char **ret, const char *fmt, ...))
-PRINTING(__asprintf_chk, (char **ret, __attribute__((unused)) int flag, const char *fmt, ...))
-
 static mode_t mode_of(int flags, va_list ap)
 {
 	return flags & (O_CREAT | O_TMPFILE) ? va_arg(ap, mode_t) : 0;

@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -89,35 +88,6 @@ char *strdup(const char *s)
 
 	return copy ? memcpy(copy, s, n) : NULL;
 }
-
-static int print(char **ret, const char *format, va_list ap)
-{
-	va_list again;
-	int n;
-
-	va_copy(again, ap);
-	n = vsnprintf(NULL, 0, format, again);
-	va_end(again);
-	*ret = n < 0 ? NULL : __libc_malloc((size_t)n + 1);
-	return *ret ? vsnprintf(*ret, (size_t)n + 1, format, ap) : -1;
-}
-
-/* The C library's names for this function, with and without _FORTIFY_SOURCE. */
-#define ASPRINTF(NAME, ...) \
-	int NAME(char **ret, ##__VA_ARGS__, const char *format, ...) \
-	{ \
-		va_list ap; \
-		int n; \
-		if (FAILS("asprintf", ENOMEM)) \
-			return -1; \
-		va_start(ap, format); \
-		n = print(ret, format, ap); \
-		va_end(ap); \
-		return n; \
-	}
-#pragma GCC diagnostic ignored "-Wmissing-prototypes"
-ASPRINTF(asprintf)
-ASPRINTF(__asprintf_chk, int flag)
 
 #define NEXT(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name))
 

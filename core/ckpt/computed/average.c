@@ -194,8 +194,7 @@ static int add_last(struct ckpt_run *r, const char *root, uint32_t n, double dec
 		if (decay > 0)
 			weight = pow(decay, (double)(names.n - 1 - i)) *
 				 (i == names.n - n ? 1 : 1 - decay);
-		if (asprintf(&path, "%s/%s", root, names.v[i]) < 0)
-			path = NULL;
+		path = text_format("%s/%s", root, names.v[i]);
 		rc = add(p, path, weight, e);
 	}
 	return rc;
@@ -209,7 +208,8 @@ static int find_in_run(const char *root, struct average_plan *p, struct ckpt_err
 
 		if (strchr(p->v[i].path, '/'))
 			continue;
-		if (asprintf(&path, "%s/%s", root, p->v[i].path) < 0)
+		path = text_format("%s/%s", root, p->v[i].path);
+		if (!path)
 			return err_nomem(e);
 		free(p->v[i].path);
 		p->v[i].path = path;

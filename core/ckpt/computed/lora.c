@@ -96,10 +96,9 @@ static int partner(const struct adapter *a, const struct catalog_tensor *t, cons
 	autofree char *name = NULL;
 	int64_t at;
 
-	if (asprintf(&name, "%.*s%s", (int)cut, t->fqn, by) < 0) {
-		name = NULL;
+	name = text_format("%.*s%s", (int)cut, t->fqn, by);
+	if (!name)
 		return err_nomem(a->e);
-	}
 	at = catalog_find_tensor(a->other->catalog, name, strlen(name));
 	if (at < 0)
 		return err_set(a->e, EINVAL,
@@ -378,10 +377,9 @@ static int open_tensors(struct adapter *a, const struct ckpt_opts *o, size_t sha
 	for (size_t i = 0; rc == -ENOENT && i < ARRAY_LEN(names); i++) {
 		autofree char *path = NULL;
 
-		if (asprintf(&path, "%s/%s", a->dir, names[i]) < 0) {
-			path = NULL;
+		path = text_format("%s/%s", a->dir, names[i]);
+		if (!path)
 			return err_nomem(a->e);
-		}
 		rc = others_open(a->eng, path, o, share, &a->other, i ? &why : a->e);
 		if (rc && i && rc != -ENOENT) /* the first name is the usual one */
 			*a->e = why;

@@ -294,11 +294,10 @@ int overlay_sparse_describe(struct engine *eng, const struct engine *other,
 	if (!how.pairs)
 		return 0;
 	memcpy(how.shape, to->shape, to->n_dims * sizeof(*to->shape));
-	if (asprintf(&name, "'%s' of '%.300s'", FQN_TEXT(indices->fqn, indices->fqn_len),
-		     other->c->root) < 0) {
-		name = NULL;
+	name = text_format("'%s' of '%.300s'", FQN_TEXT(indices->fqn, indices->fqn_len),
+			   other->c->root);
+	if (!name)
 		return err_nomem(e);
-	}
 	how.name = arena_dup(mem, name, strlen(name));
 	how.step = s->step;
 	how.seen = arena_array(mem, 1, patch_seen_size(how.pairs, how.step));

@@ -53,13 +53,14 @@ static char *cached(const char *repository)
 	struct stat st;
 	char *path;
 
-	if (!base || asprintf(&path, "%s%s/models--%.*s--%s", base,
-			      hub  ? ""
-			      : hf ? "/hub"
-				   : "/.cache/huggingface/hub",
-			      org, repository, repository + org + 1) < 0)
+	if (!base)
 		return NULL;
-	if (!stat(path, &st) && S_ISDIR(st.st_mode))
+	path = text_format("%s%s/models--%.*s--%s", base,
+			   hub	? ""
+			   : hf ? "/hub"
+				: "/.cache/huggingface/hub",
+			   org, repository, repository + org + 1);
+	if (path && !stat(path, &st) && S_ISDIR(st.st_mode))
 		return path;
 	free(path);
 	return NULL;
@@ -160,7 +161,8 @@ static int meant(struct ckpt *run, const char *path, const char *name, char **re
 				"open '%s': the run's latest checkpoint cannot be determined: no "
 				"file names it, and no name ends in a number",
 				path);
-		return asprintf(ret, "%s/%s", run->root, about.name) < 0 ? err_nomem(e) : 0;
+		*ret = text_format("%s/%s", run->root, about.name);
+		return *ret ? 0 : err_nomem(e);
 	}
 	(void)err_set(
 		e, ENOENT,

@@ -166,9 +166,7 @@ __attribute__((format(printf, 3, 4))) static int refuse(struct finder *f, const 
 
 static char *join(const struct finder *f, const char *name)
 {
-	char *path;
-
-	return asprintf(&path, "%s/%s", f->dir[1] ? f->dir : "", name) < 0 ? NULL : path;
+	return text_format("%s/%s", f->dir[1] ? f->dir : "", name);
 }
 
 /* One warning about all refused files. */
@@ -182,12 +180,12 @@ static int say_refused(struct finder *f, const struct assets_ask *ask, struct ck
 		return 0;
 	if (f->refused.n > 1)
 		(void)snprintf(more, sizeof(more), " (and %zu more beside it)", f->refused.n - 1);
-	if (!path ||
-	    asprintf(&text, "'%s' is not used: %s%s%s", path, f->refused.why, more,
-		     f->from == ASSET_OF_PARENT ? "; assets= can name its directory" : "") < 0) {
-		text = NULL;
+	if (path)
+		text = text_format("'%s' is not used: %s%s%s", path, f->refused.why, more,
+				   f->from == ASSET_OF_PARENT ? "; assets= can name its directory"
+							      : "");
+	if (!text)
 		return err_nomem(e);
-	}
 	f->a->refused[f->a->n_refused] = own(f->a, text);
 	if (!f->a->refused[f->a->n_refused])
 		return err_nomem(e);
@@ -246,10 +244,9 @@ static int may_close(struct finder *f, struct ckpt_err *e)
 
 	if (!f->within)
 		return 0;
-	if (asprintf(&name, "%s%s", f->inner, v->name) < 0) {
-		name = NULL;
+	name = text_format("%s%s", f->inner, v->name);
+	if (!name)
 		return err_nomem(e);
-	}
 	v->seen.name = own(f->a, name);
 	v->seen.within = f->within;
 	return v->seen.name ? 0 : err_nomem(e);

@@ -153,7 +153,6 @@ char *ckpt_opts_absolute(const struct ckpt_option *x, const char *value)
 	bool scaled = !strcmp(x->name, "lora"), is_path = scaled || !strcmp(x->name, "overlay");
 	autofree char *name = NULL, *path = NULL;
 	const char *rest = "";
-	char *both;
 
 	errno = 0;
 	if (x->form == CKPT_OPTION_FILE)
@@ -168,7 +167,7 @@ char *ckpt_opts_absolute(const struct ckpt_option *x, const char *value)
 	}
 	if (!path)
 		return NULL;
-	return asprintf(&both, "%s%s", path, rest) < 0 ? NULL : both;
+	return text_format("%s%s", path, rest);
 }
 
 /* n: how many words there are so far. */
@@ -178,10 +177,9 @@ static int add_word(const char ***words, size_t *n, const struct ckpt_option *x,
 	autofree char *path = *value == '/' ? NULL : ckpt_opts_absolute(x, value);
 	autofree char *word = NULL;
 
-	if (asprintf(&word, "%s=%s", x->name, path ? path : value) < 0) {
-		word = NULL;
+	word = text_format("%s=%s", x->name, path ? path : value);
+	if (!word)
 		return -ENOMEM;
-	}
 	(*words)[(*n)++] = arena_dup(a, word, strlen(word));
 	return (*words)[*n - 1] ? 0 : -ENOMEM;
 }

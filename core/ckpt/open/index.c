@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "format/small_file.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
@@ -32,10 +33,10 @@ static int whose(const struct index_request *rq, char **ret, struct ckpt_err *e)
 	const char *origin = place_origin(rq->place);
 
 	*ret = NULL;
-	if (!origin || asprintf(ret, "//%s%s%s", rq->root, *origin ? "\n" : "", origin) >= 0)
+	if (!origin)
 		return 0;
-	*ret = NULL;
-	return err_nomem(e);
+	*ret = text_format("//%s%s%s", rq->root, *origin ? "\n" : "", origin);
+	return *ret ? 0 : err_nomem(e);
 }
 
 static bool is_whose(const struct catalog_metadata *m)
@@ -204,7 +205,8 @@ static int build_locked(const struct index_request *rq, const char *path, struct
 	int fd, rc = 0;
 
 	*ret_unwritable = false;
-	if (asprintf(&lock_path, "%s.lock", path) < 0)
+	lock_path = text_format("%s.lock", path);
+	if (!lock_path)
 		return err_nomem(e);
 	fd = lock(lock_path);
 	*ret_unwritable =
@@ -235,11 +237,10 @@ static int build_locked(const struct index_request *rq, const char *path, struct
 static char *absolute(const char *path)
 {
 	autofree char *cwd = *path == '/' ? NULL : getcwd(NULL, 0);
-	char *r;
 
 	if (*path == '/')
 		return strdup(path);
-	return cwd && asprintf(&r, "%s/%s", cwd, path) >= 0 ? r : NULL;
+	return cwd ? text_format("%s/%s", cwd, path) : NULL;
 }
 
 char *index_cache_dir(void)
@@ -255,16 +256,15 @@ static char *cache_path(const char *root, struct ckpt_err *why)
 	const char *name = strrchr(root, '/');
 	autofree char *dir = cache_dir("index", why);
 	char *path;
-	int n;
 
 	if (!dir)
 		return NULL;
 	name = name && name[1] ? name + 1 : "root";
-	n = asprintf(&path, "%s/%.80s-%016llx.sqlite", dir, name,
-		     (unsigned long long)XXH3_64bits(root, strlen(root)));
-	if (n < 0)
+	path = text_format("%s/%.80s-%016llx.sqlite", dir, name,
+			   (unsigned long long)XXH3_64bits(root, strlen(root)));
+	if (!path)
 		(void)err_nomem(why);
-	return n < 0 ? NULL : path;
+	return path;
 }
 
 static int finish(char *path, char **ret_path, struct ckpt_err *e)
@@ -345,9 +345,8 @@ int index_open(const struct index_request *rq, struct catalog **ret, char **ret_
 		return rc ? rc : finish(steal_ptr(&path), ret_path, e);
 	}
 	/* beside the checkpoint, if that is on this machine */
-	if (!rq->where && !rq->is_file && place_fd(rq->place) >= 0 &&
-	    asprintf(&path, "%s/%s", rq->root, beside_name) < 0)
-		path = NULL;
+	if (!rq->where && !rq->is_file && place_fd(rq->place) >= 0)
+		path = text_format("%s/%s", rq->root, beside_name);
 	if (path && is_there(path))
 		rc = at_default(rq, path, is_ours(rq), ret, ret_built, e);
 	if (rc == 1 && !rq->where) {

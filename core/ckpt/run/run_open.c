@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/open/index.h"
 #include "index/catalog_query.h"
@@ -195,8 +196,8 @@ static int open_named(const struct ckpt_run *r, const char *name, const char *in
 
 	if (run_open_dir(r, name, inner, &place, e))
 		return err_set(e, ESTALE, "checkpoint '%s' is gone", name);
-	if (asprintf(&root, "%s/%s%s%s", r->root, name, inner ? "/" : "", inner ? inner : "") < 0) {
-		root = NULL;
+	root = text_format("%s/%s%s%s", r->root, name, inner ? "/" : "", inner ? inner : "");
+	if (!root) {
 		place_free(place);
 		return err_set(e, ENOMEM, "out of memory");
 	}

@@ -103,16 +103,19 @@ static int read_sizes(const struct st_tensor *t, struct st_piece *p, uint64_t *l
 
 	if (t->n_dims)
 		memcpy(len, t->shape, t->n_dims * sizeof(*len));
-	if (t->dtype == CKPT_DTYPE_NONE)
-		return asprintf(&p->fault, "a tensor of dtype '%.40s', which is not known",
-				t->dtype_name);
+	if (t->dtype == CKPT_DTYPE_NONE) {
+		p->fault =
+			text_format("a tensor of dtype '%.40s', which is not known", t->dtype_name);
+		return p->fault ? 1 : -1;
+	}
 	if (t->dtype != CKPT_DTYPE_F4_E2M1FN_X2)
 		return 0;
-	if (*last % 2) /* has dimensions: the header check refuses a lone half byte */
-		return asprintf(
-			&p->fault,
+	if (*last % 2) { /* has dimensions: the header check refuses a lone half byte */
+		p->fault = text_format(
 			"a tensor of dtype '%s' whose rows of %llu values end within a byte",
 			t->dtype_name, (unsigned long long)*last);
+		return p->fault ? 1 : -1;
+	}
 	*last /= 2;
 	return 0;
 }

@@ -2,12 +2,14 @@
 #include "base/checked.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "fault.h"
 #include "rng.h"
 #include "suites.h"
 
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- UTF-8 ---- */
@@ -524,6 +526,25 @@ START_TEST(schemes_are_in_lower_case)
 	ck_assert_ptr_null(text_file_path("FILE:///data/run"));
 	ck_assert_ptr_null(text_file_path("/data/file://run"));
 	ck_assert(text_is_address("file:///x") && !text_is_address("FILE:///x"));
+}
+END_TEST
+
+START_TEST(text_is_as_long_as_needed)
+{
+	char long_one[5001];
+	char *s = text_format("%s", "");
+
+	ck_assert_str_eq(s, "");
+	free(s);
+	memset(long_one, 'x', 5000);
+	long_one[5000] = 0;
+	s = text_format("%d/%s.%.2s", -7, long_one, "abc");
+	ck_assert_uint_eq(strlen(s), 3 + 5000 + 3);
+	ck_assert(!strncmp(s, "-7/xx", 5) && !strcmp(s + 5003, ".ab"));
+	free(s);
+	fault_on(FAULT_ALLOC, 1, 1);
+	ck_assert_ptr_null(text_format("x"));
+	(void)fault_off();
 }
 END_TEST
 
