@@ -151,7 +151,7 @@ test_a_file_system_without_locks() {
   export XDG_CACHE_HOME=$PWD/cache "NO_$1=$2"
   LD_PRELOAD=$so ckptfs sum "$ckpt" >b 2>err
   cmp a b
-  [[ ! -s err ]] || fail "$(cat err)"
+  if grep -v '^LLVM Profile ' err; then fail "$(cat err)"; fi # counters of coverage need locks, too
   [[ $2 == 37 || -z $(find cache -name '*.lock') ]] || fail "$(find cache)"
 }
 
