@@ -133,7 +133,10 @@ static void write_out(const struct files *f)
 			continue;
 		(void)snprintf(path, sizeof(path), "%s/%s", scratch, f->v[i].name);
 		(void)unlink(path);
-		require(!symlink(f->v[i].link, path));
+		if (symlink(f->v[i].link, path)) {
+			perror(path);
+			abort();
+		}
 	}
 }
 

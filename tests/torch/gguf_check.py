@@ -298,7 +298,7 @@ class Job:
             plain if os.path.exists(plain) else f"{self.model}/hf", dtype=torch.float32, attn_implementation="eager").eval()
         vocab, bound = model.config.get_text_config().vocab_size, BOUND[self.kind]
         if model.config.model_type.startswith("gemma"):  # ggml's GELU is a table of float16
-            bound = max(bound, 0.05)
+            bound = max(bound, 0.2)
         prompt, chosen, found = tok.encode("shard 12 rank we'll page")[:20], [], {}
         prompt += tok.encode(text(self.random, 4 * STEPS))[:STEPS]
         # One request for each step: of many steps at once, the server omits those whose text is not whole
