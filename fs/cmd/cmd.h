@@ -42,6 +42,8 @@ extern const struct command command_mount, command_umount, command_ls, command_i
 	command_check, command_diff, command_export, command_head, command_index, command_report,
 	command_reshard, command_stat, command_stats, command_sum, command_warm;
 
+#define CMD_REPORT_FILE "report.html" /* what report writes, unless an option says where */
+
 /* Command i, in the order of help; NULL after the last. */
 const struct command *command_at(size_t i);
 

@@ -211,7 +211,8 @@ const struct command command_check = {
 		   "Findings with the same cause are reported once, with the first names; -v and "
 		   "--json list\n"
 		   "all. Exit status 1 if there are faults.\n",
-	.words = WORDS_STORE | WORDS_NAMES | WORDS_CACHE | WORDS_QUIET | WORDS_CHECK | WORDS_JSON,
+	.words = WORDS_STORE | WORDS_NAMES | WORDS_CACHE | WORDS_QUIET | WORDS_READER |
+		 WORDS_CHECK | WORDS_JSON,
 	.min_args = 1,
 	.max_args = 1,
 	.checkpoints = 1,

@@ -10,8 +10,6 @@
 
 #include <stdio.h>
 
-#define DEFAULT_FILE "report.html"
-
 /* ---- the page ---- */
 
 struct making {
@@ -95,7 +93,7 @@ static int make_page(const struct options *o, struct ckpt *c, char **ret, size_t
 static int report_run(const struct options *o)
 {
 	const struct cmd_how how = { CMD_WORDS("allow_missing", "runs"), NULL };
-	const char *to = o->output ? o->output : DEFAULT_FILE;
+	const char *to = o->output ? o->output : CMD_REPORT_FILE;
 	autofree char *page = NULL;
 	struct ckpt *c CLEANUP(cmd_closep) = NULL;
 	struct ckpt_err e = { 0 };
@@ -124,7 +122,7 @@ const struct command command_report = {
 		   "has a table of its\n"
 		   "checkpoints, and the tensors of the latest.\n",
 	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_CACHE | WORDS_QUIET |
-		 WORDS_REPORT,
+		 WORDS_READER | WORDS_REPORT,
 	.min_args = 1,
 	.max_args = 1,
 	.checkpoints = 1,

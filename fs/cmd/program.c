@@ -3,6 +3,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/complete.h"
+#include "cmd/confine.h"
 #include "cmd/helper.h"
 #include "cmd/options.h"
 
@@ -180,6 +181,8 @@ static int run_command(const struct command *c, int argc, char *const *argv)
 	/* Alone, -h asks for help even if it has another meaning. */
 	if (o.help || (argc == 1 && o.human))
 		return print_help(c);
+	if (c->words & WORDS_READER && confine_reader(c, &o, &e))
+		return cmd_fail(&e);
 	if (cmd_join_runs(c, &o, &e))
 		return cmd_fail(&e);
 	if (o.n_args < c->min_args)

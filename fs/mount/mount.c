@@ -209,12 +209,6 @@ static void raise_read_ahead(void *arg)
 }
 
 /* The checkpoints of a run are opened later, when nobody reads our stderr. */
-static void log_warning(void *arg, const char *what)
-{
-	(void)arg;
-	log_msg(LOG_LEVEL_WARN, "warning: %s", what);
-}
-
 /* Shows a user one line for each face. Output under mount(8) is lost or goes to a log, so only
  * faults are reported there. */
 static int show_verdict(void *arg, const struct ckpt_verdict *v)
@@ -264,9 +258,7 @@ static int serve(struct mount *m, struct ckpt_err *e)
 	};
 
 	(void)mallopt(M_ARENA_MAX, MAX_ARENAS);
-	if (cmd_open(m->source, o,
-		     &(struct cmd_how){ CMD_WORDS("runs", "map_files", m->index), log_warning },
-		     &m->ckpt, e)) {
+	if (mount_open(m, e)) {
 		(void)mount_explain_swapped(m, e);
 		return -e->code;
 	}

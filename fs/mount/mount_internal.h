@@ -4,10 +4,11 @@
  *
  *	mount.c			the command, and the daemon from its fork to its end
  *	mount_point.c		checks the two arguments
+ *	mount_open.c		opens the checkpoint
  *	mount_session.c		mounts
  *	mount_limits.c		what the daemon may do from then on
  *
- * The last three are called by the first, and do not call each other.
+ * The others are called by the first, and do not call each other.
  *
  * Private to fs/mount.
  *
@@ -68,6 +69,11 @@ bool mount_lies_in(const char *path, const char *dir);
 
 /* Refuses a mount that would hide something that the checkpoint, once opened, needs. */
 int mount_refuse_hiding(const struct mount *m, struct ckpt_err *e);
+
+/* ---- opening ---- */
+
+/* Sets m->ckpt. */
+int mount_open(struct mount *m, struct ckpt_err *e);
 
 /* ---- mounting ---- */
 

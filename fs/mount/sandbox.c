@@ -101,17 +101,27 @@ static uint64_t all_access(long version)
 	return all;
 }
 
-void sandbox_prepare(struct sandbox *s)
+static void prepare(struct sandbox *s, uint64_t kept)
 {
 	long version = syscall(LANDLOCK_CREATE, NULL, 0, ASK_VERSION);
-	struct ruleset all = { .fs = all_access(version),
+	struct ruleset all = { .fs = all_access(version) & ~kept,
 			       .net = version >= 4 ? NET_ALL : 0,
 			       .scoped = version >= 6 ? SCOPE_ALL : 0 };
 
-	*s = (struct sandbox){ .rules = -1, .version = version };
+	*s = (struct sandbox){ .rules = -1, .version = version, .denied = all.fs };
 	if (version < 1)
 		return;
 	s->rules = (int)syscall(LANDLOCK_CREATE, &all, sizeof(all), 0);
+}
+
+void sandbox_prepare(struct sandbox *s)
+{
+	prepare(s, 0);
+}
+
+void sandbox_prepare_reader(struct sandbox *s)
+{
+	prepare(s, FS_READ);
 }
 
 void sandbox_release(struct sandbox *s)
@@ -129,7 +139,7 @@ static void allow_opened(struct sandbox *s, int fd, uint64_t access)
 		return;
 	if (!S_ISDIR(st.st_mode))
 		access &= FS_OF_FILE;
-	rule.access = access & all_access(s->version);
+	rule.access = access & s->denied;
 	(void)syscall(LANDLOCK_ADD, s->rules, PATH_BENEATH, &rule, 0);
 }
 
@@ -193,7 +203,6 @@ static int restrict_paths(struct sandbox *s, struct ckpt_err *e)
 {
 	if (s->version < 1)
 		return err_set(e, ENOTSUP, "this kernel has no Landlock");
-	allow_system(s);
 	if (s->rules < 0 || syscall(LANDLOCK_RESTRICT, s->rules, 0))
 		return err_sys(e, errno, "Landlock");
 	return 0;
@@ -269,7 +278,24 @@ int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e)
 		rc = -e->code;
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 		return err_sys(e, errno, "no_new_privs"); /* the other two require it */
+	allow_system(s);
 	if (restrict_paths(s, rc ? &later : e) && !rc)
+		rc = -e->code;
+	return rc;
+}
+
+int sandbox_enter_reader(struct sandbox *s, bool makes_file, struct ckpt_err *e)
+{
+	uint64_t keep =
+		bit(CAP_DAC_READ_SEARCH) | bit(CAP_DAC_OVERRIDE) | bit(CAP_FOWNER) | bit(CAP_LEASE);
+	struct ckpt_err later;
+	int rc = drop_capabilities(keep, e);
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		return err_sys(e, errno, "no_new_privs");
+	if (restrict_paths(s, rc ? &later : e) && !rc)
+		rc = -e->code;
+	if (sandbox_filter_reader(makes_file, rc ? &later : e) && !rc)
 		rc = -e->code;
 	return rc;
 }

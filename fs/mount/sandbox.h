@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sandbox - the rights that the daemon of a mount gives up before it serves readers.
+ * sandbox - the rights that the daemon of a mount gives up before it serves readers, and a command
+ * that only reads before it opens a checkpoint.
  *
  * The contents of a checkpoint are untrusted. If they take over one of our parsers, each of these
  * limits what it can do:
@@ -27,6 +28,13 @@
  *	...start threads, serve...
  *	sandbox_release(&s);
  *
+ * A command keeps more: it reads all that its user can read, and a call that is not on the list
+ * fails (EACCES) instead of killing it. Landlock lets it write only where it has to:
+ *
+ *	sandbox_prepare_reader(&s);
+ *	sandbox_allow_write(&s, "/root/.cache/ckptfs/index");
+ *	sandbox_enter_reader(&s, false, &e);
+ *
  * It is permanent, and threads inherit it: it is entered while there is only one. Sanitizer builds
  * have none, because sanitizers start programs and inspect other processes. Logging and unmounting
  * are left to other processes (logger.h, unmounter.h).
@@ -37,6 +45,7 @@
 #define FS_MOUNT_SANDBOX_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct ckpt_err;
 
@@ -49,13 +58,16 @@ enum sandbox_mode {
 int sandbox_parse(const char *word, enum sandbox_mode *ret, struct ckpt_err *e);
 
 struct sandbox {
-	int rules;    /* of Landlock; -1: this kernel has none */
-	long version; /* of Landlock */
+	int rules;	 /* of Landlock; -1: this kernel has none */
+	long version;	 /* of Landlock */
+	uint64_t denied; /* rights that nothing has without a rule */
 };
 
 #define SANDBOX_NONE ((struct sandbox){ .rules = -1 })
 
 void sandbox_prepare(struct sandbox *s);
+/* All may be read. */
+void sandbox_prepare_reader(struct sandbox *s);
 void sandbox_release(struct sandbox *s);
 
 /* A file, or a directory with everything below it now and later. Skipped if it does not exist. */
@@ -83,5 +95,11 @@ int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e);
  * the data files: messages over sockets that exist are allowed; it is the only one. Fails as
  * sandbox_enter does. */
 int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e);
+
+/* All of it, for a command that only reads. `makes_file`: it sets the mode of a file that it makes.
+ * Fails as sandbox_enter does. */
+int sandbox_enter_reader(struct sandbox *s, bool makes_file, struct ckpt_err *e);
+/* The filter of such a command; sandbox_enter_reader calls it. */
+int sandbox_filter_reader(bool makes_file, struct ckpt_err *e);
 
 #endif

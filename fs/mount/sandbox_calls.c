@@ -199,14 +199,13 @@ static const int allowed[] = {
 /* Calls that get an errno instead of killing the process: callers have a fallback, or ignore it. */
 static const struct answer {
 	int call, code;
-} answers[] = {
-	{ SCMP_SYS(clone3), ENOSYS }, /* its flags are in memory, which a filter cannot read */
-	/* SQLite, on files that it makes */
-	{ SCMP_SYS(fchmod), EPERM },
-	{ SCMP_SYS(fchown), EPERM },
-	{ SCMP_SYS(fchown32), EPERM },
-	{ SCMP_SYS(utimensat), EPERM },
-};
+} answers
+	[] = {
+		/* SQLite, on files that it makes; this is the first, see add_rules */
+		{ SCMP_SYS(fchmod), EPERM },   { SCMP_SYS(fchown), EPERM },
+		{ SCMP_SYS(fchown32), EPERM }, { SCMP_SYS(utimensat), EPERM },
+		{ SCMP_SYS(clone3), ENOSYS }, /* its flags are in memory, which a filter cannot read */
+	};
 
 /* Calls of which only some uses are harmless; entries with the same name are alternatives. */
 static int allow_some(scmp_filter_ctx f)
@@ -267,7 +266,7 @@ static int allow_fcntl(scmp_filter_ctx f)
 	return rc;
 }
 
-static int add_rules(scmp_filter_ctx f)
+static int add_rules(scmp_filter_ctx f, bool makes_file)
 {
 	int rc = allow_some(f);
 
@@ -275,7 +274,7 @@ static int add_rules(scmp_filter_ctx f)
 		rc = allow_fcntl(f);
 	for (size_t i = 0; !rc && i < ARRAY_LEN(allowed); i++)
 		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, allowed[i], 0);
-	for (size_t i = 0; !rc && i < ARRAY_LEN(answers); i++)
+	for (size_t i = makes_file; !rc && i < ARRAY_LEN(answers); i++)
 		rc = seccomp_rule_add(f, SCMP_ACT_ERRNO((unsigned)answers[i].code), answers[i].call,
 				      0);
 	for (int call = CACHESTAT + 1; !rc && call <= LAST_NUMBER; call++)
@@ -294,10 +293,11 @@ static int allow_messages(scmp_filter_ctx f)
 	return rc;
 }
 
-int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e)
+/* otherwise: what happens to a call that is not on the list. Once added, rules are loaded by
+ * load_filter. */
+static int new_filter(uint32_t otherwise, bool makes_file, scmp_filter_ctx *ret, struct ckpt_err *e)
 {
-	scmp_filter_ctx f = seccomp_init(SCMP_ACT_KILL_PROCESS);
-	int rc;
+	scmp_filter_ctx f = seccomp_init(otherwise);
 
 	if (!f && seccomp_api_get() < CAN_KILL)
 		return err_set(e, ENOTSUP,
@@ -310,13 +310,44 @@ int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e)
 	 * run foreign code. The filter is also searched as a tree, not as a list. */
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_SSB, 1);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_OPTIMIZE, 2);
-	rc = add_rules(f);
-	if (!rc && uring)
-		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(io_uring_enter), 0);
-	if (!rc && fetcher)
-		rc = allow_messages(f);
+	*ret = f;
+	return add_rules(f, makes_file);
+}
+
+static int load_filter(scmp_filter_ctx f, int rc, struct ckpt_err *e)
+{
 	if (!rc)
 		rc = seccomp_load(f);
 	seccomp_release(f);
 	return rc ? err_sys(e, -rc, "seccomp") : 0;
+}
+
+int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e)
+{
+	scmp_filter_ctx f = NULL;
+	int rc = new_filter(SCMP_ACT_KILL_PROCESS, false, &f, e);
+
+	if (!f)
+		return rc;
+	if (!rc && uring)
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(io_uring_enter), 0);
+	if (!rc && fetcher)
+		rc = allow_messages(f);
+	return load_filter(f, rc, e);
+}
+
+int sandbox_filter_reader(bool makes_file, struct ckpt_err *e)
+{
+	scmp_filter_ctx f = NULL;
+	/* Not EPERM: libseccomp takes no rules that say what would happen anyway. */
+	int rc = new_filter(SCMP_ACT_ERRNO(EACCES), makes_file, &f, e);
+
+	if (!f)
+		return rc;
+	if (!rc) /* the width of a terminal */
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1,
+				      SCMP_A1(SCMP_CMP_EQ, TIOCGWINSZ, 0));
+	if (!rc && makes_file)
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(fchmod), 0);
+	return load_filter(f, rc, e);
 }

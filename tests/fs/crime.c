@@ -4,16 +4,22 @@
  * makes the call that $CRIME names, and if it survives that, it reports "errno N" in the name of
  * its thread, which needs no file. $CRIME_FILE is the file, socket or process that the call
  * targets.
+ *
+ * A command has $CRIME_WHEN_OPENING: it makes the call when it opens or makes a chunk index, reports
+ * "errno N" on standard error, and goes on. If the value is "confined", it does so once it has given
+ * up its rights.
  */
 #include "source/wire.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -121,14 +127,14 @@ static long do_async(void)
 {
 	int ends[2];
 
-	return pipe(ends) || fcntl(ends[0], F_SETFL, O_ASYNC);
+	return pipe(ends) || fcntl(ends[0], F_SETFL, O_ASYNC) ? -1 : 0;
 }
 
 static long do_setsig_self(void)
 {
 	int ends[2];
 
-	return pipe(ends) || fcntl(ends[0], F_SETSIG, SIGUSR1);
+	return pipe(ends) || fcntl(ends[0], F_SETSIG, SIGUSR1) ? -1 : 0;
 }
 
 /* ---- messages to the socket $CRIME_FILE ---- */
@@ -435,6 +441,8 @@ static long do_fetch(void)
 
 static long commit(const char *name)
 {
+	if (!strcmp(name, "crash"))
+		return raise(SIGSEGV);
 	if (!strcmp(name, "fetch"))
 		return do_fetch();
 	if (!strcmp(name, "read_file"))
@@ -455,16 +463,37 @@ static long commit(const char *name)
 	abort();
 }
 
+static int try_it(void)
+{
+	errno = 0;
+	return commit(getenv("CRIME")) >= 0 ? 0 : errno;
+}
+
 static void on_signal(int sig)
 {
 	char told[16];
 
 	(void)sig;
-	errno = 0;
-	if (commit(getenv("CRIME")) >= 0)
-		errno = 0;
-	(void)snprintf(told, sizeof(told), "errno %d", errno);
+	(void)snprintf(told, sizeof(told), "errno %d", try_it());
 	(void)prctl(PR_SET_NAME, told);
+}
+
+int sqlite3_open_v2(const char *name, void **ret, int flags, const char *vfs);
+int sqlite3_open_v2(const char *name, void **ret, int flags, const char *vfs)
+{
+	static bool done;
+	const char *when = getenv("CRIME_WHEN_OPENING");
+	int (*next)(const char *, void **, int, const char *) =
+		(int (*)(const char *, void **, int, const char *))dlsym(RTLD_NEXT,
+									 "sqlite3_open_v2");
+
+	/* In the sandbox this call fails, too. */
+	if (when && !done &&
+	    (strcmp(when, "confined") != 0 || prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0))) {
+		done = true;
+		(void)fprintf(stderr, "errno %d\n", try_it());
+	}
+	return next(name, ret, flags, vfs);
 }
 
 static void __attribute__((constructor)) be_ready(void)

@@ -27,13 +27,17 @@ code.write(bytes.fromhex("b814000000cd80c3"))  # mov $getpid, %eax; int $0x80; r
 ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()' 2>/dev/null
 }
 
+criminal() {
+  [[ -e $SCRATCH/crime.so ]] ||
+    ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -I"$HERE/../../core" -o "$SCRATCH/crime.so" "$HERE/crime.c" -ldl
+}
+
 # serve_criminal CRIME FILE [options]: a daemon in the foreground, with crime.c preloaded. $world: missing system calls;
 # $ckpt: what is mounted.
 serve_criminal() {
   local crime=$1 file=$2
   shift 2
-  [[ -e $SCRATCH/crime.so ]] ||
-    ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -I"$HERE/../../core" -o "$SCRATCH/crime.so" "$HERE/crime.c"
+  criminal
   mkdir -p m
   LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file ${world:+"${CKPTFS%/*}/tests/without" "$world"} \
     "$CKPTFS" mount "${ckpt:-$(big)/ckpt}" m -f "$@" 2>said &
@@ -583,6 +587,123 @@ test_other_users_may_look_only_when_asked() {
   ckptfs mount c m -o allow_other
   $as cmp -n 1000 m/tensors/v "$(big)/v.bin"
   if $as test -w m/tensors/v; then fail "writable"; fi
+}
+
+# ---- commands that only read ----
+
+# told_by CRIME FILE COMMAND...: what a command reports that does this when it opens or makes the index, or "killed"
+told_by() {
+  local crime=$1 file=$2 said rc=0
+  shift 2
+  criminal
+  said=$(LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file CRIME_WHEN_OPENING="${when:-any}" \
+    ${world:+"${CKPTFS%/*}/tests/without" "$world"} ckptfs "$@" 2>&1 >/dev/null) || rc=$?
+  ((rc <= 128)) || said=killed
+  grep -E '^(errno|killed)' <<<"$said" || fail "$crime: $rc: $said"
+}
+
+# A call that nothing in the process needs fails with EACCES (13) or, if it is newer than the list, ENOSYS (38).
+test_a_command_makes_no_other_calls() {
+  local crime said
+  need_sandbox
+  for crime in $(forbidden_calls); do
+    rm -rf "$XDG_CACHE_HOME/ckptfs"
+    said=$(told_by "$crime" "" ls --sandbox=on "$(zoo)")
+    [[ $said =~ ^(errno\ 13|errno\ 38|killed)$ ]] || fail "$crime: $said"
+  done
+  is "errno 2" "$(told_by execve "" ls --sandbox=off "$(zoo)")"
+}
+
+# It reads what its user can read, and writes only where it has to.
+test_a_command_writes_only_what_it_has_to() {
+  local crime file wanted
+  need_sandbox
+  need_landlock
+  echo secret >secret
+  while read -r wanted crime file; do
+    [[ -n $crime ]] || continue
+    is "errno $wanted" "$(told_by "$crime" "$file" ls --sandbox=on "$(zoo)")"
+  done <<END
+13 write_file $T/secret
+13 remove_file $T/secret
+13 make_file $T/made
+13 make_file $(zoo)/made
+13 remove_file $(zoo)/.metadata
+0 read_file $T/secret
+$(has_landlock 3 && echo "13 truncate_file $T/secret")
+END
+  [[ $(cat secret) == secret && ! -e made && -e $(zoo)/.metadata ]]
+  is "errno 0" "$(told_by make_file "$T/made" ls --sandbox=off "$(zoo)")"
+  mkdir -p out i
+  ckptfs info --sandbox=on -o index=i/x.sqlite "$(zoo)" | grep '^index .*(built just now)'
+  ckptfs report --sandbox=on --output=out/page.html "$(zoo)"
+  (cd out && ckptfs report --sandbox=on "$(zoo)")
+  ckptfs report --sandbox=on --output=/dev/stdout "$(zoo)" >out/third.html
+  is 3 "$(grep -l '</html>' out/page.html out/report.html out/third.html | wc -l)"
+  is 644 "$(umask 022; rm out/page.html; ckptfs report --sandbox=on --output=out/page.html "$(zoo)"; stat -c %a out/page.html)"
+  ckptfs diff --sandbox=on --report=out/diff.html "$(zoo)" "$(zoo)"
+  ckptfs stat --sandbox=on --resume=out/state "$(zoo)" >stats
+  cmp stats <(ckptfs stat --sandbox=off "$(zoo)")
+}
+
+# A mount makes the index in a process of its own, which has given up its rights before.
+test_a_mount_reads_an_index_that_another_process_made() {
+  local crime file wanted
+  need_sandbox
+  need_landlock
+  mkdir -p m
+  echo secret >secret
+  while read -r wanted crime file; do
+    [[ -n $crime ]] || continue
+    rm -rf "$XDG_CACHE_HOME/ckptfs"
+    is "errno $wanted" "$(when=confined told_by "$crime" "$file" mount -q "$(zoo)" m -o sandbox=on)"
+    ckptfs umount m
+  done <<END
+13 write_file $T/secret
+13 make_file $T/made
+13 remove_file $(zoo)/.metadata
+13 execve
+13 socket_inet
+13 fork
+END
+  [[ $(cat secret) == secret && ! -e made && -e $(zoo)/.metadata ]]
+  # There is an index now, so it is not made: the daemon itself opens it, before it enters the sandbox.
+  is "errno 2" "$(told_by execve "" mount -q "$(zoo)" m -o sandbox=on)"
+  ckptfs umount m
+  # Without a place for the index, the daemon makes it itself; so it does if there is to be no sandbox.
+  for opts in index=:memory: sandbox=off; do
+    rm -rf "$XDG_CACHE_HOME/ckptfs"
+    is "errno 2" "$(told_by execve "" mount -q "$(zoo)" m -o "$opts")"
+    ckptfs umount m
+  done
+}
+
+# What ends that process ends the mount command, which says so.
+test_a_parser_that_crashes_mounts_nothing() {
+  need_sandbox
+  mkdir -p m
+  criminal
+  export CRIME=crash CRIME_FILE='' CRIME_WHEN_OPENING=confined
+  LD_PRELOAD=$SCRATCH/crime.so refused 'the process that was to read its metadata ended with signal 11' \
+    ckptfs mount "$(zoo)" m
+  is_mounted m && fail "mounted"
+  unset CRIME CRIME_FILE CRIME_WHEN_OPENING
+  # What it says when it fails is what the command says.
+  mkdir bad
+  echo x >bad/.metadata
+  refused "bad': read '.metadata': pickle: unknown opcode" ckptfs mount bad m
+}
+
+test_a_command_insists_on_its_sandbox() {
+  local world
+  need_sandbox
+  refused "'maybe' is not one of auto, on, off" ckptfs ls --sandbox=maybe "$(zoo)"
+  refused "needs the network" ckptfs ls --sandbox=on "file://$(zoo)"
+  for world in seccomp landlock_create_ruleset; do
+    refused "option 'sandbox': .*(seccomp|Landlock)" "${CKPTFS%/*}/tests/without" $world "$CKPTFS" ls --sandbox=on "$(zoo)"
+    "${CKPTFS%/*}/tests/without" $world "$CKPTFS" ls "$(zoo)" >names
+    cmp names <(ckptfs ls "$(zoo)")
+  done
 }
 
 run_suite "$@"

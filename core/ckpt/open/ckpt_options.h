@@ -76,6 +76,7 @@ struct place_options;
 	  "take what is in the page cache from there, and handle SIGBUS") \
 	X(FLAG, runs, PROGRAM, NULL, "a directory of checkpoints is fine as well") \
 	X(FLAG, rebuild_index, PROGRAM, NULL, "build the chunk index even when it is fresh") \
+	X(FLAG, need_index, PROGRAM, NULL, "fail (ENODATA) if there is no fresh chunk index") \
 	X(FLAG, allow_holes, PROGRAM, NULL, "accept tensors with holes, though no missing files") \
 	X(FLAG, backwards, PROGRAM, NULL, "the model is what recipe= would make the weights from")
 

@@ -248,6 +248,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 				    .files = &eng->metadata,
 				    .where = o->index,
 				    .rebuild = o->rebuild_index,
+				    .needed = o->need_index,
 				    .why = &eng->index_why,
 				    .scan = { o->progress, o->progress_arg } };
 	struct fetch_opts fetch = { .cache_bytes = o->share   ? o->share

@@ -317,7 +317,7 @@ static int at_default(const struct index_request *rq, const char *path, bool may
 	*ret = rq->rebuild ? NULL : try_open(rq, path);
 	if (*ret)
 		return 0;
-	if (!may_write)
+	if (!may_write || rq->needed)
 		return 1;
 	rc = build_locked(rq, path, ret, ret_built, &unwritable, e);
 	if (rc && unwritable) {
@@ -325,6 +325,11 @@ static int at_default(const struct index_request *rq, const char *path, bool may
 		return 1;
 	}
 	return rc;
+}
+
+static int not_built(const struct index_request *rq, struct ckpt_err *e)
+{
+	return err_set(e, ENODATA, "'%s' has no current chunk index", rq->root);
 }
 
 int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
@@ -341,7 +346,9 @@ int index_open(const struct index_request *rq, struct catalog **ret, char **ret_
 		if (!path)
 			return err_sys(e, errno, "index '%s'", rq->where);
 		*ret = rq->rebuild ? NULL : try_open(rq, path);
-		rc = *ret ? 0 : build_locked(rq, path, ret, ret_built, &unwritable, e);
+		rc = *ret	  ? 0
+		     : rq->needed ? not_built(rq, e)
+				  : build_locked(rq, path, ret, ret_built, &unwritable, e);
 		return rc ? rc : finish(steal_ptr(&path), ret_path, e);
 	}
 	/* beside the checkpoint, if that is on this machine */
@@ -357,6 +364,8 @@ int index_open(const struct index_request *rq, struct catalog **ret, char **ret_
 		else
 			rc = at_default(rq, path, true, ret, ret_built, e);
 	}
+	if (rc == 1 && rq->needed)
+		return not_built(rq, e);
 	if (rc == 1) {
 		free(steal_ptr(&path));
 		rc = build(rq, NULL, ret, &unwritable, e);

@@ -27,7 +27,8 @@ struct index_request {
 	const struct name_list *files; /* its metadata files */
 	const char *where;	       /* a path, ":memory:", or NULL for the default */
 	bool rebuild;
-	char **why; /* if not NULL: set to why it is not kept, which the caller frees */
+	bool needed; /* -ENODATA if there is no fresh one: it is not built */
+	char **why;  /* if not NULL: set to why it is not kept, which the caller frees */
 	struct scan_opts scan;
 };
 

@@ -633,6 +633,7 @@ int run_new(struct place *place, const char *root, const struct ckpt_opts *opts,
 	r->root = root;
 	r->opts = *opts;
 	r->paths = (struct arena)ARENA_INIT(CKPT_MAX_WORDS);
+	r->opts.need_index = false;
 	r->opts.progress = NULL; /* checkpoints are opened long after this call has returned */
 	(void)pthread_mutex_init(&r->scan_lock, NULL);
 	(void)pthread_mutex_init(&r->lock, NULL);

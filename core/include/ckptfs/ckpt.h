@@ -62,6 +62,9 @@ CKPT_API const char *ckpt_version(void);
  *
  *	runs		also accept a directory of checkpoints, see ckpt_is_run
  *	rebuild_index	build the chunk index even if a current one exists
+ *	need_index	fail with ENODATA unless a current one exists, also of checkpoints that
+ *			options name: for programs that let another process, with fewer rights,
+ *			parse the files of strangers. In a run it applies to none of its checkpoints.
  *	backwards	run recipe= backwards: the model is what the recipe would make the
  *			weights from
  *	allow_holes	open although tensors have holes, for programs that report them;

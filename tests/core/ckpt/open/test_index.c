@@ -98,12 +98,14 @@ struct opened {
 	char seal[33];
 };
 
+static bool needed;
+
 static void open_index(struct opened *o, const char *where, bool rebuild)
 {
 	struct place *place CLEANUP(place_freep) = place_of(ckpt_fd);
 	struct name_list files = { 0 };
 	struct index_request rq = {
-		.place = place, .root = ckpt, .where = where, .rebuild = rebuild
+		.place = place, .root = ckpt, .where = where, .rebuild = rebuild, .needed = needed
 	};
 	struct catalog *c = NULL;
 	char *path = NULL;
@@ -650,6 +652,31 @@ START_TEST(a_link_is_not_replaced_by_an_index)
 	open_index(&o, explicit_path, false);
 	ck_assert_int_eq(o.rc, -EEXIST);
 	ck_assert(!lstat(explicit_path, &st) && S_ISLNK(st.st_mode));
+}
+END_TEST
+
+START_LOOP_TEST(an_index_that_is_needed_is_not_built, 3)
+{
+	const char *const where[] = { NULL, explicit_path, ":memory:" };
+	struct opened o;
+
+	put_metadata(".metadata", 3, 100);
+	needed = true;
+	open_index(&o, where[_i], false);
+	ck_assert_int_eq(o.rc, -ENODATA);
+	ck_assert(strstr(o.e.msg, "has no current chunk index"));
+	ck_assert_uint_eq(count_entries(ckpt), 1);
+	needed = false;
+	open_index(&o, where[_i], false);
+	ck_assert(!o.rc && o.built);
+	needed = true;
+	open_index(&o, where[_i], false);
+	ck_assert_int_eq(o.rc, _i == 2 ? -ENODATA : 0);
+	ck_assert(o.rc || (!o.built && o.mark == 100));
+	put_metadata(".metadata", 4, 200); /* it is not current any more */
+	open_index(&o, where[_i], false);
+	needed = false;
+	ck_assert_int_eq(o.rc, -ENODATA);
 }
 END_TEST
 
