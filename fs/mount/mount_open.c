@@ -22,12 +22,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { TRIES = 3 }; /* the checkpoint may be saved again meanwhile */
+enum { TRIES = 10 }; /* the checkpoint may be saved again meanwhile */
 
 /* What the other process reports. */
 struct report {
 	struct ckpt_err e; /* 0: the index has been made, */
-	bool kept;	   /* and is there for other processes */
+	int kept;	   /* and is there for other processes */
 };
 
 static void log_warning(void *arg, const char *what)
@@ -84,27 +84,27 @@ static int make_index_apart(struct mount *m, bool *ret_kept, struct ckpt_err *e)
 		make_index(m, &r);
 		_exit(io_write(ends[1], &r, sizeof(r)) ? STATUS_TROUBLE : STATUS_DONE);
 	}
+	if (pid < 0)
+		(void)err_sys(e, errno, "fork");
 	(void)close(ends[1]);
-	if (pid < 0) {
-		(void)close(ends[0]);
-		return err_sys(e, errno, "fork");
-	}
 	do /* a pipe keeps so few bytes together */
 		n = read(ends[0], &r, sizeof(r));
 	while (n < 0 && errno == EINTR);
 	(void)close(ends[0]);
+	if (pid < 0)
+		return -e->code;
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
-	if (n != sizeof(r) || status)
+	if (n != sizeof(r) || status || r.e.code < 0)
 		return err_set(e, EIO,
 			       "checkpoint '%.200s': the process that was to read its metadata "
 			       "ended with %s %d",
 			       m->source, WIFSIGNALED(status) ? "signal" : "status",
 			       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+	/* Whoever has taken that process over has written it. */
 	r.e.msg[sizeof(r.e.msg) - 1] = 0;
-	*ret_kept = r.kept;
-	*e = r.e;
-	return -r.e.code;
+	*ret_kept = r.kept != 0;
+	return r.e.code ? err_set(e, r.e.code, "%s", r.e.msg) : 0;
 }
 
 /* An index in memory cannot be handed over, and what is in a store is read by a thread, which is not
