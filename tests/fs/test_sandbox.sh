@@ -612,6 +612,8 @@ test_a_command_makes_no_other_calls() {
     [[ $said =~ ^(errno\ 13|errno\ 38|killed)$ ]] || fail "$crime: $said"
   done
   is "errno 2" "$(told_by execve "" ls --sandbox=off "$(zoo)")"
+  rm -rf "$XDG_CACHE_HOME/ckptfs"
+  is "errno 13" "$(told_by execve "" __complete ls "$(zoo)" m)" # the Tab key
 }
 
 # It reads what its user can read, and writes only where it has to.
