@@ -388,7 +388,7 @@ static void give_up_rights(int argc, char *const *argv)
 	(void)confine(&command_ls, &none, &ignored);
 }
 
-int complete_main(int argc, char *const *argv)
+int complete_main(int argc, char *const *argv, bool once)
 {
 	struct line l = { .words = argv, .n = (size_t)argc };
 	const struct itimerval cpu = { .it_value.tv_sec = CPU_SECONDS };
@@ -397,7 +397,8 @@ int complete_main(int argc, char *const *argv)
 	(void)alarm(SECONDS);
 	if (argc < 1)
 		return STATUS_DONE;
-	give_up_rights(argc, argv);
+	if (once)
+		give_up_rights(argc, argv);
 	l.word = argv[argc - 1];
 	if (argc == 1) {
 		offer_commands(&l);

@@ -17,7 +17,9 @@
 #ifndef FS_CMD_COMPLETE_H
 #define FS_CMD_COMPLETE_H
 
-/* Takes the words after "ckptfs __complete"; returns an exit status. */
-int complete_main(int argc, char *const *argv);
+#include <stdbool.h>
+
+/* Takes the words after "ckptfs __complete"; returns an exit status. once: as for program_run. */
+int complete_main(int argc, char *const *argv, bool once);
 
 #endif

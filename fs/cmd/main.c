@@ -44,5 +44,5 @@ int main(int argc, char **argv)
 	use_all_descriptors();
 	/* Beyond the limit on a file's size (ulimit -f) a write is then an error like any other. */
 	(void)signal(SIGXFSZ, SIG_IGN);
-	return program_run(argc, argv);
+	return program_run(argc, argv, true);
 }

@@ -171,7 +171,7 @@ static int run_help(int argc, char *const *argv)
 	return argv[0][0] == '-' ? unexpected(argv[0]) : unknown_command(argv[0]);
 }
 
-static int run_command(const struct command *c, int argc, char *const *argv)
+static int run_command(const struct command *c, int argc, char *const *argv, bool once)
 {
 	struct options o CLEANUP(options_release) = { 0 };
 	struct ckpt_err e = { 0 };
@@ -181,7 +181,7 @@ static int run_command(const struct command *c, int argc, char *const *argv)
 	/* Alone, -h asks for help even if it has another meaning. */
 	if (o.help || (argc == 1 && o.human))
 		return print_help(c);
-	if (c->words & WORDS_READER && confine_reader(c, &o, &e))
+	if (once && c->words & WORDS_READER && confine_reader(c, &o, &e))
 		return cmd_fail(&e);
 	if (cmd_join_runs(c, &o, &e))
 		return cmd_fail(&e);
@@ -203,7 +203,7 @@ static bool is_checkpoint(const char *arg)
 	return arg[0] != '-' && (strchr(arg, '/') || (!stat(arg, &st) && S_ISDIR(st.st_mode)));
 }
 
-int program_run(int argc, char *const *argv)
+int program_run(int argc, char *const *argv, bool once)
 {
 	static const char *const alone[] = { "--version", "--help" };
 	const char *self = argc > 0 ? strrchr(argv[0], '/') : NULL;
@@ -222,12 +222,12 @@ int program_run(int argc, char *const *argv)
 	if (is_help(argv[1]))
 		return run_help(argc - 2, argv + 2);
 	if (!strcmp(argv[1], "__complete")) /* for the shells */
-		return complete_main(argc - 2, argv + 2);
+		return complete_main(argc - 2, argv + 2, once);
 	c = find_command(argv[1]);
 	if (c)
-		return run_command(c, argc - 2, argv + 2);
+		return run_command(c, argc - 2, argv + 2, once);
 	if (is_checkpoint(argv[1]))
-		return run_command(&command_mount, argc - 1, argv + 1);
+		return run_command(&command_mount, argc - 1, argv + 1, once);
 	return argv[1][0] == '-' ? unknown_word("option", argv[1], alone, ARRAY_LEN(alone))
 				 : unknown_command(argv[1]);
 }

@@ -10,7 +10,10 @@
 #ifndef FS_CMD_PROGRAM_H
 #define FS_CMD_PROGRAM_H
 
-/* argv[0] is the program's name. Returns its exit status. */
-int program_run(int argc, char *const *argv);
+#include <stdbool.h>
+
+/* argv[0] is the program's name. once: the process does nothing else, so it may give up rights.
+ * Returns its exit status. */
+int program_run(int argc, char *const *argv, bool once);
 
 #endif

@@ -9,6 +9,7 @@
 #include "cmd/options.h"
 #include "mount/mount_internal.h"
 
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -17,6 +18,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -26,8 +28,8 @@ enum { TRIES = 10 }; /* the checkpoint may be saved again meanwhile */
 
 /* What the other process reports. */
 struct report {
-	struct ckpt_err e; /* 0: the index has been made, */
-	int kept;	   /* and is there for other processes */
+	struct ckpt_err e; /* why it could not open the checkpoint */
+	int in_memory;	   /* the index could be kept nowhere */
 };
 
 static void log_warning(void *arg, const char *what)
@@ -53,58 +55,85 @@ static int open_it(struct mount *m, bool need_index, struct ckpt **ret, struct c
 	return cmd_open(m->source, m->opts, &how, ret, e);
 }
 
+/*
+ * The words that decide which checkpoints are opened. The others are for the daemon alone: they may
+ * name files that can be read only once, such as pipes.
+ */
+static const char **words_for_index(const struct mount *m)
+{
+	static const char *const names[] = { "index=",	 "ignore_ctime", "average=",
+					     "overlay=", "lora=",	 "dequantize=" };
+	const char *const *given = m->opts->open;
+	const char **words;
+	size_t n = 0;
+
+	while (given && given[n])
+		n++;
+	words = calloc(n + 1, sizeof(*words));
+	n = 0;
+	for (; words && given && *given; given++)
+		for (size_t i = 0; i < ARRAY_LEN(names); i++)
+			if (!strncmp(*given, names[i], strlen(names[i])))
+				words[n++] = *given;
+	return words;
+}
+
 static void make_index(struct mount *m, struct report *ret)
 {
-	const struct cmd_how how = { CMD_WORDS("runs", m->index), be_silent };
+	const struct cmd_how how = { CMD_WORDS("runs", "allow_missing", m->index), be_silent };
+	autofree const char **words = words_for_index(m);
+	struct options o = { .open = words, .quiet = m->opts->quiet };
 	struct ckpt_err missing;
 	struct ckpt *c = NULL;
 	struct ckpt_totals t;
 
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)confine(&command_mount, m->opts, &missing); /* mount_confine says what is missing */
-	if (cmd_open(m->source, m->opts, &how, &c, &ret->e))
+	if (!words) {
+		(void)err_nomem(&ret->e);
+		return;
+	}
+	if (cmd_open(m->source, &o, &how, &c, &ret->e))
 		return;
 	ckpt_totals(c, &t);
-	ret->kept = ckpt_is_run(c) || strcmp(t.index, ":memory:") != 0;
+	ret->in_memory = !ckpt_is_run(c) && !strcmp(t.index, ":memory:");
 	ckpt_close(c);
 }
 
-/* *ret_kept: the index is where open_it finds it. */
-static int make_index_apart(struct mount *m, bool *ret_kept, struct ckpt_err *e)
+/* An error only if that process has not ended by itself. */
+static int make_index_apart(struct mount *m, struct report *ret, struct ckpt_err *e)
 {
-	struct report r = { 0 };
 	int ends[2], status = 0;
 	ssize_t n = 0;
 	pid_t pid;
 
+	*ret = (struct report){ 0 };
 	if (pipe2(ends, O_CLOEXEC))
 		return err_sys(e, errno, "pipe");
 	pid = fork();
 	if (pid == 0) {
-		make_index(m, &r);
-		_exit(io_write(ends[1], &r, sizeof(r)) ? STATUS_TROUBLE : STATUS_DONE);
+		make_index(m, ret);
+		_exit(io_write(ends[1], ret, sizeof(*ret)) ? STATUS_TROUBLE : STATUS_DONE);
 	}
 	if (pid < 0)
 		(void)err_sys(e, errno, "fork");
 	(void)close(ends[1]);
 	do /* a pipe keeps so few bytes together */
-		n = read(ends[0], &r, sizeof(r));
+		n = read(ends[0], ret, sizeof(*ret));
 	while (n < 0 && errno == EINTR);
 	(void)close(ends[0]);
 	if (pid < 0)
 		return -e->code;
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
-	if (n != sizeof(r) || status || r.e.code < 0)
-		return err_set(e, EIO,
-			       "checkpoint '%.200s': the process that was to read its metadata "
-			       "ended with %s %d",
-			       m->source, WIFSIGNALED(status) ? "signal" : "status",
-			       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-	/* Whoever has taken that process over has written it. */
-	r.e.msg[sizeof(r.e.msg) - 1] = 0;
-	*ret_kept = r.kept != 0;
-	return r.e.code ? err_set(e, r.e.code, "%s", r.e.msg) : 0;
+	ret->e.msg[sizeof(ret->e.msg) - 1] = 0; /* a stranger may have written it */
+	if (n == sizeof(*ret) && !status && ret->e.code >= 0)
+		return 0;
+	return err_set(e, EIO,
+		       "checkpoint '%.200s': the process that was to read its metadata ended with "
+		       "%s %d",
+		       m->source, WIFSIGNALED(status) ? "signal" : "status",
+		       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 /* An index in memory cannot be handed over, and what is in a store is read by a thread, which is not
@@ -119,20 +148,20 @@ static bool is_apart(const struct mount *m)
 
 int mount_open(struct mount *m, struct ckpt_err *e)
 {
-	bool kept = is_apart(m);
-	int rc;
+	struct report r = { .in_memory = !is_apart(m) };
 
-	for (unsigned i = 0; kept && i < TRIES; i++) {
-		rc = open_it(m, true, &m->ckpt, e);
+	for (unsigned i = 0; i < TRIES && !r.in_memory; i++) {
+		int rc = open_it(m, true, &m->ckpt, e);
+
 		if (rc != -ENODATA)
 			return rc;
-		rc = make_index_apart(m, &kept, e);
-		if (rc)
-			return rc;
+		if (r.e.code)
+			return err_set(e, r.e.code, "%s", r.e.msg);
+		if (make_index_apart(m, &r, e))
+			return -e->code;
 	}
-	if (kept)
-		return err_set(e, EAGAIN,
-			       "checkpoint '%.200s' changes while it is read: try again later",
-			       m->source);
-	return open_it(m, false, &m->ckpt, e);
+	if (r.in_memory)
+		return open_it(m, false, &m->ckpt, e);
+	return err_set(e, EAGAIN, "checkpoint '%.200s' changes while it is read: try again later",
+		       m->source);
 }

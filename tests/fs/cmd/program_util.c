@@ -149,7 +149,7 @@ static struct ran run(int argc, char *const *argv, enum fault_kind kind, uint64_
 	catch (STDERR_FILENO, ".stderr", &err);
 	if (kind)
 		fault_on(kind, n, 1);
-	r.status = program_run(argc, argv);
+	r.status = program_run(argc, argv, false);
 	(void)fault_off();
 	(void)fflush(stdout);
 	clearerr(stdout);
