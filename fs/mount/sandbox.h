@@ -29,7 +29,7 @@
  *	sandbox_release(&s);
  *
  * A command keeps more: it reads all that its user can read, and a call that is not on the list
- * fails (EACCES) instead of killing it. Landlock lets it write only where it has to:
+ * fails (ENOSYS) instead of killing it. Landlock lets it write only where it has to:
  *
  *	sandbox_prepare_reader(&s);
  *	sandbox_allow_write(&s, "/root/.cache/ckptfs/index");

@@ -196,16 +196,14 @@ static const int allowed[] = {
 	SCMP_SYS(capget),
 };
 
-/* Calls that get an errno instead of killing the process: callers have a fallback, or ignore it. */
-static const struct answer {
-	int call, code;
-} answers
-	[] = {
-		/* SQLite, on files that it makes; this is the first, see add_rules */
-		{ SCMP_SYS(fchmod), EPERM },   { SCMP_SYS(fchown), EPERM },
-		{ SCMP_SYS(fchown32), EPERM }, { SCMP_SYS(utimensat), EPERM },
-		{ SCMP_SYS(clone3), ENOSYS }, /* its flags are in memory, which a filter cannot read */
-	};
+/* Calls of SQLite, on files that it makes; it ignores the answer, EPERM. The first one is allowed to
+ * a command that sets the mode of a file. */
+static const int refused[] = {
+	SCMP_SYS(fchmod),
+	SCMP_SYS(fchown),
+	SCMP_SYS(fchown32),
+	SCMP_SYS(utimensat),
+};
 
 /* Calls of which only some uses are harmless; entries with the same name are alternatives. */
 static int allow_some(scmp_filter_ctx f)
@@ -274,9 +272,17 @@ static int add_rules(scmp_filter_ctx f, bool makes_file)
 		rc = allow_fcntl(f);
 	for (size_t i = 0; !rc && i < ARRAY_LEN(allowed); i++)
 		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, allowed[i], 0);
-	for (size_t i = makes_file; !rc && i < ARRAY_LEN(answers); i++)
-		rc = seccomp_rule_add(f, SCMP_ACT_ERRNO((unsigned)answers[i].code), answers[i].call,
-				      0);
+	for (size_t i = makes_file; !rc && i < ARRAY_LEN(refused); i++)
+		rc = seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), refused[i], 0);
+	return rc;
+}
+
+/* Calls that are answered as by an older kernel: newer ones, and clone3, whose flags are in memory,
+ * which a filter cannot read. */
+static int answer_newer(scmp_filter_ctx f)
+{
+	int rc = seccomp_rule_add(f, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+
 	for (int call = CACHESTAT + 1; !rc && call <= LAST_NUMBER; call++)
 		rc = seccomp_rule_add(f, SCMP_ACT_ERRNO(ENOSYS), call, 0);
 	return rc;
@@ -329,6 +335,8 @@ int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e)
 
 	if (!f)
 		return rc;
+	if (!rc)
+		rc = answer_newer(f);
 	if (!rc && uring)
 		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(io_uring_enter), 0);
 	if (!rc && fetcher)
@@ -339,8 +347,7 @@ int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e)
 int sandbox_filter_reader(bool makes_file, struct ckpt_err *e)
 {
 	scmp_filter_ctx f = NULL;
-	/* Not EPERM: libseccomp takes no rules that say what would happen anyway. */
-	int rc = new_filter(SCMP_ACT_ERRNO(EACCES), makes_file, &f, e);
+	int rc = new_filter(SCMP_ACT_ERRNO(ENOSYS), makes_file, &f, e);
 
 	if (!f)
 		return rc;
