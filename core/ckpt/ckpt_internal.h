@@ -72,6 +72,7 @@ struct engine {
 	char *index, *index_why; /* why it is not kept; NULL: it is, or was not to be */
 	bool index_built;
 	bool index_asked;   /* opts.index was given */
+	bool index_needed;  /* it is being opened, with opts.need_index */
 	bool refused_parts; /* opening has failed because data are missing */
 	struct files *files;
 	_Atomic uint32_t brought; /* the file that ckpt_source_bring has found last */

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Does it have an address in it? */
@@ -33,26 +34,49 @@ bool confine_is_remote(const struct command *c, const struct options *o)
 	return false;
 }
 
-/* A file that is made, or replaced by another of its name; or a link to one, such as /dev/stdout, or
- * a device. */
-static void allow_output(struct sandbox *s, const char *path)
+/* A file that is made, or replaced by another of its name; or a device. */
+static void allow_file(struct sandbox *s, const char *path)
 {
-	autofree char *real = realpath(path, NULL);
-	const char *at = real ? real : path, *slash = strrchr(at, '/');
-	autofree char *dir = slash ? strndup(at, (size_t)(slash + 1 - at)) : strdup(".");
+	const char *slash = strrchr(path, '/');
+	autofree char *dir = slash ? strndup(path, (size_t)(slash + 1 - path)) : strdup(".");
 
 	if (dir)
 		sandbox_allow_write(s, dir);
-	sandbox_allow_write_file(s, at);
+	sandbox_allow_write_file(s, path);
 }
 
-/* An index beside the checkpoint is brought up to date there. */
+/* The same, or a link to one, such as /dev/stdout. */
+static void allow_output(struct sandbox *s, const char *path)
+{
+	autofree char *real = realpath(path, NULL);
+
+	allow_file(s, real ? real : path);
+}
+
+/* An index beside the checkpoint is brought up to date there, if nobody else can write there: see
+ * index.c. */
 static void allow_beside(struct sandbox *s, const char *ckpt)
 {
 	autofree char *index = text_format("%s/.ckptfs-index.sqlite", ckpt);
+	struct stat dir, file;
 
-	if (index && !access(index, F_OK))
+	if (index && !lstat(index, &file) && S_ISREG(file.st_mode) && !stat(ckpt, &dir) &&
+	    dir.st_uid == geteuid() && file.st_uid == geteuid() &&
+	    !(dir.st_mode & (S_IWGRP | S_IWOTH)))
 		sandbox_allow_write(s, ckpt);
+}
+
+/* Of the checkpoints that are named: "run/step-1", or "run step-1". */
+static void allow_each_beside(struct sandbox *s, const struct command *c, const struct options *o)
+{
+	for (size_t i = 0; i < o->n_args && i < c->checkpoints; i++)
+		allow_beside(s, o->args[i]);
+	for (size_t i = c->checkpoints; i < o->n_args; i++) {
+		autofree char *in_run = text_format("%s/%s", o->args[0], o->args[i]);
+
+		if (in_run)
+			allow_beside(s, in_run);
+	}
 }
 
 /* The page that the command writes; NULL: none. */
@@ -72,9 +96,9 @@ static void draw_limits(struct sandbox *s, const struct command *c, const struct
 	if (cache)
 		sandbox_allow_write(s, cache);
 	if (index && strcmp(index, ":memory:") != 0)
-		allow_output(s, index);
-	for (size_t i = 0; !index && i < o->n_args && i < c->checkpoints; i++)
-		allow_beside(s, o->args[i]);
+		allow_file(s, index);
+	if (!index)
+		allow_each_beside(s, c, o);
 	if (page)
 		allow_output(s, page);
 	if (o->resume)
@@ -88,7 +112,7 @@ int confine(const struct command *c, const struct options *o, struct ckpt_err *e
 	if (confine_is_remote(c, o))
 		return 1;
 	draw_limits(&s, c, o);
-	return sandbox_enter_reader(&s, page_of(c, o), e);
+	return sandbox_enter_reader(&s, e);
 }
 
 int confine_reader(const struct command *c, const struct options *o, struct ckpt_err *e)

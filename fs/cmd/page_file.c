@@ -12,23 +12,50 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+/* Makes a file of exactly this mode, which the sandbox of a command does not let it change later. Its
+ * name ends with six letters instead of those in `name`. */
+static int make_temporary(char *name, mode_t mode)
+{
+	enum { TRIES = 100, LETTERS = 6 };
+	char *end = name + strlen(name) - LETTERS;
+	int fd = -1;
+
+	for (unsigned i = 0; i < TRIES && fd < 0; i++) {
+		uint8_t random[LETTERS];
+		mode_t mask;
+
+		if (getrandom(random, sizeof(random), 0) != sizeof(random))
+			return -1;
+		for (size_t k = 0; k < LETTERS; k++)
+			end[k] = (char)('a' + random[k] % 26);
+		mask = umask(0);
+		fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0777);
+		(void)umask(mask);
+		if (fd < 0 && errno != EEXIST)
+			return -1;
+	}
+	return fd;
+}
+
 /* temporary: a template in path's directory. The file gets its name only when it is complete. */
 static int replace(char *temporary, const char *path, mode_t mode, const char *page, size_t len)
 {
-	autoclose int fd = mkostemp(temporary, O_CLOEXEC);
+	autoclose int fd = make_temporary(temporary, mode);
 	int rc;
 
 	if (fd < 0)
 		return -errno;
 	rc = io_write(fd, page, len);
-	if (!rc && (fsync(fd) || fchmod(fd, mode) || rename(temporary, path)))
+	if (!rc && (fsync(fd) || rename(temporary, path)))
 		rc = -errno;
 	if (rc)
 		(void)unlink(temporary);

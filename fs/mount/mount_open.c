@@ -14,9 +14,11 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/log.h"
+#include "base/text.h"
 #include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,12 +27,6 @@
 #include <unistd.h>
 
 enum { TRIES = 10 }; /* the checkpoint may be saved again meanwhile */
-
-/* What the other process reports. */
-struct report {
-	struct ckpt_err e; /* why it could not open the checkpoint */
-	int in_memory;	   /* the index could be kept nowhere */
-};
 
 static void log_warning(void *arg, const char *what)
 {
@@ -78,43 +74,50 @@ static const char **words_for_index(const struct mount *m)
 	return words;
 }
 
-static void make_index(struct mount *m, struct report *ret)
+/* *ret: why it could not open the checkpoint. */
+static void make_index(struct mount *m, struct ckpt_err *ret)
 {
 	const struct cmd_how how = { CMD_WORDS("runs", "allow_missing", m->index), be_silent };
 	autofree const char **words = words_for_index(m);
 	struct options o = { .open = words, .quiet = m->opts->quiet };
 	struct ckpt_err missing;
 	struct ckpt *c = NULL;
-	struct ckpt_totals t;
 
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-	(void)confine(&command_mount, m->opts, &missing); /* mount_confine says what is missing */
-	if (!words) {
-		(void)err_nomem(&ret->e);
-		return;
-	}
-	if (cmd_open(m->source, &o, &how, &c, &ret->e))
-		return;
-	ckpt_totals(c, &t);
-	ret->in_memory = !ckpt_is_run(c) && !strcmp(t.index, ":memory:");
-	ckpt_close(c);
+	if (!words)
+		(void)err_nomem(ret);
+	else if (confine(&command_mount, m->opts, &missing) && m->sandbox == SANDBOX_ON)
+		(void)err_set(ret, missing.code, "mount '%s': sandbox: %s", m->target, missing.msg);
+	else if (!cmd_open(m->source, &o, &how, &c,
+			   ret)) /* see mount_confine for what is missing */
+		ckpt_close(c);
+}
+
+/* The process has nothing of the daemon's but its standard files: not the pipes to the command that
+ * waits and to the process that unmounts. */
+static _Noreturn void be_apart(struct mount *m, int report)
+{
+	struct ckpt_err e = { 0 };
+
+	if (dup2(report, STDERR_FILENO + 1) < 0 || io_close_from(STDERR_FILENO + 2))
+		_exit(STATUS_TROUBLE);
+	make_index(m, &e);
+	_exit(io_write(STDERR_FILENO + 1, &e, sizeof(e)) ? STATUS_TROUBLE : STATUS_DONE);
 }
 
 /* An error only if that process has not ended by itself. */
-static int make_index_apart(struct mount *m, struct report *ret, struct ckpt_err *e)
+static int make_index_apart(struct mount *m, struct ckpt_err *ret, struct ckpt_err *e)
 {
 	int ends[2], status = 0;
 	ssize_t n = 0;
 	pid_t pid;
 
-	*ret = (struct report){ 0 };
+	*ret = (struct ckpt_err){ 0 };
 	if (pipe2(ends, O_CLOEXEC))
 		return err_sys(e, errno, "pipe");
 	pid = fork();
-	if (pid == 0) {
-		make_index(m, ret);
-		_exit(io_write(ends[1], ret, sizeof(*ret)) ? STATUS_TROUBLE : STATUS_DONE);
-	}
+	if (pid == 0)
+		be_apart(m, ends[1]);
 	if (pid < 0)
 		(void)err_sys(e, errno, "fork");
 	(void)close(ends[1]);
@@ -126,14 +129,28 @@ static int make_index_apart(struct mount *m, struct report *ret, struct ckpt_err
 		return -e->code;
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
-	ret->e.msg[sizeof(ret->e.msg) - 1] = 0; /* a stranger may have written it */
-	if (n == sizeof(*ret) && !status && ret->e.code >= 0)
+	ret->msg[sizeof(ret->msg) - 1] = 0; /* a stranger may have written it */
+	if (n == sizeof(*ret) && !status && ret->code >= 0)
 		return 0;
 	return err_set(e, EIO,
 		       "checkpoint '%.200s': the process that was to read its metadata ended with "
 		       "%s %d",
 		       m->source, WIFSIGNALED(status) ? "signal" : "status",
 		       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+
+/* Can indexes be kept? Asked before a checkpoint is read, whose author must not decide it. */
+static bool can_keep(void)
+{
+	enum { LITTLE = 1 << 20 };
+	autofree char *dir = ckpt_index_dir();
+	autofree char *name = dir ? text_format("%s/.XXXXXX", dir) : NULL;
+	autoclose int fd = name ? mkostemp(name, O_CLOEXEC) : -1;
+
+	if (fd < 0)
+		return false;
+	(void)unlink(name);
+	return !posix_fallocate(fd, 0, LITTLE);
 }
 
 /* An index in memory cannot be handed over, and what is in a store is read by a thread, which is not
@@ -143,25 +160,28 @@ static bool is_apart(const struct mount *m)
 	const char *index = options_get(m->opts, "index");
 
 	return m->sandbox != SANDBOX_OFF && (!index || strcmp(index, ":memory:") != 0) &&
-	       !confine_is_remote(&command_mount, m->opts);
+	       !confine_is_remote(&command_mount, m->opts) && can_keep();
 }
 
 int mount_open(struct mount *m, struct ckpt_err *e)
 {
-	struct report r = { .in_memory = !is_apart(m) };
+	struct ckpt_err why = { 0 };
 
-	for (unsigned i = 0; i < TRIES && !r.in_memory; i++) {
+	if (!is_apart(m))
+		return open_it(m, false, &m->ckpt, e);
+	for (unsigned i = 0; i < TRIES; i++) {
 		int rc = open_it(m, true, &m->ckpt, e);
 
 		if (rc != -ENODATA)
 			return rc;
-		if (r.e.code)
-			return err_set(e, r.e.code, "%s", r.e.msg);
-		if (make_index_apart(m, &r, e))
+		if (why.code)
+			return err_set(e, why.code, "%s", why.msg);
+		if (make_index_apart(m, &why, e))
 			return -e->code;
 	}
-	if (r.in_memory)
-		return open_it(m, false, &m->ckpt, e);
-	return err_set(e, EAGAIN, "checkpoint '%.200s' changes while it is read: try again later",
+	return err_set(e, EAGAIN,
+		       "checkpoint '%.200s': a chunk index was made several times, and is not "
+		       "current: the checkpoint changes while it is read, or there is no room for "
+		       "the index ('index=:memory:' keeps none)",
 		       m->source);
 }

@@ -284,7 +284,7 @@ int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e)
 	return rc;
 }
 
-int sandbox_enter_reader(struct sandbox *s, bool makes_file, struct ckpt_err *e)
+int sandbox_enter_reader(struct sandbox *s, struct ckpt_err *e)
 {
 	uint64_t keep =
 		bit(CAP_DAC_READ_SEARCH) | bit(CAP_DAC_OVERRIDE) | bit(CAP_FOWNER) | bit(CAP_LEASE);
@@ -295,7 +295,7 @@ int sandbox_enter_reader(struct sandbox *s, bool makes_file, struct ckpt_err *e)
 		return err_sys(e, errno, "no_new_privs");
 	if (restrict_paths(s, rc ? &later : e) && !rc)
 		rc = -e->code;
-	if (sandbox_filter_reader(makes_file, rc ? &later : e) && !rc)
+	if (sandbox_filter_reader(s->version >= 3, rc ? &later : e) && !rc)
 		rc = -e->code;
 	return rc;
 }

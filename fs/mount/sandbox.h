@@ -33,7 +33,7 @@
  *
  *	sandbox_prepare_reader(&s);
  *	sandbox_allow_write(&s, "/root/.cache/ckptfs/index");
- *	sandbox_enter_reader(&s, false, &e);
+ *	sandbox_enter_reader(&s, &e);
  *
  * It is permanent, and threads inherit it: it is entered while there is only one. Sanitizer builds
  * have none, because sanitizers start programs and inspect other processes. Logging and unmounting
@@ -96,10 +96,10 @@ int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e);
  * sandbox_enter does. */
 int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e);
 
-/* All of it, for a command that only reads. `makes_file`: it sets the mode of a file that it makes.
- * Fails as sandbox_enter does. */
-int sandbox_enter_reader(struct sandbox *s, bool makes_file, struct ckpt_err *e);
-/* The filter of such a command; sandbox_enter_reader calls it. */
-int sandbox_filter_reader(bool makes_file, struct ckpt_err *e);
+/* All of it, for a command that only reads. Fails as sandbox_enter does. */
+int sandbox_enter_reader(struct sandbox *s, struct ckpt_err *e);
+/* The filter of such a command; sandbox_enter_reader calls it. truncating: files may be opened with
+ * O_TRUNC, because Landlock says which. */
+int sandbox_filter_reader(bool truncating, struct ckpt_err *e);
 
 #endif

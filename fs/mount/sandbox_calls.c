@@ -39,11 +39,11 @@ enum {
 			 CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET,
 };
 
+/* isatty() of glibc 2.42 and later. <asm/termbits.h>, which defines it, conflicts with <termios.h>. */
+#define CALL_TCGETS2 ((scmp_datum_t)0x802c542a)
+
 static const int allowed[] = {
 	/* files; fcntl is below */
-	SCMP_SYS(open),
-	SCMP_SYS(openat),
-	SCMP_SYS(openat2),
 	SCMP_SYS(close),
 	SCMP_SYS(close_range),
 	SCMP_SYS(read),
@@ -196,8 +196,7 @@ static const int allowed[] = {
 	SCMP_SYS(capget),
 };
 
-/* Calls of SQLite, on files that it makes; it ignores the answer, EPERM. The first one is allowed to
- * a command that sets the mode of a file. */
+/* Calls of SQLite, on files that it makes; it ignores the answer, EPERM. */
 static const int refused[] = {
 	SCMP_SYS(fchmod),
 	SCMP_SYS(fchown),
@@ -225,6 +224,7 @@ static int allow_some(scmp_filter_ctx f)
 		{ SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_EQ, PASSTHROUGH_OPEN, 0) },
 		{ SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_EQ, PASSTHROUGH_CLOSE, 0) },
 		{ SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_EQ, TCGETS, 0) },
+		{ SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_EQ, CALL_TCGETS2, 0) },
 	};
 	int rc = 0;
 
@@ -264,15 +264,35 @@ static int allow_fcntl(scmp_filter_ctx f)
 	return rc;
 }
 
-static int add_rules(scmp_filter_ctx f, bool makes_file)
+/* truncating: also with O_TRUNC. openat2 has its flags in memory, which a filter cannot read. */
+static int allow_open(scmp_filter_ctx f, bool truncating)
+{
+	const struct scmp_arg_cmp open_flags = SCMP_A1(SCMP_CMP_MASKED_EQ, O_TRUNC, 0),
+				  openat_flags = SCMP_A2(SCMP_CMP_MASKED_EQ, O_TRUNC, 0);
+	int rc;
+
+	if (!truncating) {
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(open), 1, open_flags);
+		return rc ? rc
+			  : seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(openat), 1, openat_flags);
+	}
+	rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(open), 0);
+	if (!rc)
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(openat), 0);
+	return rc ? rc : seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(openat2), 0);
+}
+
+static int add_rules(scmp_filter_ctx f, bool truncating)
 {
 	int rc = allow_some(f);
 
 	if (!rc)
 		rc = allow_fcntl(f);
+	if (!rc)
+		rc = allow_open(f, truncating);
 	for (size_t i = 0; !rc && i < ARRAY_LEN(allowed); i++)
 		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, allowed[i], 0);
-	for (size_t i = makes_file; !rc && i < ARRAY_LEN(refused); i++)
+	for (size_t i = 0; !rc && i < ARRAY_LEN(refused); i++)
 		rc = seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), refused[i], 0);
 	return rc;
 }
@@ -301,7 +321,7 @@ static int allow_messages(scmp_filter_ctx f)
 
 /* otherwise: what happens to a call that is not on the list. Once added, rules are loaded by
  * load_filter. */
-static int new_filter(uint32_t otherwise, bool makes_file, scmp_filter_ctx *ret, struct ckpt_err *e)
+static int new_filter(uint32_t otherwise, bool truncating, scmp_filter_ctx *ret, struct ckpt_err *e)
 {
 	scmp_filter_ctx f = seccomp_init(otherwise);
 
@@ -317,7 +337,7 @@ static int new_filter(uint32_t otherwise, bool makes_file, scmp_filter_ctx *ret,
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_SSB, 1);
 	(void)seccomp_attr_set(f, SCMP_FLTATR_CTL_OPTIMIZE, 2);
 	*ret = f;
-	return add_rules(f, makes_file);
+	return add_rules(f, truncating);
 }
 
 static int load_filter(scmp_filter_ctx f, int rc, struct ckpt_err *e)
@@ -331,7 +351,7 @@ static int load_filter(scmp_filter_ctx f, int rc, struct ckpt_err *e)
 int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e)
 {
 	scmp_filter_ctx f = NULL;
-	int rc = new_filter(SCMP_ACT_KILL_PROCESS, false, &f, e);
+	int rc = new_filter(SCMP_ACT_KILL_PROCESS, true, &f, e);
 
 	if (!f)
 		return rc;
@@ -344,17 +364,15 @@ int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e)
 	return load_filter(f, rc, e);
 }
 
-int sandbox_filter_reader(bool makes_file, struct ckpt_err *e)
+int sandbox_filter_reader(bool truncating, struct ckpt_err *e)
 {
 	scmp_filter_ctx f = NULL;
-	int rc = new_filter(SCMP_ACT_ERRNO(ENOSYS), makes_file, &f, e);
+	int rc = new_filter(SCMP_ACT_ERRNO(ENOSYS), truncating, &f, e);
 
 	if (!f)
 		return rc;
 	if (!rc) /* the width of a terminal */
 		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1,
 				      SCMP_A1(SCMP_CMP_EQ, TIOCGWINSZ, 0));
-	if (!rc && makes_file)
-		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(fchmod), 0);
 	return load_filter(f, rc, e);
 }

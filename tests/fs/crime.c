@@ -439,10 +439,25 @@ static long do_fetch(void)
 	return ask_fetcher(&read_it, name, strlen(name) + 1, -1);
 }
 
+/* Besides the one on which it reports. */
+static long has_pipes(void)
+{
+	struct stat st;
+
+	for (int i = STDERR_FILENO + 2; i < 256; i++)
+		if (!fstat(i, &st) && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)))
+			return 0;
+	return -1; /* EBADF */
+}
+
 static long commit(const char *name)
 {
 	if (!strcmp(name, "crash"))
 		return raise(SIGSEGV);
+	if (!strcmp(name, "fchmod"))
+		return fchmod(open(file, O_RDONLY), 04755);
+	if (!strcmp(name, "use_pipes"))
+		return has_pipes();
 	if (!strcmp(name, "fetch"))
 		return do_fetch();
 	if (!strcmp(name, "read_file"))

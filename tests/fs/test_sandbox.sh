@@ -597,7 +597,7 @@ told_by() {
   shift 2
   criminal
   said=$(LD_PRELOAD=$SCRATCH/crime.so CRIME=$crime CRIME_FILE=$file CRIME_WHEN_OPENING="${when:-any}" \
-    ${world:+"${CKPTFS%/*}/tests/without" "$world"} ckptfs "$@" 2>&1 >/dev/null) || rc=$?
+    ${world:+"${CKPTFS%/*}/tests/without" "$world"} "$CKPTFS" "$@" 2>&1 >/dev/null) || rc=$?
   ((rc <= 128)) || said=killed
   grep -E '^(errno|killed)' <<<"$said" || fail "$crime: $rc: $said"
 }
@@ -636,6 +636,14 @@ $(has_landlock 3 && echo "13 truncate_file $T/secret")
 END
   [[ $(cat secret) == secret && ! -e made && -e $(zoo)/.metadata ]]
   is "errno 0" "$(told_by make_file "$T/made" ls --sandbox=off "$(zoo)")"
+  # Nor does a command that writes a page change modes, or a checkpoint with a link in the index's place become writable.
+  is "errno 1" "$(told_by fchmod "$T/secret" report -q --output=page.html --sandbox=on "$(zoo)")"
+  is "errno 0" "$(told_by fchmod "$T/secret" report -q --output=page.html --sandbox=off "$(zoo)")"
+  big_copy linked
+  ln -s /etc/passwd linked/.ckptfs-index.sqlite
+  is "errno 13" "$(told_by make_file "$T/linked/made" info --sandbox=on linked)"
+  # An older Landlock does not know O_TRUNC; the filter refuses it then.
+  is "errno 38" "$(world=landlock_create_ruleset told_by truncate_file "$T/secret" ls "$(zoo)")"
   mkdir -p out i
   ckptfs info --sandbox=on -o index=i/x.sqlite "$(zoo)" | grep '^index .*(built just now)'
   ckptfs report --sandbox=on --output=out/page.html "$(zoo)"
@@ -667,10 +675,21 @@ test_a_mount_reads_an_index_that_another_process_made() {
 38 execve
 38 socket_inet
 38 fork
+9 use_pipes
 END
   [[ $(cat secret) == secret && ! -e made && -e $(zoo)/.metadata ]]
   # There is an index now, so it is not made: the daemon itself opens it, before it enters the sandbox.
   is "errno 2" "$(told_by execve "" mount -q "$(zoo)" m -o sandbox=on)"
+  ckptfs umount m
+  # That process also makes an index anew that turns out to be damaged.
+  big_copy less
+  rm "$(find less -name '*.distcp' | sort | head -n 1)"
+  rm -rf "$XDG_CACHE_HOME/ckptfs"
+  ckptfs info less >/dev/null
+  "$PYTHON" -c 'import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as db: db.execute("update chunkmap set chunks = chunks || x'"'00'"'")' \
+    "$XDG_CACHE_HOME"/ckptfs/index/*.sqlite
+  is "errno 38" "$(when=confined told_by execve "" mount -q less m -o sandbox=on,allow_missing)"
   ckptfs umount m
   # Without a place for the index, the daemon makes it itself; so it does if there is to be no sandbox.
   for opts in index=:memory: sandbox=off; do

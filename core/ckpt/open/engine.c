@@ -76,12 +76,13 @@ static int renew_catalog(void *arg, struct catalog **ret, struct ckpt_err *e)
 				    .format = eng->format,
 				    .files = &eng->metadata,
 				    .where = eng->index_asked ? eng->index : NULL,
-				    .rebuild = true };
+				    .rebuild = true,
+				    .needed = eng->index_needed };
 	autofree char *path = NULL;
 	bool built;
 	int rc = index_open(&rq, ret, &path, &built, e);
 
-	if (rc) { /* its directory may have become read-only */
+	if (rc && !rq.needed) { /* its directory may have become read-only */
 		rq.where = ":memory:";
 		rc = index_open(&rq, ret, &path, &built, e);
 	}
@@ -265,6 +266,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 	int rc = look_at_metadata(eng, &before, e);
 
 	eng->index_asked = o->index;
+	eng->index_needed = o->need_index;
 	if (!rc)
 		rc = index_open(&rq, &eng->catalog, &eng->index, &eng->index_built, e);
 	if (rc)
@@ -295,6 +297,7 @@ int engine_open(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *
 		rc = quantise(eng, o, &fetch, e);
 	if (rc)
 		return rc;
+	eng->index_needed = false;
 	warn(eng, o);
 	(void)catalog_objects(eng->catalog, &n_objects);
 	eng->object_size = malloc((n_objects + 1) * sizeof(*eng->object_size));
