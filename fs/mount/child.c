@@ -10,6 +10,16 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+bool child_take(int fd, int number)
+{
+	int rc;
+
+	do
+		rc = dup2(fd, number);
+	while (rc < 0 && (errno == EBUSY || errno == EINTR));
+	return rc >= 0;
+}
+
 static void let_go(int input, int output)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -20,10 +30,9 @@ static void let_go(int input, int output)
 	(void)signal(SIGINT, SIG_IGN);
 	(void)signal(SIGTERM, SIG_IGN);
 	(void)signal(SIGHUP, SIG_IGN);
-	(void)dup2(output < 0 ? null : output, STDOUT_FILENO);
-	(void)dup2(null, STDERR_FILENO);
-	(void)dup2(input, STDIN_FILENO);
-	if (io_close_from(STDERR_FILENO + 1))
+	if (!child_take(output < 0 ? null : output, STDOUT_FILENO) ||
+	    !child_take(null, STDERR_FILENO) || !child_take(input, STDIN_FILENO) ||
+	    io_close_from(STDERR_FILENO + 1))
 		_exit(1);
 }
 

@@ -9,6 +9,7 @@
 #ifndef FS_MOUNT_CHILD_H
 #define FS_MOUNT_CHILD_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 struct ckpt_err;
@@ -18,5 +19,8 @@ struct ckpt_err;
  * run returns. 0, or -errno with *e set. */
 int child_start(const char *name, int input, int output, void (*run)(void *arg), void *arg,
 		pid_t *ret, struct ckpt_err *e);
+
+/* Like dup2, which may fail for a moment: EBUSY. */
+bool child_take(int fd, int number);
 
 #endif

@@ -7,6 +7,7 @@
 #include "cmd/cmd.h"
 #include "cmd/confine.h"
 #include "cmd/options.h"
+#include "mount/child.h"
 #include "mount/mount_internal.h"
 
 #include "base/checked.h"
@@ -99,7 +100,7 @@ static _Noreturn void be_apart(struct mount *m, int report)
 {
 	struct ckpt_err e = { 0 };
 
-	if (dup2(report, STDERR_FILENO + 1) < 0 || io_close_from(STDERR_FILENO + 2))
+	if (!child_take(report, STDERR_FILENO + 1) || io_close_from(STDERR_FILENO + 2))
 		_exit(STATUS_TROUBLE);
 	make_index(m, &e);
 	_exit(io_write(STDERR_FILENO + 1, &e, sizeof(e)) ? STATUS_TROUBLE : STATUS_DONE);
