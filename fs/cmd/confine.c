@@ -66,12 +66,12 @@ static void allow_beside(struct sandbox *s, const char *ckpt)
 		sandbox_allow_write(s, ckpt);
 }
 
-/* Of the checkpoints that are named: "run/step-1", or "run step-1". */
+/* Of the checkpoints that are named: "run/step-1", or, in a command that only reads, "run step-1". */
 static void allow_each_beside(struct sandbox *s, const struct command *c, const struct options *o)
 {
 	for (size_t i = 0; i < o->n_args && i < c->checkpoints; i++)
 		allow_beside(s, o->args[i]);
-	for (size_t i = c->checkpoints; i < o->n_args; i++) {
+	for (size_t i = c->checkpoints; c->words & WORDS_READER && i < o->n_args; i++) {
 		autofree char *in_run = text_format("%s/%s", o->args[0], o->args[i]);
 
 		if (in_run)
@@ -90,12 +90,13 @@ static const char *page_of(const struct command *c, const struct options *o)
 static void draw_limits(struct sandbox *s, const struct command *c, const struct options *o)
 {
 	const char *index = options_get(o, "index"), *page = page_of(c, o);
-	autofree char *cache = index ? NULL : ckpt_index_dir();
+	bool in_memory = index && !strcmp(index, ":memory:");
+	autofree char *cache = in_memory ? NULL : ckpt_index_dir();
 
 	sandbox_prepare_reader(s);
-	if (cache)
+	if (cache) /* also of checkpoints that options name, if there is an option for the index */
 		sandbox_allow_write(s, cache);
-	if (index && strcmp(index, ":memory:") != 0)
+	if (index && !in_memory)
 		allow_file(s, index);
 	if (!index)
 		allow_each_beside(s, c, o);

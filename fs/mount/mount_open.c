@@ -85,12 +85,12 @@ static void make_index(struct mount *m, struct ckpt_err *ret)
 	struct ckpt *c = NULL;
 
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	/* Unless the user insists, mount_confine will say what is missing. */
 	if (!words)
 		(void)err_nomem(ret);
 	else if (confine(&command_mount, m->opts, &missing) && m->sandbox == SANDBOX_ON)
 		(void)err_set(ret, missing.code, "mount '%s': sandbox: %s", m->target, missing.msg);
-	else if (!cmd_open(m->source, &o, &how, &c,
-			   ret)) /* see mount_confine for what is missing */
+	else if (!cmd_open(m->source, &o, &how, &c, ret))
 		ckpt_close(c);
 }
 

@@ -691,6 +691,11 @@ with sqlite3.connect(sys.argv[1]) as db: db.execute("update chunkmap set chunks 
     "$XDG_CACHE_HOME"/ckptfs/index/*.sqlite
   is "errno 38" "$(when=confined told_by execve "" mount -q less m -o sandbox=on,allow_missing)"
   ckptfs umount m
+  # Checkpoints that options name have indexes of their own, wherever that of the first one is.
+  big_copy over
+  ckptfs mount -q "$(big)/ckpt" m -o "sandbox=on,index=$T/own.sqlite,overlay=over"
+  ckptfs umount m
+  [[ -s own.sqlite ]]
   # Without a place for the index, the daemon makes it itself; so it does if there is to be no sandbox.
   for opts in index=:memory: sandbox=off; do
     rm -rf "$XDG_CACHE_HOME/ckptfs"

@@ -71,8 +71,9 @@ void gguf_need(struct gguf_reading *r, const char *to, const char *key);
 void gguf_put_number(struct gguf_reading *r, const char *to, double x);
 /* Granite's: without one, llama.cpp does not always compute as transformers does. */
 void gguf_put_multipliers(struct gguf_reading *r);
-/* Is there a key of the architecture that may mean anything? Then there is no config.json. */
+/* A key of the architecture that is not known may mean anything: then there is no config.json. */
 void gguf_check_keys(struct gguf_reading *r, enum arch_kind kind);
+/* rope_scaling; all members of a decoder; those of GPT-2. */
 void gguf_put_scaling(struct gguf_reading *r);
 void gguf_put_decoder(struct gguf_reading *r, enum arch_kind kind);
 void gguf_put_gpt2(struct gguf_reading *r);
