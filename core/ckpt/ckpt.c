@@ -467,6 +467,37 @@ static int expect_file(void *arg, const char *path)
 	return 0;
 }
 
+/* A checkpoint of file:// is read with what is beside it. */
+static void expect_beside(const char *address, const struct place_options *how)
+{
+	const char *path = text_file_path(address);
+	size_t n = path ? strlen(path) : 0;
+	autofree char *dir = NULL;
+
+	while (n && path[n - 1] == '/')
+		n--;
+	while (n && path[n - 1] != '/')
+		n--;
+	dir = n ? text_format("%.*s", (int)(path + n - address), address) : NULL;
+	if (dir) /* else it is refused later */
+		place_expect(dir, how);
+}
+
+int ckpt_expect(const char *path, const char *const opts[], struct ckpt_err *e)
+{
+	struct arena words CLEANUP(arena_release) = ARENA_INIT(CKPT_MAX_WORDS);
+	struct ckpt_opts o;
+	int rc = ckpt_opts_parse(opts, NULL, 0, &words, &o, e);
+	struct place_options how = ckpt_opts_place(&o);
+
+	if (rc || (!place_is_remote(path) && !names_address(&o)))
+		return rc;
+	place_expect(path, &how);
+	expect_beside(path, &how);
+	each_value(o, expect_addresses, &how);
+	return 1;
+}
+
 void ckpt_rest(void)
 {
 	place_rest();

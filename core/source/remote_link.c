@@ -33,7 +33,8 @@ static struct {
 	size_t n_openings, cap_openings;
 	struct link_key *expected; /* of links that may be needed then */
 	size_t n_expected, cap_expected;
-	atomic_bool sealed; /* by link_rest: none may be started, because that may be forbidden */
+	atomic_bool sealed;  /* by link_rest: none may be started, because that may be forbidden */
+	struct ckpt_err why; /* one that was expected could not be started */
 } links = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 void link_free(struct link *l)
@@ -127,10 +128,13 @@ static int start(const struct link_key *key, struct link **ret, struct ckpt_err 
 	int pair[2], rc;
 
 	/* A sandbox would kill this process for the attempt. */
+	if (links.sealed && links.why.code)
+		return err_set(e, links.why.code, "%s", links.why.msg);
 	if (links.sealed)
 		return err_set(e, EPERM,
 			       "ckptfs-fetch, which reads object stores, has ended or was not "
-			       "started, and a running mount cannot start it: mount again");
+			       "started, and a program that has given up its rights cannot start "
+			       "it: mount again, or run the command again");
 	l = link_new(key);
 	if (!l)
 		return err_nomem(e);
@@ -352,10 +356,9 @@ void link_rest(void)
 	/* They stay until the process ends. One that cannot be started is an error when it is
 	 * needed. */
 	for (size_t i = 0; i < links.n_expected; i++) {
-		struct ckpt_err ignored;
 		struct link *l;
 
-		(void)link_get(&links.expected[i], &l, &ignored);
+		(void)link_get(&links.expected[i], &l, &links.why);
 	}
 	links.sealed = true;
 	LIST_EACH (l, &links.all)

@@ -166,13 +166,20 @@ CKPT_API const char *ckpt_beyond(const struct ckpt *c);
  */
 CKPT_API int ckpt_others(const struct ckpt *c, int (*each)(void *arg, const char *path), void *arg);
 /*
+ * For a program that gives up rights before it opens a checkpoint: path, and whatever ckpt_open with
+ * these options opens for it, may be opened after ckpt_rest, which then starts the ckptfs-fetch that
+ * is needed. 1: some of it is in an object store; 0: nothing is, and ckpt_rest is not needed.
+ */
+CKPT_API int ckpt_expect(const char *path, const char *const opts[], struct ckpt_err *e);
+/*
  * Ends the threads of the library: for a program that gives up rights, which every thread has
  * separately. No other function of the library may be running. Checkpoints stay open. Those in
  * object stores need a thread; the next call that needs it starts it, with the rights of its
  * caller. From now on no new ckptfs-fetch is started, because such a program may not start one:
- * whatever would need a new one is an error. One that an option of an open run will need is started
- * beforehand. Nor does a running ckptfs-fetch write to a store, or open an address in a bucket, on
- * a server or in a repository other than those of open checkpoints and of the options of open runs.
+ * whatever would need a new one is an error. One that is expected, or that an option of an open run
+ * will need, is started beforehand. Nor does a running ckptfs-fetch write to a store, or open an
+ * address in a bucket, on a server or in a repository other than those of open checkpoints, of the
+ * options of open runs, and of what is expected.
  */
 CKPT_API void ckpt_rest(void);
 /* The directory for chunk indexes unless options name another, created if needed; the caller frees

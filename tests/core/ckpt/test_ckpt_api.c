@@ -1028,6 +1028,20 @@ static void call_others(struct side *s)
 	ck_assert_int_eq(ckpt_others(s->c, no_other, NULL), 0);
 }
 
+static void call_expect(struct side *s)
+{
+	static const char *const over[] = { "overlay=hf://a/b", NULL }, *const bad[] = { "x",
+											 NULL };
+	struct ckpt_err e = { 0 };
+
+	(void)s;
+	ck_assert_int_eq(ckpt_expect(dir, NULL, &e), 0);
+	ck_assert_int_eq(ckpt_expect(dir, over, &e), 1);
+	ck_assert_int_eq(ckpt_expect("s3://bucket/run", NULL, &e), 1);
+	ck_assert_int_eq(ckpt_expect("file:///", NULL, &e), 1);
+	ck_assert_int_eq(ckpt_expect("s3://bucket/run", bad, &e), -EINVAL);
+}
+
 /* The threads that it stops are those for checkpoints elsewhere: see test_remote. */
 static void call_rest(struct side *s)
 {
@@ -1109,7 +1123,7 @@ static void call_origin(struct side *s)
 	X(file_open_path) X(file_close) X(file_size) X(file_is_plain) X(file_ahead) X(let_go) \
 	X(file_is_stale) X(file_read) X(parts_new) X(parts_free) X(file_gather) X(parts_release) \
 	X(file_backing) X(tensor_backing) X(model_backing) X(file_written) X(xattr) X(xattr_names) X(counters) X(network) X(sources) X(source_bring) X(assets) \
-	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(others) X(rest) X(index_dir) X(index_why) X(check) \
+	X(asset) X(asset_refused) X(origin) X(address) X(beyond) X(others) X(expect) X(rest) X(index_dir) X(index_why) X(check) \
 	X(report) X(diff_report)
 
 #define ROW(name) { "ckpt_" #name, call_##name },
