@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-static bool under_mpirun(void)
+bool ckpt_comm_mpi_started(void)
 {
 	return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE") || getenv("PMIX_RANK");
 }
@@ -19,7 +19,7 @@ static bool under_mpirun(void)
 int ckpt_comm_mpi_start(struct ckpt_comm *ret, struct ckpt_err *e)
 {
 	(void)ret;
-	if (!under_mpirun())
+	if (!ckpt_comm_mpi_started())
 		return 1;
 	return err_set(e, ERR_UNSUPPORTED,
 		       "started by mpirun, but built without MPI: build it with 'make MPI=1'");
@@ -169,7 +169,7 @@ int ckpt_comm_mpi_start(struct ckpt_comm *ret, struct ckpt_err *e)
 	int is_there = 0, rc;
 
 	(void)MPI_Initialized(&is_there);
-	if (!is_there && !under_mpirun())
+	if (!is_there && !ckpt_comm_mpi_started())
 		return 1;
 	w = calloc(1, sizeof(*w));
 	if (!w)

@@ -33,6 +33,7 @@
 
 #include "ckpt_base.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 CKPT_BEGIN
@@ -132,6 +133,8 @@ CKPT_API int ckpt_comm_run_threads(size_t n, ckpt_comm_rank_fn *fn, void *arg, s
  * process; if the program has initialised MPI itself, that is used. Only the calling thread uses
  * MPI; the program may have others.
  */
+/* Was this process started that way? Then ckpt_comm_mpi_start does not return 1. */
+CKPT_API bool ckpt_comm_mpi_started(void);
 CKPT_API int ckpt_comm_mpi_start(struct ckpt_comm *ret, struct ckpt_err *e);
 /* ckpt_comm_leave, then MPI_Finalize if ckpt_comm_mpi_start initialised MPI. *c is released. */
 CKPT_API int ckpt_comm_mpi_end(struct ckpt_comm *c, int rc, struct ckpt_err *e);

@@ -528,11 +528,13 @@ START_TEST(mpi_is_used_where_mpirun_has_started_it)
 
 	for (size_t i = 0; i < 3; i++)
 		ck_assert(!unsetenv(names[i]));
+	ck_assert(!ckpt_comm_mpi_started());
 	ck_assert_int_eq(ckpt_comm_mpi_start(&c, &e), 1);
 	ck_assert(!e.code && c.size == 1);
 #ifndef CKPTFS_MPI
 	for (size_t i = 0; i < 3; i++) {
 		ck_assert(!setenv(names[i], "4", 1));
+		ck_assert(ckpt_comm_mpi_started());
 		ck_assert_int_eq(ckpt_comm_mpi_start(&c, &e), -ENOTSUP);
 		ck_assert_str_eq(e.msg, "started by mpirun, but built without MPI: build it with "
 					"'make MPI=1'");
