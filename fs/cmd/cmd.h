@@ -35,6 +35,7 @@ struct command {
 	unsigned words;	      /* groups of options.h; WORDS_ANY is implied */
 	size_t min_args, max_args;
 	size_t checkpoints;		     /* number of leading arguments that are checkpoints */
+	bool writes;			     /* its last argument */
 	int (*run)(const struct options *o); /* returns an exit status */
 };
 

@@ -135,7 +135,7 @@ const struct command command_cat = {
 	.details = "PATH is as in a mount: tensors/NAME, npy/NAME.npy, objects/NAME. Needs no "
 		   "mount.\n"
 		   "Binary files are not written to a terminal.\n",
-	.words = WORDS_TREE | WORDS_CACHE | WORDS_QUIET | WORDS_READER | WORDS_CAT,
+	.words = WORDS_TREE | WORDS_CACHE | WORDS_QUIET | WORDS_CONFINED | WORDS_CAT,
 	.min_args = 2,
 	.max_args = SIZE_MAX,
 	.checkpoints = 1,

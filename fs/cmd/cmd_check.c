@@ -211,7 +211,7 @@ const struct command command_check = {
 		   "Findings with the same cause are reported once, with the first names; -v and "
 		   "--json list\n"
 		   "all. Exit status 1 if there are faults.\n",
-	.words = WORDS_STORE | WORDS_NAMES | WORDS_CACHE | WORDS_QUIET | WORDS_READER |
+	.words = WORDS_STORE | WORDS_NAMES | WORDS_CACHE | WORDS_QUIET | WORDS_CONFINED |
 		 WORDS_CHECK | WORDS_JSON,
 	.min_args = 1,
 	.max_args = 1,

@@ -484,7 +484,7 @@ const struct command command_diff = {
 		   "tensor or object that differs, and a summary. Exit status 0 if all are equal, "
 		   "1 if not, 2 if\n"
 		   "some could not be compared.\n",
-	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_READER |
+	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_CONFINED |
 		 WORDS_DIFF | WORDS_JSON,
 	.min_args = 2,
 	.max_args = SIZE_MAX,

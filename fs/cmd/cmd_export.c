@@ -217,9 +217,10 @@ const struct command command_export = {
 		"at the end. After an interruption, the same command resumes the copy. DEST may be "
 		"an address:\n"
 		"s3://BUCKET/KEY, gs://BUCKET/KEY.\n",
-	.words = WORDS_OPEN | WORDS_QUIET | WORDS_CAT | WORDS_EXPORT,
+	.words = WORDS_OPEN | WORDS_QUIET | WORDS_CAT | WORDS_CONFINED | WORDS_EXPORT,
 	.min_args = 3,
 	.max_args = 3,
 	.checkpoints = 1,
+	.writes = true,
 	.run = run_export,
 };

@@ -211,7 +211,8 @@ const struct command command_head = {
 	.examples = "  $ ckptfs head run/step-1000 model.norm.weight '[:4]'\n",
 	.details = "SLICE is written as in Python: '[0:4, ::128]'. Reads no elements but those "
 		   "that it prints.\n",
-	.words = WORDS_TENSORS | WORDS_CACHE | WORDS_QUIET | WORDS_READER | WORDS_HEAD | WORDS_JSON,
+	.words = WORDS_TENSORS | WORDS_CACHE | WORDS_QUIET | WORDS_CONFINED | WORDS_HEAD |
+		 WORDS_JSON,
 	.min_args = 2,
 	.max_args = 3,
 	.checkpoints = 1,

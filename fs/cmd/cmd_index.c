@@ -58,7 +58,7 @@ const struct command command_index = {
 	.summary = "Build or refresh the chunk index",
 	.examples = "  $ ckptfs index run/step-1000\n"
 		    "  $ ckptfs index --print run/step-1000\n",
-	.words = WORDS_STORE | WORDS_QUIET | WORDS_READER | WORDS_INDEX,
+	.words = WORDS_STORE | WORDS_QUIET | WORDS_CONFINED | WORDS_INDEX,
 	.min_args = 1,
 	.max_args = 1,
 	.checkpoints = 1,

@@ -480,7 +480,7 @@ const struct command command_info = {
 		   "(offsets + sizes),\n"
 		   "data file, byte offset and length in it, and encoding; for an object also its "
 		   "value, as JSON.\n",
-	.words = WORDS_TREE | WORDS_QUIET | WORDS_READER | WORDS_COLOR | WORDS_JSON,
+	.words = WORDS_TREE | WORDS_QUIET | WORDS_CONFINED | WORDS_COLOR | WORDS_JSON,
 	.min_args = 1,
 	.max_args = 2,
 	.checkpoints = 1,

@@ -420,7 +420,7 @@ const struct command command_ls = {
 		   "the checkpoints whose save has been completed; -l also finds out which have "
 		   "lost data. Exit\n"
 		   "status 1 if nothing matches.\n",
-	.words = WORDS_TENSORS | WORDS_QUIET | WORDS_READER | WORDS_LS | WORDS_COLOR | WORDS_JSON,
+	.words = WORDS_TENSORS | WORDS_QUIET | WORDS_CONFINED | WORDS_LS | WORDS_COLOR | WORDS_JSON,
 	.min_args = 1,
 	.max_args = SIZE_MAX,
 	.checkpoints = 1,

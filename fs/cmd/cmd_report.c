@@ -122,7 +122,7 @@ const struct command command_report = {
 		   "has a table of its\n"
 		   "checkpoints, and the tensors of the latest.\n",
 	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_CACHE | WORDS_QUIET |
-		 WORDS_READER | WORDS_REPORT,
+		 WORDS_CONFINED | WORDS_REPORT,
 	.min_args = 1,
 	.max_args = 1,
 	.checkpoints = 1,

@@ -267,9 +267,10 @@ const struct command command_reshard = {
 		"or from --assets. Under mpirun, every process is a rank. DST may be an address:\n"
 		"s3://BUCKET/KEY, gs://BUCKET/KEY.\n",
 	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_FILES | WORDS_MISSING | WORDS_CACHE |
-		 WORDS_QUIET | WORDS_RESHARD,
+		 WORDS_QUIET | WORDS_CONFINED | WORDS_RESHARD,
 	.min_args = 2,
 	.max_args = 2,
 	.checkpoints = 1,
+	.writes = true,
 	.run = run_reshard,
 };

@@ -649,7 +649,7 @@ const struct command command_stat = {
 		   "prints a row for each checkpoint, and how much changed since the previous one. "
 		   "Exit\n"
 		   "status 2 if some could not be read.\n",
-	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_READER |
+	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_CONFINED |
 		 WORDS_STAT | WORDS_JSON,
 	.min_args = 1,
 	.max_args = SIZE_MAX,

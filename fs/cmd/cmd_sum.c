@@ -337,7 +337,8 @@ const struct command command_sum = {
 	.details = "The hash is that of the tensor's bytes in C order, as tobytes() returns them "
 		   "in Python.\n"
 		   "With --check: exit status 0 if all tensors match the list, else 1.\n",
-	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_READER | WORDS_SUM,
+	.words = WORDS_TENSORS | WORDS_MODEL | WORDS_CACHE | WORDS_QUIET | WORDS_CONFINED |
+		 WORDS_SUM,
 	.min_args = 1,
 	.max_args = SIZE_MAX,
 	.checkpoints = 1,

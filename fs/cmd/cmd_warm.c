@@ -676,7 +676,7 @@ const struct command command_warm = {
 		   "the order in which they are stored, then the files of the mount if the kernel "
 		   "caches them; of\n"
 		   "a whole checkpoint, only the data files.\n",
-	.words = WORDS_TREE | WORDS_QUIET | WORDS_WARM,
+	.words = WORDS_TREE | WORDS_QUIET | WORDS_CONFINED | WORDS_WARM,
 	.min_args = 1,
 	.max_args = SIZE_MAX,
 	.checkpoints = 1,

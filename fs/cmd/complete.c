@@ -385,7 +385,7 @@ static void give_up_rights(int argc, char *const *argv)
 	for (int i = 0; i < argc; i++)
 		if (strstr(argv[i], "://")) /* ckptfs-fetch has to be started */
 			return;
-	(void)confine_reader(&command_ls, &none, &ignored);
+	(void)confine_command(&command_ls, &none, &ignored);
 }
 
 int complete_main(int argc, char *const *argv, bool once)

@@ -5,9 +5,11 @@
 #include "cmd/options.h"
 #include "mount/sandbox.h"
 
+#include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/text.h"
+#include <ckptfs/ckpt_comm.h>
 #include <ckptfs/ckpt_mount.h>
 
 #include <errno.h>
@@ -17,21 +19,34 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Does it have an address in it? */
-static bool is_remote(const char *word)
+/*
+ * What ckptfs-fetch takes from the environment. It has been started with that, and whoever takes
+ * over this process must not find it here.
+ */
+void confine_forget_secrets(void)
 {
-	return strstr(word, "://");
-}
+	static const char *const names[] = {
+		"AWS_SECRET_ACCESS_KEY",
+		"AWS_SESSION_TOKEN",
+		"AWS_CONTAINER_AUTHORIZATION_TOKEN",
+		"HF_TOKEN",
+		"HUGGING_FACE_HUB_TOKEN",
+		/* These may have passwords. */
+		"http_proxy",
+		"https_proxy",
+		"HTTPS_PROXY",
+		"all_proxy",
+		"ALL_PROXY",
+	};
 
-bool confine_is_remote(const struct command *c, const struct options *o)
-{
-	for (size_t i = 0; i < o->n_args && i < c->checkpoints; i++)
-		if (is_remote(o->args[i]))
-			return true;
-	for (size_t i = 0; o->open && o->open[i]; i++)
-		if (is_remote(o->open[i]))
-			return true;
-	return false;
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		char *value = getenv(names[i]);
+
+		if (!value)
+			continue;
+		explicit_bzero(value, strlen(value));
+		(void)unsetenv(names[i]);
+	}
 }
 
 /* A file that is made, or replaced by another of its name; or a device. */
@@ -66,12 +81,12 @@ static void allow_beside(struct sandbox *s, const char *ckpt)
 		sandbox_allow_write(s, ckpt);
 }
 
-/* Of the checkpoints that are named: "run/step-1", or, in a command that only reads, "run step-1". */
+/* Of the checkpoints that are named: "run/step-1", or, except in `mount`, "run step-1". */
 static void allow_each_beside(struct sandbox *s, const struct command *c, const struct options *o)
 {
 	for (size_t i = 0; i < o->n_args && i < c->checkpoints; i++)
 		allow_beside(s, o->args[i]);
-	for (size_t i = c->checkpoints; c->words & WORDS_READER && i < o->n_args; i++) {
+	for (size_t i = c->checkpoints; c->words & WORDS_CONFINED && i < o->n_args; i++) {
 		autofree char *in_run = text_format("%s/%s", o->args[0], o->args[i]);
 
 		if (in_run)
@@ -87,51 +102,108 @@ static const char *page_of(const struct command *c, const struct options *o)
 	return page && strcmp(page, "-") != 0 ? page : NULL;
 }
 
+/* The directory that it is in, where it is made under other names first. */
+static void allow_parent(struct sandbox *s, const char *path)
+{
+	size_t n = strlen(path);
+	autofree char *dir = NULL;
+
+	while (n && path[n - 1] == '/')
+		n--;
+	while (n && path[n - 1] != '/')
+		n--;
+	dir = n ? strndup(path, n) : strdup(*path == '/' ? "/" : ".");
+	if (dir)
+		sandbox_allow_make(s, dir);
+}
+
+/* What is written: a file, or a directory with files. */
+static void allow_written(struct sandbox *s, const char *path)
+{
+	autofree char *real = realpath(path, NULL);
+
+	allow_parent(s, path);
+	if (real)
+		allow_parent(s, real);
+}
+
 static void draw_limits(struct sandbox *s, const struct command *c, const struct options *o)
 {
 	const char *index = options_get(o, "index"), *page = page_of(c, o);
 	bool in_memory = index && !strcmp(index, ":memory:");
 	autofree char *cache = in_memory ? NULL : ckpt_index_dir();
 
-	sandbox_prepare_reader(s);
+	sandbox_prepare_command(s);
 	if (cache) /* also of checkpoints that options name, if there is an option for the index */
 		sandbox_allow_write(s, cache);
 	if (index && !in_memory)
 		allow_file(s, index);
 	if (!index)
 		allow_each_beside(s, c, o);
+	if (c->writes && o->n_args)
+		allow_written(s, o->args[o->n_args - 1]);
 	if (page)
 		allow_output(s, page);
 	if (o->resume)
 		allow_output(s, o->resume);
 }
 
+/* What is at addresses may be opened later. 1: there is such a thing; its ckptfs-fetch has been
+ * started. */
+static int expect_addresses(const struct command *c, const struct options *o, struct ckpt_err *e)
+{
+	size_t n = c->words & WORDS_WARM ? o->n_args : c->checkpoints;
+	bool any = false;
+
+	for (size_t i = 0; i < o->n_args && i < n; i++) {
+		int rc = ckpt_expect(o->args[i], o->open, e);
+
+		if (rc < 0)
+			return rc;
+		any = any || rc;
+	}
+	if (any) {
+		ckpt_rest();
+		confine_forget_secrets();
+	}
+	return any;
+}
+
+static int refuse_writing(const struct command *c, const struct options *o, struct ckpt_err *e)
+{
+	if (c->writes && o->n_args && text_is_address(o->args[o->n_args - 1]))
+		return err_set(e, ENOTSUP,
+			       "there is none for writing to an object store, because ckptfs-fetch "
+			       "writes nothing for a confined process");
+	if (c->words & WORDS_RESHARD && ckpt_comm_mpi_started())
+		return err_set(e, ENOTSUP,
+			       "there is none under mpirun, because MPI needs the network");
+	return 0;
+}
+
 int confine(const struct command *c, const struct options *o, struct ckpt_err *e)
 {
 	struct sandbox s CLEANUP(sandbox_release) = SANDBOX_NONE;
+	int fetcher;
 
-	if (confine_is_remote(c, o))
-		return 1;
+	if (refuse_writing(c, o, e))
+		return -e->code;
+	fetcher = expect_addresses(c, o, e);
+	if (fetcher < 0)
+		return fetcher;
 	draw_limits(&s, c, o);
-	return sandbox_enter_reader(&s, e);
+	return sandbox_enter_command(
+		&s, (fetcher ? SANDBOX_FETCHES : 0) | (c->writes ? SANDBOX_WRITES : 0), e);
 }
 
-int confine_reader(const struct command *c, const struct options *o, struct ckpt_err *e)
+int confine_command(const struct command *c, const struct options *o, struct ckpt_err *e)
 {
 	enum sandbox_mode mode;
 	struct ckpt_err missing;
-	int rc;
 
 	if (sandbox_parse(o->sandbox, &mode, e))
 		return -e->code;
-	if (mode == SANDBOX_OFF)
+	if (mode == SANDBOX_OFF || !confine(c, o, &missing) || mode == SANDBOX_AUTO)
 		return 0;
-	rc = confine(c, o, &missing);
-	if (rc > 0)
-		(void)err_set(&missing, ENOTSUP,
-			      "there is none for what is read from an address, because that needs "
-			      "the network");
-	return rc && mode == SANDBOX_ON
-		       ? err_set(e, missing.code, "option 'sandbox': %s", missing.msg)
-		       : 0;
+	return err_set(e, missing.code, "option 'sandbox': %s", missing.msg);
 }

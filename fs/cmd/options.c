@@ -44,7 +44,7 @@ static const struct word words[] = {
 	  "receive requests over io_uring, if libfuse and kernel support it" },
 	{ "sandbox", 0, TEXT, WORDS_MOUNT, AT(sandbox), "auto|on|off",
 	  "give up rights after mounting; on: fail if a part is missing" },
-	{ "sandbox", 0, TEXT, WORDS_READER, AT(sandbox), "auto|on|off",
+	{ "sandbox", 0, TEXT, WORDS_CONFINED, AT(sandbox), "auto|on|off",
 	  "give up rights before reading; on: fail if a part is missing" },
 	{ "allow_other", 0, FLAG, WORDS_MOUNT, AT(allow_other), NULL, "let other users read" },
 	{ "allow_root", 0, FLAG, WORDS_MOUNT, AT(allow_root), NULL, "let root read" },

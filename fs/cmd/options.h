@@ -58,7 +58,7 @@ enum {
 	WORDS_HEAD = 1 << 22,
 	WORDS_WARM = 1 << 23,
 	WORDS_REPORT = 1 << 25,
-	WORDS_READER = 1 << 26, /* sandbox, of a command that only reads */
+	WORDS_CONFINED = 1 << 26, /* sandbox, of a command that gives up rights */
 };
 
 struct options {

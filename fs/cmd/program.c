@@ -181,7 +181,7 @@ static int run_command(const struct command *c, int argc, char *const *argv, boo
 	/* Alone, -h asks for help even if it has another meaning. */
 	if (o.help || (argc == 1 && o.human))
 		return print_help(c);
-	if (once && c->words & WORDS_READER && confine_reader(c, &o, &e))
+	if (once && c->words & WORDS_CONFINED && confine_command(c, &o, &e))
 		return cmd_fail(&e);
 	if (cmd_join_runs(c, &o, &e))
 		return cmd_fail(&e);

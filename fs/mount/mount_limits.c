@@ -5,6 +5,7 @@
  */
 #include "mount/mount_internal.h"
 
+#include "cmd/confine.h"
 #include "cmd/options.h"
 #include "mount/negotiate.h"
 #include "mount/passthrough.h"
@@ -187,36 +188,6 @@ static int miss(struct mount *m, const struct ckpt_err *missing, struct ckpt_err
 	return 0;
 }
 
-/*
- * What ckptfs-fetch takes from the environment. It has been started with that, and whoever takes
- * over this process must not find it here.
- */
-static void forget_secrets(void)
-{
-	static const char *const names[] = {
-		"AWS_SECRET_ACCESS_KEY",
-		"AWS_SESSION_TOKEN",
-		"AWS_CONTAINER_AUTHORIZATION_TOKEN",
-		"HF_TOKEN",
-		"HUGGING_FACE_HUB_TOKEN",
-		/* These may have passwords. */
-		"http_proxy",
-		"https_proxy",
-		"HTTPS_PROXY",
-		"all_proxy",
-		"ALL_PROXY",
-	};
-
-	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-		char *value = getenv(names[i]);
-
-		if (!value)
-			continue;
-		explicit_bzero(value, strlen(value));
-		(void)unsetenv(names[i]);
-	}
-}
-
 int mount_confine(struct mount *m, struct ckpt_err *e)
 {
 	bool backing = m->io == FS_IO_AUTO && !ckpt_is_run(m->ckpt) && is_sys_admin();
@@ -224,7 +195,7 @@ int mount_confine(struct mount *m, struct ckpt_err *e)
 	int rc = 0;
 
 	ckpt_rest();
-	forget_secrets();
+	confine_forget_secrets();
 	if (sandbox_enter(&m->rules, backing, &missing))
 		rc = miss(m, &missing, e);
 	if (!rc)

@@ -58,8 +58,11 @@ static int open_it(struct mount *m, bool need_index, struct ckpt **ret, struct c
  */
 static const char **words_for_index(const struct mount *m)
 {
-	static const char *const names[] = { "index=",	 "ignore_ctime", "average=",
-					     "overlay=", "lora=",	 "dequantize=" };
+	static const char *const names[] = {
+		"index=",      "ignore_ctime", "average=", "overlay=", "lora=",
+		"dequantize=", "endpoint=",    "region=",  "profile=", "anonymous",
+		"cache_dir=",  "cache_size=",  "retry=",   "cache=",
+	};
 	const char *const *given = m->opts->open;
 	const char **words;
 	size_t n = 0;
@@ -154,14 +157,13 @@ static bool can_keep(void)
 	return !posix_fallocate(fd, 0, LITTLE);
 }
 
-/* An index in memory cannot be handed over, and what is in a store is read by a thread, which is not
- * in a forked process. */
+/* An index in memory cannot be handed over. */
 static bool is_apart(const struct mount *m)
 {
 	const char *index = options_get(m->opts, "index");
 
 	return m->sandbox != SANDBOX_OFF && (!index || strcmp(index, ":memory:") != 0) &&
-	       !confine_is_remote(&command_mount, m->opts) && can_keep();
+	       can_keep();
 }
 
 int mount_open(struct mount *m, struct ckpt_err *e)

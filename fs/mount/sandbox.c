@@ -62,8 +62,11 @@ enum {
 	FS_WRITE_FILE = 1 << 1,
 	FS_READ_FILE = 1 << 2,
 	FS_READ_DIR = 1 << 3,
+	FS_REMOVE_DIR = 1 << 4,
 	FS_REMOVE_FILE = 1 << 5,
+	FS_MAKE_DIR = 1 << 7,
 	FS_MAKE_REG = 1 << 8,
+	FS_MAKE_SYM = 1 << 12,
 	FS_VERSION_1 = (1 << 13) - 1,
 	FS_REFER = 1 << 13,	     /* version 2 */
 	FS_TRUNCATE = 1 << 14,	     /* version 3 */
@@ -119,7 +122,7 @@ void sandbox_prepare(struct sandbox *s)
 	prepare(s, 0);
 }
 
-void sandbox_prepare_reader(struct sandbox *s)
+void sandbox_prepare_command(struct sandbox *s)
 {
 	prepare(s, FS_READ);
 }
@@ -175,6 +178,11 @@ void sandbox_allow_list(struct sandbox *s, const char *dir)
 void sandbox_allow_write(struct sandbox *s, const char *dir)
 {
 	allow(s, dir, FS_MAKE);
+}
+
+void sandbox_allow_make(struct sandbox *s, const char *dir)
+{
+	allow(s, dir, FS_MAKE | FS_REMOVE_DIR | FS_MAKE_DIR | FS_MAKE_SYM);
 }
 
 void sandbox_allow_write_file(struct sandbox *s, const char *path)
@@ -284,7 +292,7 @@ int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e)
 	return rc;
 }
 
-int sandbox_enter_reader(struct sandbox *s, struct ckpt_err *e)
+int sandbox_enter_command(struct sandbox *s, unsigned needs, struct ckpt_err *e)
 {
 	uint64_t keep =
 		bit(CAP_DAC_READ_SEARCH) | bit(CAP_DAC_OVERRIDE) | bit(CAP_FOWNER) | bit(CAP_LEASE);
@@ -295,7 +303,9 @@ int sandbox_enter_reader(struct sandbox *s, struct ckpt_err *e)
 		return err_sys(e, errno, "no_new_privs");
 	if (restrict_paths(s, rc ? &later : e) && !rc)
 		rc = -e->code;
-	if (sandbox_filter_reader(s->version >= 3, rc ? &later : e) && !rc)
+	if (s->version >= 3)
+		needs |= SANDBOX_TRUNCATES;
+	if (sandbox_filter_command(needs, rc ? &later : e) && !rc)
 		rc = -e->code;
 	return rc;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * sandbox - the rights that the daemon of a mount gives up before it serves readers, and a command
- * that only reads before it opens a checkpoint.
+ * before it opens a checkpoint.
  *
  * The contents of a checkpoint are untrusted. If they take over one of our parsers, each of these
  * limits what it can do:
@@ -31,9 +31,9 @@
  * A command keeps more: it reads all that its user can read, and a call that is not on the list
  * fails (ENOSYS) instead of killing it. Landlock lets it write only where it has to:
  *
- *	sandbox_prepare_reader(&s);
+ *	sandbox_prepare_command(&s);
  *	sandbox_allow_write(&s, "/root/.cache/ckptfs/index");
- *	sandbox_enter_reader(&s, &e);
+ *	sandbox_enter_command(&s, &e);
  *
  * It is permanent, and threads inherit it: it is entered while there is only one. Sanitizer builds
  * have none, because sanitizers start programs and inspect other processes. Logging and unmounting
@@ -67,7 +67,7 @@ struct sandbox {
 
 void sandbox_prepare(struct sandbox *s);
 /* All may be read. */
-void sandbox_prepare_reader(struct sandbox *s);
+void sandbox_prepare_command(struct sandbox *s);
 void sandbox_release(struct sandbox *s);
 
 /* A file, or a directory with everything below it now and later. Skipped if it does not exist. */
@@ -79,6 +79,8 @@ void sandbox_allow_checkpoint(struct sandbox *s, const char *path);
 void sandbox_allow_list(struct sandbox *s, const char *dir);
 /* A directory in which files are made, replaced and removed. */
 void sandbox_allow_write(struct sandbox *s, const char *dir);
+/* The same for directories and links as well, in all that is below it. */
+void sandbox_allow_make(struct sandbox *s, const char *dir);
 /* An existing file that is written to; or a device. */
 void sandbox_allow_write_file(struct sandbox *s, const char *path);
 
@@ -96,10 +98,16 @@ int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e);
  * sandbox_enter does. */
 int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e);
 
-/* All of it, for a command that only reads. Fails as sandbox_enter does. */
-int sandbox_enter_reader(struct sandbox *s, struct ckpt_err *e);
-/* The filter of such a command; sandbox_enter_reader calls it. truncating: files may be opened with
- * O_TRUNC, because Landlock says which. */
-int sandbox_filter_reader(bool truncating, struct ckpt_err *e);
+/* What a command needs besides reading, combined with |. */
+enum {
+	SANDBOX_FETCHES = 1 << 0,   /* `fetcher` as above */
+	SANDBOX_WRITES = 1 << 1,    /* sets times and makes links where it may make files */
+	SANDBOX_TRUNCATES = 1 << 2, /* files are opened with O_TRUNC: Landlock says which */
+};
+/* All of it, for a command. Fails as sandbox_enter does. */
+int sandbox_enter_command(struct sandbox *s, unsigned needs, struct ckpt_err *e);
+/* The filter of such a command; sandbox_enter_command calls it, with SANDBOX_TRUNCATES if Landlock
+ * can say which. */
+int sandbox_filter_command(unsigned needs, struct ckpt_err *e);
 
 #endif

