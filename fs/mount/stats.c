@@ -265,6 +265,7 @@ static void put_engine(struct json_out *j, struct ckpt *ckpt)
 		json_u64(j, "window_bytes", n.window_bytes);
 		json_u64(j, "cache_hits", n.cache_hits);
 		json_u64(j, "cache_misses", n.cache_misses);
+		json_u64(j, "cache_size", n.cache_size);
 		json_str(j, "cache_note", *n.cache_note ? n.cache_note : NULL);
 		json_close(j);
 	}

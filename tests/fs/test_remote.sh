@@ -169,7 +169,7 @@ test_a_second_mount_fetches_no_data() {
   cmp m/tensors/v "$(big)/v.bin"
   (($(counted S3_PROXY bytes) < 20000)) || fail "$(ask S3_PROXY)"
   # The statistics show it.
-  jq -e '.network | .bytes < 20000 and .cache_hits > 0 and .cache_misses == 0 and .cache_note == null' m/.ckptfs/stats.json
+  jq -e '.network | .bytes < 20000 and .cache_hits > 0 and .cache_misses == 0 and .cache_size > 0 and .cache_note == null' m/.ckptfs/stats.json
   ckptfs umount m
   rm -r "$XDG_CACHE_HOME"
   mount_at m "$address"
