@@ -37,7 +37,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -515,13 +514,6 @@ static int add_stored(struct job *j, const char *arg, struct ckpt_err *e)
 
 /* ---- all of it ---- */
 
-static bool is_fuse(const char *path)
-{
-	struct statfs st;
-
-	return !statfs(path, &st) && st.f_type == IO_FUSE;
-}
-
 static int add_arg(struct job *j, const char *arg, struct ckpt_err *e)
 {
 	autofree char *there = strdup(arg), *path = NULL;
@@ -539,7 +531,7 @@ static int add_arg(struct job *j, const char *arg, struct ckpt_err *e)
 		return err_sys(e, errno, "'%s'",
 			       strstr(arg, "://") ? text_show_address(arg, shown, sizeof(shown))
 						  : arg);
-	root = is_fuse(path) ? live_root(path) : NULL;
+	root = live_is_fuse(path) ? live_root(path) : NULL;
 	rc = root ? enter(j, root, e) : 1;
 	if (rc < 0)
 		return rc;

@@ -3,6 +3,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/options.h"
+#include "mount/live.h"
 #include "mount/sandbox.h"
 
 #include "base/checked.h"
@@ -169,7 +170,16 @@ static int expect_addresses(const struct command *c, const struct options *o, st
 	return any;
 }
 
-static int refuse_writing(const struct command *c, const struct options *o, struct ckpt_err *e)
+/* Is one of the paths in a mount, whose checkpoint may be in an object store? */
+static bool is_mounted(const struct options *o)
+{
+	for (size_t i = 0; i < o->n_args; i++)
+		if (live_is_fuse(o->args[i]))
+			return true;
+	return false;
+}
+
+static int refuse(const struct command *c, const struct options *o, struct ckpt_err *e)
 {
 	if (c->writes && o->n_args && text_is_address(o->args[o->n_args - 1]))
 		return err_set(e, ENOTSUP,
@@ -178,6 +188,10 @@ static int refuse_writing(const struct command *c, const struct options *o, stru
 	if (c->words & WORDS_RESHARD && ckpt_comm_mpi_started())
 		return err_set(e, ENOTSUP,
 			       "there is none under mpirun, because MPI needs the network");
+	if (c->words & WORDS_WARM && is_mounted(o))
+		return err_set(e, ENOTSUP,
+			       "there is none for files of a mount, because its checkpoint may "
+			       "have to be opened at an address");
 	return 0;
 }
 
@@ -186,7 +200,7 @@ int confine(const struct command *c, const struct options *o, struct ckpt_err *e
 	struct sandbox s CLEANUP(sandbox_release) = SANDBOX_NONE;
 	int fetcher;
 
-	if (refuse_writing(c, o, e))
+	if (refuse(c, o, e))
 		return -e->code;
 	fetcher = expect_addresses(c, o, e);
 	if (fetcher < 0)

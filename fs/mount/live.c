@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 enum { MAX_TEXT = 16 << 20 }; /* bytes */
 
@@ -74,4 +75,19 @@ char *live_root(const char *path)
 out:
 	free(root);
 	return NULL;
+}
+
+bool live_is_fuse(const char *path)
+{
+	autofree char *there = strdup(path);
+	struct statfs st;
+
+	while (there && statfs(there, &st)) {
+		char *slash = strrchr(there, '/');
+
+		if (!slash || slash == there)
+			return false;
+		*slash = 0;
+	}
+	return there && st.f_type == IO_FUSE;
 }
