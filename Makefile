@@ -173,9 +173,9 @@ $(BUILD)/ckptfs-fetch: $(call obj,$(FETCH)) $(BUILD)/libcore.a $(BUILD)/fetch.li
 # ckptfs-fetch for tests: directories of this machine in place of stores, and calls that fail on command.
 DIR_WRAP := $(patsubst %,-Wl$(comma)--wrap=%,main malloc calloc realloc strdup mmap pthread_create fstat fstatat fstatvfs \
 	fstatfs ftruncate posix_fallocate mkdir mkdirat memfd_create eventfd socketpair pipe2 dup2 fork pread pwrite fdopendir open openat)
-$(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/remote/%.c,depot depot_blocks depot_evict depot_room fetch_main sched seal server server_fetch server_files server_jobs upload writes)) \
+$(BUILD)/tests/dir-fetch: $(call obj,tests/fetch/dir_store.c $(patsubst %,core/remote/%.c,depot depot_blocks depot_evict depot_room fetch_main sched seal server server_fetch server_files server_jobs upload url writes)) \
   $(BUILD)/libcore.a
-	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) $(DIR_WRAP) -o $@ $(objects) $(CORE_LIBS)
+	$(V_)$(CC) $(CFLAGS_) $(CFLAGS) $(LINK_$(VARIANT)) $(LDFLAGS) $(DIR_WRAP) -o $@ $(objects) $(FETCH_LIBS)
 
 # The directory in which libckpt looks for ckptfs-fetch.
 $(BUILD)/core/source/remote_fetcher.o: private CPPFLAGS_ += -DCKPTFS_LIBEXECDIR='"$(LIBEXECDIR)"'

@@ -467,7 +467,7 @@ static int expect_file(void *arg, const char *path)
 	return 0;
 }
 
-/* A checkpoint of file:// is read with what is beside it. */
+/* A checkpoint of file:// may need others of its run. */
 static void expect_beside(const char *address, const struct place_options *how)
 {
 	const char *path = text_file_path(address);
@@ -478,7 +478,7 @@ static void expect_beside(const char *address, const struct place_options *how)
 		n--;
 	while (n && path[n - 1] != '/')
 		n--;
-	dir = n ? text_format("%.*s", (int)(path + n - address), address) : NULL;
+	dir = n > 1 ? text_format("%.*s", (int)(path + n - address), address) : NULL;
 	if (dir) /* else it is refused later */
 		place_expect(dir, how);
 }

@@ -351,7 +351,9 @@ static int on_message(struct server *s, struct wire_msg *m)
 	if (!seal_allows(&s->seal, m)) {
 		struct ckpt_err e;
 
-		(void)err_set(&e, EPERM, "a process that has given up its rights asked for more");
+		(void)err_set(&e, EPERM,
+			      "it is not among what was named before rights were given up "
+			      "('sandbox=off' does without that)");
 		server_answer(s, h->id, &e);
 		return 0;
 	}

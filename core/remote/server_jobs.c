@@ -64,7 +64,9 @@ static int check_seal(const struct job *j, enum seal_use use, struct ckpt_err *e
 	if (dir < 0 || seal_allows_files(&j->server->seal, dir, use, j->text[0]))
 		return 0;
 	/* As if it could not be read, which is no fault of a file that need not be there. */
-	return err_set(e, EACCES, "the mount did not need this when it gave up its rights");
+	return err_set(e, EACCES,
+		       "it is not among what was named before rights were given up "
+		       "('sandbox=off' does without that)");
 }
 
 /* A listing on its way out. */

@@ -882,7 +882,10 @@ static void expect_files(const char *address)
 
 	if (end && access(path, F_OK)) /* the scale of lora= */
 		*end = 0;
-	root = path ? local_real_name(path) : NULL;
+	/* What is not there may be a name in a run, or of a file in the tree. */
+	while (path && access(path, F_OK) && (end = strrchr(path, '/')) && end > path)
+		*end = 0;
+	root = path && strcmp(path, "/") != 0 ? local_real_name(path) : NULL;
 	if (!root || stat(root, &st))
 		return; /* opening it would be an error, too */
 	if (!S_ISDIR(st.st_mode)) {

@@ -267,9 +267,10 @@ static inline size_t wire_authority(const char *address)
 	if (!p)
 		return strlen(address);
 	p += 3;
-	p += strcspn(p, "/");
-	if (!strncasecmp(address, "hf:", 3) && *p)
-		p += 1 + strcspn(p + 1, "/@:"); /* a revision, or the scale of lora= */
+	/* A colon in what is not a host begins the scale of lora= or the weight of average=. */
+	p += strcspn(p, strncasecmp(address, "http", 4) ? "/:" : "/");
+	if (!strncasecmp(address, "hf:", 3) && *p == '/')
+		p += 1 + strcspn(p + 1, "/@:"); /* a revision */
 	return (size_t)(p - address);
 }
 

@@ -151,6 +151,27 @@ static int refuse_unclear(struct ckpt *run, const char *path, const struct optio
 	return rc;
 }
 
+const char **cmd_pick(const struct options *o, const char *const *names, const char *const *more)
+{
+	size_t n = 1, k = 0;
+	const char **words;
+
+	for (size_t i = 0; more[i]; i++)
+		n++;
+	for (size_t i = 0; o->open && o->open[i]; i++)
+		n++;
+	words = calloc(n, sizeof(*words));
+	for (size_t i = 0; words && more[i]; i++)
+		words[k++] = more[i];
+	for (size_t i = 0; words && o->open && o->open[i]; i++)
+		for (size_t j = 0; names[j]; j++)
+			if (!strncmp(o->open[i], names[j], strlen(names[j]))) {
+				words[k++] = o->open[i];
+				break;
+			}
+	return words;
+}
+
 /* run: NULL, or the run that path leads into. */
 static int open_it(struct ckpt *run, const char *path, const struct options *o,
 		   const struct cmd_how *how, struct ckpt **ret, const char **ret_rest,

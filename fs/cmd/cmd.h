@@ -20,6 +20,11 @@
 /* For struct cmd_how. */
 #define CMD_WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
 
+/* Those about object stores. */
+#define CMD_STORE \
+	"endpoint=", "region=", "profile=", "anonymous", \
+		"cache_dir=", "cache_size=", "retry=", "cache="
+
 struct ckpt_err;
 struct options;
 
@@ -63,6 +68,9 @@ struct cmd_how {
 	const char *const *words;
 	void (*warn)(void *arg, const char *what);
 };
+/* `more`, and those of the user's words that begin like one of `names`: an array that the caller
+ * frees; NULL: out of memory. */
+const char **cmd_pick(const struct options *o, const char *const *names, const char *const *more);
 /* Calls ckpt_open, with a progress bar while an index is built. */
 int cmd_open(const char *path, const struct options *o, const struct cmd_how *how,
 	     struct ckpt **ret, struct ckpt_err *e);

@@ -379,13 +379,12 @@ static void offer_of_command(struct line *l)
 /* Whoever presses a key may not have meant to open anything. */
 static void give_up_rights(int argc, char *const *argv)
 {
-	const struct options none = { 0 };
+	const struct options o = { .args = (const char **)(uintptr_t)argv, .n_args = (size_t)argc };
+	struct command c = command_ls;
 	struct ckpt_err ignored;
 
-	for (int i = 0; i < argc; i++)
-		if (strstr(argv[i], "://")) /* ckptfs-fetch has to be started */
-			return;
-	(void)confine_command(&command_ls, &none, &ignored);
+	c.checkpoints = o.n_args; /* any of them may be */
+	(void)confine_command(&c, &o, &ignored);
 }
 
 int complete_main(int argc, char *const *argv, bool once)

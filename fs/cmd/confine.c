@@ -128,13 +128,69 @@ static void allow_written(struct sandbox *s, const char *path)
 		allow_parent(s, real);
 }
 
+static size_t n_checkpoints(const struct command *c, const struct options *o)
+{
+	size_t n = c->words & WORDS_WARM ? o->n_args : c->checkpoints;
+
+	return n < o->n_args ? n : o->n_args;
+}
+
+/* May it be, or have, a path of a checkpoint or of assets on this machine? */
+static bool is_here(const char *value)
+{
+	return !strstr(value, "://") || strstr(value, "file://") || strchr(value, ',');
+}
+
+/* Are all checkpoints in object stores? */
+static bool is_all_remote(const struct command *c, const struct options *o)
+{
+	static const char *const names[] = { "average=", "overlay=", "lora=", "assets=" };
+
+	for (size_t i = 0; i < n_checkpoints(c, o); i++)
+		if (is_here(o->args[i]))
+			return false;
+	for (size_t i = 0; o->open && o->open[i]; i++)
+		for (size_t k = 0; k < ARRAY_LEN(names); k++)
+			if (!strncmp(o->open[i], names[k], strlen(names[k])) &&
+			    is_here(o->open[i] + strlen(names[k])))
+				return false;
+	return o->n_args > 0;
+}
+
+/* Of a command that reads only object stores: whoever owns one must not get files of this machine,
+ * as names that are asked for. */
+static void allow_reading(struct sandbox *s, const struct options *o)
+{
+	static const char *const system[] = { "/etc/localtime", "/proc/meminfo",
+					      "/usr/share/zoneinfo" };
+
+	sandbox_allow_system(s);
+	for (size_t i = 0; i < ARRAY_LEN(system); i++)
+		sandbox_allow_read(s, system[i]);
+	for (size_t i = 0; i < o->n_args; i++)
+		sandbox_allow_read(s, o->args[i]);
+	for (size_t i = 0; o->open && o->open[i]; i++) {
+		const char *value = strchr(o->open[i], '=');
+
+		if (value)
+			sandbox_allow_read(s, value + 1);
+	}
+	if (o->check)
+		sandbox_allow_read(s, o->check);
+}
+
 static void draw_limits(struct sandbox *s, const struct command *c, const struct options *o)
 {
 	const char *index = options_get(o, "index"), *page = page_of(c, o);
 	bool in_memory = index && !strcmp(index, ":memory:");
 	autofree char *cache = in_memory ? NULL : ckpt_index_dir();
 
-	sandbox_prepare_command(s);
+	if (is_all_remote(c, o)) {
+		sandbox_prepare(s);
+		allow_reading(s, o);
+	} else {
+		sandbox_prepare_command(s);
+	}
 	if (cache) /* also of checkpoints that options name, if there is an option for the index */
 		sandbox_allow_write(s, cache);
 	if (index && !in_memory)
@@ -153,10 +209,9 @@ static void draw_limits(struct sandbox *s, const struct command *c, const struct
  * started. */
 static int expect_addresses(const struct command *c, const struct options *o, struct ckpt_err *e)
 {
-	size_t n = c->words & WORDS_WARM ? o->n_args : c->checkpoints;
 	bool any = false;
 
-	for (size_t i = 0; i < o->n_args && i < n; i++) {
+	for (size_t i = 0; i < n_checkpoints(c, o); i++) {
 		int rc = ckpt_expect(o->args[i], o->open, e);
 
 		if (rc < 0)

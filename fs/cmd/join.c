@@ -28,14 +28,14 @@ static int compare_entry(void *arg, const struct ckpt_run_entry *x)
 }
 
 /* Anything a checkpoint lacks is reported when it is opened. NULL: it is not a run. */
-static struct ckpt *open_run(const char *path)
+static struct ckpt *open_run(const struct options *o, const char *path)
 {
+	autofree const char **words = cmd_pick(
+		o, CMD_WORDS(CMD_STORE), CMD_WORDS("runs", "allow_missing", "index=:memory:"));
 	struct ckpt *c = NULL;
 	struct ckpt_err ignored;
 
-	if (!ckpt_open(path, CMD_WORDS("runs", "allow_missing", "index=:memory:"), NULL, &c,
-		       &ignored) &&
-	    ckpt_is_run(c))
+	if (words && !ckpt_open(path, words, NULL, &c, &ignored) && ckpt_is_run(c))
 		return c;
 	ckpt_close(c);
 	return NULL;
@@ -50,9 +50,9 @@ static bool has(struct ckpt *run, const char *name)
 }
 
 /* Is it a run that has a checkpoint of that name, or any name if that is NULL? */
-static bool has_checkpoint(const char *path, const char *name)
+static bool has_checkpoint(const struct options *o, const char *path, const char *name)
 {
-	struct ckpt *run CLEANUP(cmd_closep) = open_run(path);
+	struct ckpt *run CLEANUP(cmd_closep) = open_run(o, path);
 
 	return run && (!name || has(run, name));
 }
@@ -80,8 +80,8 @@ static int join(struct options *o, size_t i, const char *run, const char *name, 
 	path = text_format("%s/%s", run, name);
 	if (!path)
 		return err_nomem(e);
-	if (!(may_join(run, name, path) && has_checkpoint(run, name)) &&
-	    !(only && *name && !strchr(name, '/') && has_checkpoint(run, NULL)))
+	if (!(may_join(run, name, path) && has_checkpoint(o, run, name)) &&
+	    !(only && *name && !strchr(name, '/') && has_checkpoint(o, run, NULL)))
 		return 0;
 	return options_set_arg(o, i, path, both, e) ? -ENOMEM : 1;
 }
@@ -115,7 +115,7 @@ int cmd_fail_open(const struct options *o, struct ckpt_err *e)
 
 	if (e->code != EISDIR || !name || !*name || strpbrk(name, "/*?[{\\"))
 		return cmd_fail(e);
-	run = open_run(path);
+	run = open_run(o, path);
 	if (run && !has(run, name)) {
 		similar = cmd_meant(run, name, meant);
 		if (*similar)

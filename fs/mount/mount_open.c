@@ -56,33 +56,14 @@ static int open_it(struct mount *m, bool need_index, struct ckpt **ret, struct c
  * The words that decide which checkpoints are opened. The others are for the daemon alone: they may
  * name files that can be read only once, such as pipes.
  */
-static const char **words_for_index(const struct mount *m)
-{
-	static const char *const names[] = {
-		"index=",      "ignore_ctime", "average=", "overlay=", "lora=",
-		"dequantize=", "endpoint=",    "region=",  "profile=", "anonymous",
-		"cache_dir=",  "cache_size=",  "retry=",   "cache=",
-	};
-	const char *const *given = m->opts->open;
-	const char **words;
-	size_t n = 0;
-
-	while (given && given[n])
-		n++;
-	words = calloc(n + 1, sizeof(*words));
-	n = 0;
-	for (; words && given && *given; given++)
-		for (size_t i = 0; i < ARRAY_LEN(names); i++)
-			if (!strncmp(*given, names[i], strlen(names[i])))
-				words[n++] = *given;
-	return words;
-}
+static const char *const for_index[] = { "index=", "ignore_ctime", "average=", "overlay=",
+					 "lora=",  "dequantize=",  CMD_STORE,  NULL };
 
 /* *ret: why it could not open the checkpoint. */
 static void make_index(struct mount *m, struct ckpt_err *ret)
 {
 	const struct cmd_how how = { CMD_WORDS("runs", "allow_missing", m->index), be_silent };
-	autofree const char **words = words_for_index(m);
+	autofree const char **words = cmd_pick(m->opts, for_index, CMD_WORDS(NULL));
 	struct options o = { .open = words, .quiet = m->opts->quiet };
 	struct ckpt_err missing;
 	struct ckpt *c = NULL;

@@ -192,7 +192,7 @@ void sandbox_allow_write_file(struct sandbox *s, const char *path)
 
 /* Allows what the C library, SQLite, libfuse, libnuma (used by libfuse with io_uring) and
  * stats.json read. */
-static void allow_system(struct sandbox *s)
+void sandbox_allow_system(struct sandbox *s)
 {
 	static const char *const read[] = {
 		"/dev/urandom",
@@ -286,7 +286,7 @@ int sandbox_enter(struct sandbox *s, bool backing, struct ckpt_err *e)
 		rc = -e->code;
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 		return err_sys(e, errno, "no_new_privs"); /* the other two require it */
-	allow_system(s);
+	sandbox_allow_system(s);
 	if (restrict_paths(s, rc ? &later : e) && !rc)
 		rc = -e->code;
 	return rc;

@@ -66,10 +66,12 @@ struct sandbox {
 #define SANDBOX_NONE ((struct sandbox){ .rules = -1 })
 
 void sandbox_prepare(struct sandbox *s);
-/* All may be read. */
+/* The same, for a command: all may be read. */
 void sandbox_prepare_command(struct sandbox *s);
 void sandbox_release(struct sandbox *s);
 
+/* What the C library and the libraries that we use read. */
+void sandbox_allow_system(struct sandbox *s);
 /* A file, or a directory with everything below it now and later. Skipped if it does not exist. */
 void sandbox_allow_read(struct sandbox *s, const char *path);
 /* The same by a path whose links have been resolved, among directories of the checkpoint's author,

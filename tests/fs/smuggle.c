@@ -3,8 +3,8 @@
  * smuggle - what an attacker who has taken over the daemon would ask its ckptfs-fetch for. It is
  * preloaded into the daemon. On SIGUSR2 it sends WIRE_OPEN over each of the daemon's sockets, for a
  * repository of a hub at $SMUGGLE, which would get the user's token. Then it names its thread
- * "smuggled 1", the next time "smuggled 2". In a command it does so when that opens or makes a chunk
- * index.
+ * "smuggled 1", the next time "smuggled 2". With $SMUGGLE_EARLY, a command does so when it opens or
+ * makes a chunk index.
  */
 #include "source/wire.h"
 
@@ -54,7 +54,7 @@ int sqlite3_open_v2(const char *name, void **ret, int flags, const char *vfs)
 		(int (*)(const char *, void **, int, const char *))dlsym(RTLD_NEXT,
 									 "sqlite3_open_v2");
 
-	if (len)
+	if (getenv("SMUGGLE_EARLY"))
 		on_signal(0);
 	return next(name, ret, flags, vfs);
 }

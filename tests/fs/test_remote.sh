@@ -48,6 +48,22 @@ test_an_address_is_named_once() {
   [[ $(grep -o "$at" err | wc -l) == 1 ]] || fail "$(cat err)"
 }
 
+# A confined command opens what its line names, however that is written.
+test_confined_commands_open_what_is_named() {
+  local host f
+  reach
+  put s3 "$(zoo)" of-run/step-1
+  publish_s3 root "$(zoo)"
+  ckptfs info --sandbox=on s3://bucket/of-run step-1 model.n -o retry=5,cache_dir=none | grep -x 'dtype  *int32'
+  ckptfs sum --sandbox=on "$(zoo)" -o average=s3://root:1 >averaged
+  ckptfs sum "$(zoo)" -o "average=$(zoo):1" | cmp - averaged
+  put web "$(fixture hf_dtypes)/ckpt" names
+  host=${web/127.0.0.1/127.1}
+  [[ $host != "$web" ]]
+  for f in "$WEBDIR"/names/*.safetensors; do :; done
+  ckptfs ls --sandbox=on "$host/names/${f##*/}" | cmp - <(ckptfs ls "$f")
+}
+
 test_commands_take_addresses() {
   local ckpt f
   reach
@@ -514,7 +530,7 @@ test_a_command_that_is_taken_over_sends_the_token_nowhere() {
   put s3 "$(zoo)" taken
   set_trap
   ${CC:-cc} -D_GNU_SOURCE -O1 -shared -fPIC -I"$HERE/../../core" -I"$HERE/../../core/include" -o smuggle.so "$HERE/smuggle.c"
-  LD_PRELOAD=$PWD/smuggle.so SMUGGLE=http://127.0.0.1:$port ckptfs sum "$address" -o cache_dir=none --sandbox="$1" >sums
+  LD_PRELOAD=$PWD/smuggle.so SMUGGLE=http://127.0.0.1:$port SMUGGLE_EARLY=1 ckptfs sum "$address" -o cache_dir=none --sandbox="$1" >sums
   cmp sums <(ckptfs sum "$(zoo)")
   if [[ $1 == off ]]; then
     wait_until test -e caught

@@ -628,6 +628,68 @@ test_a_command_that_fetches_makes_no_other_calls() {
   is "errno 2" "$(told_by execve "" ls --sandbox=off "file://$(zoo)")"
 }
 
+# A command whose checkpoints are all in object stores reads nothing else of its user's files: their owner could get
+# them as names that are asked for. The same for the process that makes the index for a mount.
+test_a_command_that_fetches_reads_no_other_files() {
+  local crime file wanted
+  need_sandbox
+  need_landlock
+  export CKPTFS_FETCH=${CKPTFS%/*}/tests/dir-fetch DIR_STORE=$T/store
+  mkdir -p store/b m dir
+  cp -r "$(zoo)" store/b/zoo
+  echo secret >secret
+  echo 's/^model\./m./' >rules
+  is "errno 13" "$(told_by read_file "$T/secret" ls --sandbox=on s3://b/zoo)"
+  is "errno 0" "$(told_by read_file "$T/rules" ls --sandbox=on s3://b/zoo -o rename=rules,index=x.sqlite)"
+  is "errno 0" "$(told_by read_file "$T/secret" ls --sandbox=on s3://b/zoo -o "overlay=$(zoo),index=y.sqlite")"
+  rm -rf "$XDG_CACHE_HOME/ckptfs"
+  is "errno 13" "$(when=confined told_by read_file "$T/secret" mount -q s3://b/zoo m -o sandbox=on)"
+  cmp m/tensors/model.n <(ckptfs cat "$(zoo)" tensors/model.n)
+  ckptfs umount m
+  # What they need is there.
+  ckptfs sum --sandbox=on s3://b/zoo >sums
+  cmp sums <(ckptfs sum "$(zoo)")
+  ckptfs sum --sandbox=on --check=sums s3://b/zoo
+  ckptfs export -q --sandbox=on s3://b/zoo npy dir/npy
+  cmp dir/npy/model.n.npy <(ckptfs cat "$(zoo)" npy/model.n.npy)
+  ckptfs reshard -q --sandbox=on s3://b/zoo dir/two
+  ckptfs diff "$(zoo)" dir/two
+  ckptfs report -q --sandbox=on --output=page.html s3://b/zoo
+  ckptfs stat --sandbox=on --resume=state s3://b/zoo >stats
+  cmp stats <(ckptfs stat "$(zoo)")
+  ckptfs warm --sandbox=on s3://b/zoo
+  unset CKPTFS_FETCH DIR_STORE
+}
+
+# What file:// names may be a run, whose checkpoints are opened by their own names, or end in a name of the tree.
+test_what_file_addresses_lead_to_is_read() {
+  local run
+  need_sandbox
+  mkdir -p run m
+  old_copy "$(zoo)" run/step-1
+  old_copy "$(zoo)" run/step-2
+  run=file://$T/run
+  ckptfs cat "$(zoo)" tensors/model.n >n
+  ckptfs cat --sandbox=on "$run/latest" tensors/model.n | cmp - n
+  ckptfs cat --sandbox=on "$run" step-1/tensors/model.n | cmp - n
+  ckptfs cat --sandbox=on "$run" tensors/model.n -o average=last:2 | cmp - n
+  ckptfs cat --sandbox=on "$(zoo)" tensors/model.n -o "overlay=$run/latest" | cmp - n
+  ckptfs info --sandbox=on "$run" step-1 model.n -o retry=5 | grep -x 'dtype  *int32'
+  ckptfs warm --sandbox=on "file://$(zoo)/tensors/model.n"
+  ckptfs warm --sandbox=on "$run/latest/tensors"
+  refused 'there is no such file in the tree' ckptfs warm --sandbox=on "file://$(zoo)/tensors/nothing"
+  for source in "$run/latest" "$run -o average=last:2" "$(zoo) -o overlay=$run/latest"; do
+    rm -rf "$XDG_CACHE_HOME/ckptfs"
+    # shellcheck disable=SC2086 # options
+    ckptfs mount -q -o sandbox=on $source m
+    cmp m/tensors/model.n n
+    ckptfs umount m
+  done
+  is tensors/model.n "$(ckptfs __complete cat "$run/step-1" tensors/model.n)"
+  rm -rf "$XDG_CACHE_HOME/ckptfs"
+  is "errno 38" "$(told_by execve "" __complete cat "$run/step-1" tensors/model.n)"
+}
+
 # It reads what its user can read, and writes only where it has to.
 test_a_command_writes_only_what_it_has_to() {
   local crime file wanted

@@ -401,6 +401,15 @@ START_TEST(files_are_read_only_where_the_seal_says)
 		ck_assert_msg(h.n[0] == (i < 2 ? 0 : EACCES), "%u: %s", i, text);
 		places[i] = h.n[1];
 	}
+	/* What is beneath one that was named with all its files is allowed, too. */
+	for (unsigned i = 0; i < ARRAY_LEN(dirs); i++) {
+		int below = openat(dirs[i], "d", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+		REQUIRE(below >= 0);
+		h = ask(&open_place, address, sizeof(address), below, text);
+		ck_assert_msg(h.n[0] == (i == 1 ? 0 : EACCES), "%u: %s", i, text);
+		(void)close(below);
+	}
 	for (size_t i = 0; i < ARRAY_LEN(asked); i++) {
 		h = (struct wire_head){ .kind = asked[i].kind,
 					.n = { places[asked[i].dir] },
