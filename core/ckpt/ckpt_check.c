@@ -92,6 +92,22 @@ static void check_files(struct run *r)
 	}
 }
 
+/* What the format said when the checkpoint was opened. */
+static void check_notes(struct run *r)
+{
+	const struct engine *eng = r->eng;
+	char what[512];
+
+	if (eng->missing) {
+		(void)snprintf(what, sizeof(what), "not everything is there: %s", eng->missing);
+		report(r->k, NULL, 0, what, false);
+	}
+	if (eng->not_shown) {
+		(void)snprintf(what, sizeof(what), "not everything is shown: %s", eng->not_shown);
+		report(r->k, NULL, 0, what, true);
+	}
+}
+
 /* ---- tensors and objects ---- */
 
 /* number: catalog number */
@@ -369,6 +385,7 @@ static int check(struct ckpt *c, struct ckpt_check *k, struct ckpt_err *e)
 	if (!r.buf)
 		return err_nomem(e);
 	check_files(&r);
+	check_notes(&r);
 	for (size_t i = 0; !rc && i < view_tensors(r.eng->view); i++) {
 		view_tensor(r.eng->view, i, &t);
 		rc = check_tensor(&r, t.sources[0], e);

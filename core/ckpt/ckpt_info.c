@@ -194,8 +194,10 @@ int engine_info(struct tree *tree, char **ret, size_t *ret_len, struct ckpt_err 
 	json_u64(&j, "ranks", t->ranks);
 	json_u64(&j, "tensor_bytes", t->tensor_bytes);
 	json_u64(&j, "stored_bytes", t->stored_bytes);
-	json_bool(&j, "complete", !t->incomplete);
+	json_bool(&j, "complete", !t->incomplete && !t->missing);
 	json_u64(&j, "incomplete", t->incomplete);
+	json_str(&j, "missing", t->missing);
+	json_str(&j, "not_shown", t->not_shown);
 	put_faults(&j, c);
 	put_model(&j, c);
 	json_str(&j, "family", ckpt_family(c, family, sizeof(family)) ? family : NULL);

@@ -71,9 +71,10 @@ struct engine {
 	struct catalog *catalog;
 	char *index, *index_why; /* why it is not kept; NULL: it is, or was not to be */
 	bool index_built;
-	bool index_asked;   /* opts.index was given */
-	bool index_needed;  /* it is being opened, with opts.need_index */
-	bool refused_parts; /* opening has failed because data are missing */
+	bool index_asked;	   /* opts.index was given */
+	bool index_needed;	   /* it is being opened, with opts.need_index */
+	bool refused_parts;	   /* opening has failed because data are missing */
+	char *not_shown, *missing; /* see struct ckpt_totals */
 	struct files *files;
 	_Atomic uint32_t brought; /* the file that ckpt_source_bring has found last */
 	struct rename *rename;

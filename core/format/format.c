@@ -201,7 +201,8 @@ int format_note(char note[static FORMAT_NOTE], const char *fmt, ...)
 
 bool format_is_note(const char *fqn, size_t len)
 {
-	return bytes_are(fqn, len, FORMAT_NOT_SHOWN) || bytes_are(fqn, len, FORMAT_INDEX_DIFFERS);
+	return bytes_are(fqn, len, FORMAT_NOT_SHOWN) || bytes_are(fqn, len, FORMAT_MISSING) ||
+	       bytes_are(fqn, len, FORMAT_INDEX_DIFFERS);
 }
 
 int format_add_absent(const struct object_item *tensor, const char *file, bool file_is_there,

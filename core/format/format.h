@@ -67,9 +67,11 @@ void name_list_sort(struct name_list *l);
 bool name_list_has(const struct name_list *l, const char *name); /* of a sorted list */
 void name_list_release(struct name_list *l);
 
-/* Objects of these names are sentences on what in the checkpoint is not shown, and on what is shown
- * although its index says something else. Whoever opens the checkpoint is told. */
+/* Objects of these names are sentences on what in the checkpoint is not shown, on files without
+ * which something is not shown, and on what is shown although its index says something else. Whoever
+ * opens the checkpoint is told. */
 #define FORMAT_NOT_SHOWN     "not_shown"
+#define FORMAT_MISSING	     "missing"
 #define FORMAT_INDEX_DIFFERS "index_differs"
 #define FORMAT_NOTE	     400 /* bytes of the sentence, with its NUL */
 /* Keeps the sentence, unless there is one already; returns 0. */

@@ -44,7 +44,8 @@ function showHead(head, table) {
       : dtypes.slice(0, 4).map(([name, n]) => `${name} ${countText(n)}`).join(', ') + (dtypes.length > 4 ? ', \u2026' : '')],
     ['files', digits(c.files), `${sizeText(c.stored_bytes)}, ${counted(c.chunks, 'chunk')}`],
     ['ranks', c.ranks ? digits(c.ranks) : '\u2013', c.ranks ? 'that wrote data files' : 'file names do not say'],
-    ['complete', c.incomplete ? 'no' : 'yes', c.incomplete ? `${digits(c.incomplete)} cannot be opened` : 'everything can be opened', c.incomplete ? 'bad' : 'good'],
+    ['complete', c.incomplete || c.missing ? 'no' : 'yes', c.incomplete ? `${digits(c.incomplete)} cannot be opened`
+      : c.missing ? 'not everything is there: ' + visible(c.missing) : 'everything can be opened', c.incomplete || c.missing ? 'bad' : 'good'],
     c.values ? ['values', ...valuesCard(c)] : null,
   ].filter(Boolean);
   document.getElementById('facts').replaceChildren(...cards.map(([name, big, small, how]) =>

@@ -115,6 +115,7 @@ static void add_totals(struct json_out *j, const struct ckpt *c, const struct ck
 	json_u64(j, "tensor_bytes", t->tensor_bytes);
 	json_u64(j, "stored_bytes", t->stored_bytes);
 	json_u64(j, "incomplete", t->incomplete);
+	json_str(j, "missing", t->missing);
 	json_u64(j, "parameters", ckpt_parameters(c));
 }
 

@@ -162,7 +162,7 @@ static int print_checkpoint(struct ckpt *c, const char *path, bool color, struct
 	buf_printf(b, "\nindex       %s%s\ncomplete    ", t.index,
 		   t.index_built ? " (built just now)" : "");
 	if (!t.incomplete) {
-		add_complete(b, NULL, color);
+		add_complete(b, t.missing ? "not everything is there" : NULL, color);
 		buf_str(b, "\n");
 	} else {
 		buf_printf(b, "%sno%s", cmd_style(color, STYLE_BAD), cmd_style(color, STYLE_PLAIN));
@@ -170,6 +170,10 @@ static int print_checkpoint(struct ckpt *c, const char *path, bool color, struct
 		buf_str(b, " cannot be opened\n");
 		add_faults(b, c, &t);
 	}
+	if (t.missing)
+		buf_printf(b, "%s%s\n", indent, t.missing);
+	if (t.not_shown)
+		buf_printf(b, "not shown   %s\n", t.not_shown);
 	return cmd_print(b);
 }
 

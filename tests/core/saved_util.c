@@ -480,7 +480,8 @@ static struct buf shown(const char *path, const char *format)
 		struct ckpt_object o;
 
 		ckpt_object(c, i, &o);
-		if (strncmp(o.fqn, "train_state.", 12) && strcmp(o.fqn, "not_shown"))
+		if (strncmp(o.fqn, "train_state.", 12) && strcmp(o.fqn, "not_shown") &&
+		    strcmp(o.fqn, "missing"))
 			buf_printf(&b, "object %s\n", o.fqn);
 	}
 	buf_str(&b, *warning ? "! " : "");

@@ -30,8 +30,8 @@ struct buf saved_text_pickle(const char *text);
 /* Element i of storage k has the value first + 100 k + i; a storage has 40 elements. */
 void saved_put(int dirfd, const char *path, const char *text, unsigned first);
 
-/* want: the tensors, then the objects (without not_shown and those of train_state), then the
- * warning. */
+/* want: the tensors, then the objects (without missing, not_shown and those of train_state), then
+ * the warning. */
 void saved_expect(const char *path, const char *format, const char *want);
 /* The same, but want is only the beginning. */
 void saved_expect_begin(const char *path, const char *format, const char *want);

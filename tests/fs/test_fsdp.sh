@@ -82,8 +82,20 @@ test_an_optimizer_in_part_is_left_out() {
   copy_of fsdp_tp c
   rm c/optim_world_size_4_rank_3.pt
   ckptfs ls c >names 2>says
-  grep -q "the optimizer's states: the file of rank 3 is missing" says
+  grep -q "not everything is there: rank 3's file of optimizer states is missing" says
   ! grep -q '^optimizer' names
+  # Everyone who may rely on the checkpoint is told.
+  status_of 1 ckptfs check c
+  grep -x "fault: not everything is there: rank 3's file .*" "$T/out"
+  status_of 1 ckptfs check --json c
+  jq -e '.fault_count == 1 and (.faults[0] | .fqn == null and .warning == false)' "$T/out"
+  ckptfs info c | grep -A1 -x 'complete    no: not everything is there' | grep -x "  rank 3's file .*"
+  ckptfs info --json c | jq -e '.complete == false and (.missing | startswith("rank 3")) and .not_shown == null'
+  ckptfs check --exclude=missing c
+  mkdir run
+  cp -r c run/step-1
+  aged run
+  ckptfs ls -l run | grep -x "complete    step-1  (latest)  (not everything is there: rank 3's .*)"
 }
 
 cases_what_other_versions_pickle_is_read() { printf '%s\n' 2.1 2.2 2.3 2.5 2.6 2.9 2.10 2.13; }

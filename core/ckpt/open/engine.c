@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens and closes an engine; engine_faults.c finds its faults, engine_view.c creates its view. */
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/computed/quantise.h"
 #include "ckpt/model/verdict.h"
@@ -140,6 +142,22 @@ static void identify(struct engine *eng)
 		       (unsigned long long)files);
 }
 
+/* The sentence that the format has left as an object, which the caller frees. NULL: none. */
+static char *note_of(const struct engine *eng, const char *object)
+{
+	int64_t i = catalog_find_object(eng->catalog, object, strlen(object));
+	const struct catalog_object *v = i < 0 ? NULL : &catalog_objects(eng->catalog, NULL)[i];
+	struct jdoc text CLEANUP(jdoc_release) = { 0 };
+	const char *why = NULL;
+	struct ckpt_err ignored;
+
+	if (!v || !v->text)
+		return NULL;
+	if (!jdoc_parse_copy(&text, v->text, v->text_len, JDOC_ANY, &ignored))
+		why = jval_str(jdoc_root(&text));
+	return why ? strdup(why) : text_format("see objects/%s", object);
+}
+
 static int count(struct engine *eng, struct ckpt_err *e)
 {
 	size_t n, n_tensors = view_tensors(eng->view), n_objects = view_objects(eng->view), len;
@@ -162,9 +180,17 @@ static int count(struct engine *eng, struct ckpt_err *e)
 		s->incomplete += ckpt_fault_of(eng, &shown) != NULL;
 	}
 	s->objects = n_objects;
-	for (size_t i = 0; i < n_objects; i++)
-		s->incomplete +=
-			ckpt_object_fault(eng, view_object(eng->view, i, &fqn, &len)) != NULL;
+	for (size_t i = 0; i < n_objects; i++) {
+		size_t number = view_object(eng->view, i, &fqn, &len);
+
+		s->incomplete += ckpt_object_fault(eng, number) != NULL;
+		if (!eng->not_shown && bytes_are(fqn, len, FORMAT_NOT_SHOWN))
+			eng->not_shown = note_of(eng, FORMAT_NOT_SHOWN);
+		if (!eng->missing && bytes_are(fqn, len, FORMAT_MISSING))
+			eng->missing = note_of(eng, FORMAT_MISSING);
+	}
+	s->not_shown = eng->not_shown;
+	s->missing = eng->missing;
 	sources = catalog_sources(eng->catalog, &n);
 	for (size_t i = 0; i < n; i++)
 		s->files += !sources[i].bytes;
@@ -184,21 +210,12 @@ static int count(struct engine *eng, struct ckpt_err *e)
 static void warn_of(const struct engine *eng, const struct ckpt_opts *o, const char *object,
 		    const char *about)
 {
-	int64_t i = catalog_find_object(eng->catalog, object, strlen(object));
-	const struct catalog_object *v = i < 0 ? NULL : &catalog_objects(eng->catalog, NULL)[i];
-	struct jdoc text CLEANUP(jdoc_release) = { 0 };
-	const char *why = NULL;
-	struct ckpt_err ignored;
+	autofree char *why = o->warn ? note_of(eng, object) : NULL;
 	char what[512];
 
-	if (!o->warn || !v || !v->text)
+	if (!why)
 		return;
-	if (!jdoc_parse_copy(&text, v->text, v->text_len, JDOC_ANY, &ignored))
-		why = jval_str(jdoc_root(&text));
-	if (why)
-		(void)snprintf(what, sizeof(what), "%s: %s", about, why);
-	else
-		(void)snprintf(what, sizeof(what), "%s: see objects/%s", about, object);
+	(void)snprintf(what, sizeof(what), "%s: %s", about, why);
 	o->warn(o->warn_arg, what);
 }
 
@@ -207,6 +224,7 @@ static void warn(const struct engine *eng, const struct ckpt_opts *o)
 	bool hf = eng->format == &format_safetensors || eng->format == &format_torchsave;
 	char note[FORMAT_NOTE] = "";
 
+	warn_of(eng, o, FORMAT_MISSING, "not everything is there");
 	warn_of(eng, o, FORMAT_NOT_SHOWN, "not everything is shown");
 	if (hf) /* not a copy, which has no index */
 		warn_of(eng, o, FORMAT_INDEX_DIFFERS, "the files count, not their index");
@@ -372,5 +390,7 @@ void engine_free(struct engine *eng)
 	name_list_release(&eng->metadata);
 	free(eng->index);
 	free(eng->index_why);
+	free(eng->not_shown);
+	free(eng->missing);
 	free(eng);
 }

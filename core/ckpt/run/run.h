@@ -54,6 +54,7 @@ struct run_child {
 	char *why;	   /* why it is incomplete or cannot be opened: a sentence */
 	int why_code;	   /* its errno */
 	char *lacks;	   /* what it lacks, although it was opened: a sentence */
+	bool is_told;	   /* lacks is a sentence of the format; all that is shown is whole */
 	uint64_t retry_ns; /* do not retry opening before this time */
 	/*
 	 * gone: its name no longer refers to it; replaced: another checkpoint was found when it was

@@ -61,7 +61,7 @@ static int copy_table(struct ckpt_run *r, unsigned latest, struct listing *ret)
 		struct ckpt_run_entry *x = &ret->v[ret->n++];
 
 		*x = (struct ckpt_run_entry){ .name = strdup(k->name),
-					      .complete = !why,
+					      .complete = !why || (!k->why && k->is_told),
 					      .latest = latest && k->slot == latest,
 					      .mtime_ns = k->mtime_ns,
 					      .fault = why ? strdup(why) : NULL };

@@ -270,6 +270,12 @@ static struct ckpt *note_opened(struct run_child *k, struct ckpt *c, uint64_t id
 	free(k->lacks);
 	k->why = NULL;
 	k->lacks = engine_is_whole(c->engine, &e) ? strdup(e.msg) : NULL;
+	k->is_told = !k->lacks && (c->totals.missing || c->totals.not_shown);
+	if (k->is_told)
+		k->lacks =
+			c->totals.missing
+				? text_format("not everything is there: %s", c->totals.missing)
+				: text_format("not everything is shown: %s", c->totals.not_shown);
 	if (k->identified && k->identity != identity) {
 		k->replaced = true;
 		return c;

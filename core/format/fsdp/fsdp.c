@@ -53,7 +53,10 @@ static bool has_all(struct fsdp *d, enum fsdp_kind kind)
 			next += d->files[i].rank == next;
 		}
 	if (n && next < d->world)
-		(void)fsdp_note(d, "the optimizer's states: the file of rank %u is missing", next);
+		(void)format_note(d->missing,
+				  "rank %u's file of optimizer states is missing; without it, "
+				  "none of these are shown",
+				  next);
 	return !n || next >= d->world;
 }
 
@@ -95,6 +98,8 @@ static int scan(struct place *place, const struct name_list *files, const struct
 				"parameters are shown as they are; save with SHARDED_STATE_DICT");
 	if (!rc)
 		rc = fsdp_report(&d, e);
+	if (!rc)
+		rc = format_tell(FORMAT_MISSING, d.missing, d.w, e);
 	if (!rc)
 		rc = format_tell(FORMAT_NOT_SHOWN, d.not_shown, d.w, e);
 	for (size_t i = 0; i < d.n_tensors; i++) {

@@ -132,7 +132,7 @@ struct fsdp {
 	size_t n_params, cap_params;
 	size_t n_optim_params; /* number in the single group of rank 0's optimizer file */
 	bool one_group, numbers_known;
-	char not_shown[FORMAT_NOTE];
+	char not_shown[FORMAT_NOTE], missing[FORMAT_NOTE];
 };
 
 #define fsdp_note(d, ...) format_note((d)->not_shown, __VA_ARGS__)

@@ -144,6 +144,10 @@ struct ckpt_totals {
                                  or time of any data file */
 	/* number of ranks that wrote data files, according to the file names; 0: unknown */
 	uint64_t ranks;
+	/* Sentences on what it has and is not shown, and on files that are missing, without which
+	 * something is not shown; NULL: nothing, or include and exclude leave out the objects
+	 * not_shown and missing. */
+	const char *not_shown, *missing;
 };
 /* For a run: format "run", empty strings, all other members 0. */
 CKPT_API void ckpt_totals_sized(const struct ckpt *c, struct ckpt_totals *ret, size_t size);
@@ -357,7 +361,9 @@ struct ckpt_run_entry {
 	const char *name;
 	bool complete, latest;
 	uint64_t mtime_ns;
-	const char *fault; /* why it is incomplete, or could not be opened when that was tried */
+	/* Why it is incomplete, or could not be opened when that was tried; or, of a complete one,
+	 * what is missing or not shown (see struct ckpt_totals). */
+	const char *fault;
 };
 /*
  * For a run: open each checkpoint once, however long that takes, so that `complete` (here and in

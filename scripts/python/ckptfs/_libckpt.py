@@ -71,7 +71,7 @@ class _Totals(ctypes.Structure):
                 ("model_tensors", c_uint64), ("model_bytes", c_uint64),
                 ("model_prefix", c_void_p), ("model_prefix_len", c_size_t),
                 ("identity", c_char_p),
-                ("ranks", c_uint64)]
+                ("ranks", c_uint64), ("not_shown", c_char_p), ("missing", c_char_p)]
 
 
 class _Tensor(ctypes.Structure):

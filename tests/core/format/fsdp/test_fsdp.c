@@ -1128,8 +1128,8 @@ START_TEST(every_rank_has_a_file)
 		     "the same rank: one is from another checkpoint");
 	drop("optim_world_size_3_rank_01.pt");
 	drop("optim_world_size_3_rank_1.pt");
-	expect("w[1] 0\n! not everything is shown: the optimizer's states: the file of rank 1 is "
-	       "missing");
+	expect("w[1] 0\n! not everything is there: rank 1's file of optimizer states is "
+	       "missing; without it, none of these are shown");
 }
 END_TEST
 
