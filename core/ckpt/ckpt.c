@@ -15,6 +15,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,6 +288,23 @@ static int open_shown_run(struct ckpt *c, const struct ckpt_opts *o, struct ckpt
 
 static int open_any(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e);
 
+/* Weights are used as they are. That their sum is not 1 may be wanted, and may be a mistake. */
+static void warn_of_weights(const struct average_plan *p, const struct ckpt_opts *o)
+{
+	double sum = 0;
+	char what[200];
+
+	for (size_t i = 0; i < p->n; i++)
+		sum += p->v[i].weight;
+	if (!o->warn || fabs(sum - 1) < 1e-6)
+		return;
+	(void)snprintf(what, sizeof(what),
+		       "option 'average': the weights add up to %.6g, not to 1, so the tensors are "
+		       "that many times as large as an average",
+		       sum);
+	o->warn(o->warn_arg, what);
+}
+
 /* The base of the average is opened, as a checkpoint. 1: it is not a run. */
 static int open_average(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_err *e)
 {
@@ -300,6 +318,7 @@ static int open_average(struct ckpt *c, const struct ckpt_opts *o, struct ckpt_e
 		rc = average_of_run(c->place, c->root, o, &c->engine->average, &base, e);
 	if (rc)
 		return rc;
+	warn_of_weights(&c->engine->average, o);
 	name_list_release(&c->engine->metadata);
 	free(c->dir);
 	place_free(c->place);

@@ -146,8 +146,10 @@ static int no_such_file(struct ckpt *c, ckpt_node dir, const char *name, const c
 	if (n_dir != SIZE_MAX)
 		ckpt_propose_path(c, dir, path, n_dir, name, e);
 	if (dir == CKPT_ROOT && c->run && !e->msg[n])
-		(void)snprintf(e->msg + n, sizeof(e->msg) - n,
-			       "; it is a run: the path has to begin with one of its checkpoints");
+		(void)snprintf(
+			e->msg + n, sizeof(e->msg) - n,
+			"; it is a run: the path has to begin with one of its checkpoints, as "
+			"in 'latest/hf'");
 	return -ENOENT;
 }
 

@@ -358,7 +358,8 @@ int cmd_look_up(const struct ckpt *c, const char *name, struct cmd_named *ret, s
 			       "'stat', 'sum' and 'diff' take such names, with --model",
 			       name);
 	return err_set(e, ENOENT, "'%.100s': no tensor or object of that name%s", name,
-		       cmd_meant(c, name, meant));
+		       strpbrk(name, "*?") ? "; 'ckptfs ls' and 'ckptfs stat' take patterns"
+					   : cmd_meant(c, name, meant));
 }
 
 int cmd_find(struct ckpt *c, const char *path, bool is_fqn, struct ckpt_stat *ret,

@@ -188,8 +188,11 @@ static int run_command(const struct command *c, int argc, char *const *argv, boo
 	if (o.n_args < c->min_args)
 		(void)err_set(&e, EINVAL, "%s: usage: ckptfs %s %s", c->name, c->name, c->usage);
 	else if (o.n_args > c->max_args)
-		(void)err_set(&e, EINVAL, "%s: unexpected argument '%s'", c->name,
-			      o.args[c->max_args]);
+		(void)err_set(&e, EINVAL, "%s: unexpected argument '%s'%s", c->name,
+			      o.args[c->max_args],
+			      c->words & WORDS_NAMES && strpbrk(o.args[c->max_args], "*?[")
+				      ? ": --include takes patterns"
+				      : "");
 	if (e.code)
 		return bad_usage(&e, c->name);
 	return c->run(&o);

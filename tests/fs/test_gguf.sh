@@ -60,7 +60,7 @@ test_blocks_that_do_not_come_out_are_f16() {
   rm -r dcp
   # shellcheck disable=SC2046 # words
   make_dcp --flat dcp $(python3 own.py model llama hf)
-  mount_at m dcp -o assets=hf,gguf_dtype=q8_0
+  mount_at m dcp -o assets=hf,gguf_dtype=Q8_0 # as llama-quantize prints it
   is "1 8 7" "$(python3 own.py check llama m/gguf/model.gguf)"
 }
 

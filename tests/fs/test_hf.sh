@@ -142,6 +142,23 @@ END
 
 # ---- casts ----
 
+# Whoever loads hf/ converts to the type that config.json names.
+cases_config_json_names_the_dtype_asked_for() { printf '%s\n' torch_dtype dtype; }
+test_config_json_names_the_dtype_asked_for() {
+  mkdir assets
+  echo "{\"model_type\": \"llama\", \"$1\": \"bfloat16\", \"text_config\": {\"torch_dtype\": \"bfloat16\", \"n\": 1}}" >assets/config.json
+  mount_at m "$(zoo)" -o assets=assets,dtype=fp16
+  jq -e ".$1 == \"float16\" and .model_type == \"llama\" and .text_config == {n: 1}" m/hf/config.json
+  ckptfs cat "$(zoo)" hf/config.json -o assets=assets,dtype=fp16 | cmp - m/hf/config.json
+  ckptfs cat "$(zoo)" hf/config.json -o assets=assets,dtype=bf16 | cmp - assets/config.json # nothing to change
+  ckptfs cat "$(zoo)" hf/config.json -o assets=assets | cmp - assets/config.json
+  for text in '{}' ' { } ' '{"torch_dtype": "float32"}' '{"model_type": "llama"}' '{"dtype": null}'; do
+    echo "$text" >assets/config.json
+    ckptfs cat "$(zoo)" hf/config.json -o assets=assets,dtype=fp16 >out.json
+    if [[ $text == *float32* ]]; then jq -e '. == {torch_dtype: "float16"}' out.json; else cmp out.json assets/config.json; fi
+  done
+}
+
 cases_dtype_casts_floats_and_nothing_else() {
   printf '%s\n' 'bf16 bfloat16' 'fp16 float16' 'fp32 float32'
 }

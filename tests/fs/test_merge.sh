@@ -71,6 +71,16 @@ test_an_average_is_compared_exported_and_resharded() {
 }
 
 # Names may look like options that mount(8) passes to all file systems, or like flags.
+test_weights_that_do_not_add_up_to_1_are_told() {
+  ln -s "$(run)/run" run
+  ckptfs ls run -o average=step-2000:0.5,step-3000:0.5 >names 2>says
+  [[ ! -s says ]] || fail "$(cat says)"
+  ckptfs ls run -o average=step-2000:1,step-3000:3 2>says | cmp - names
+  grep "warning: option 'average': the weights add up to 4, not to 1" says
+  ckptfs ls run -o average=step-1000:1,step-2000:1,step-3000:-1 2>says | cmp - names
+  [[ ! -s says ]] || fail "$(cat says)"
+}
+
 test_no_name_of_a_list_is_taken_for_an_option() {
   cp -a "$(run)/run" run
   mv run/step-2000 run/x-tuned

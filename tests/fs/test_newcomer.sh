@@ -250,6 +250,9 @@ test_20_a_misspelt_checkpoint_of_a_run() {
   refused "no such checkpoint in the run" ckptfs export run step-300 hf out
   refused "unexpected argument 'step-300'" ckptfs check run/step-100 step-300
   refused "unexpected argument 'step-300'" ckptfs check run step-100 step-300
+  refused "unexpected argument 'l\*': --include takes patterns" ckptfs check run/step-100 'l*'
+  refused "'l\*': no tensor or object of that name; 'ckptfs ls' and 'ckptfs stat' take patterns" ckptfs info run/step-100 'l*'
+  refused "the path has to begin with one of its checkpoints, as in 'latest/hf'" ckptfs export run hf out
   refused "run 'run' has no checkpoint 'step-300'; did you mean 'step-100' or 'step-200'[?]" \
     ckptfs head run step-300 lm_head.weight
   mkdir other

@@ -213,8 +213,8 @@ open("dcp/flax_model-00001-of-00001.msgpack", "wb").write(b"\x81\xa1a\xc7" + byt
 json.dump({"weight_map": {"a": "flax_model-00001-of-00001.msgpack", "b": "flax_model-00001-of-00001.msgpack"}},
           open("dcp/flax_model.msgpack.index.json", "w"))
 END
-  is "complete: 1 tensor; 1 object cannot be read" "$(of pt)"
-  is "complete: 1 tensor; 1 object cannot be read" "$(of safetensors)"
+  is "not complete: 1 tensor; 1 object cannot be read" "$(of pt)"
+  is "not complete: 1 tensor; 1 object cannot be read" "$(of safetensors)"
   refused "object 'b': the index places it in 'flax_model-00001-of-00001.msgpack', which lacks it" ckptfs mount dcp m
 }
 

@@ -448,31 +448,26 @@ static void judge_gguf(struct engine *eng, bool now, struct verdict *v)
 		buf_printf(&v->text, "complete for llama.cpp (%s, %s)", g.arch, g.dtype);
 }
 
-/* If a tensor is lost together with its dtype and shape, it is listed as an object. */
-static void add_damaged_objects(const struct engine *eng, struct buf *b)
-{
-	uint64_t n = engine_damaged_objects(eng);
-
-	if (n)
-		buf_printf(b, "; %" PRIu64 " object%s cannot be read", n, n == 1 ? "" : "s");
-}
-
 static void judge_file(struct engine *eng, enum view_file file, struct verdict *v)
 {
+	/* A tensor that is lost together with its dtype and shape is listed as an object. */
+	uint64_t damaged = engine_damaged_objects(eng);
 	struct view_left l;
 
 	if (file == VIEW_PT && lacks_model(eng, v))
 		return;
 	view_left(eng->view, file, &l);
-	v->serves = l.left_out ? CKPT_SERVES_NO : CKPT_SERVES_YES;
-	if (l.left_out) {
-		buf_str(&v->text, "not complete: ");
+	v->serves = l.left_out || damaged || eng->missing ? CKPT_SERVES_NO : CKPT_SERVES_YES;
+	buf_str(&v->text, v->serves == CKPT_SERVES_YES ? "complete: " : "not complete: ");
+	if (l.left_out)
 		add_left_out(&v->text, &l);
-	} else {
-		buf_str(&v->text, "complete: ");
+	else
 		add_count(&v->text, l.tensors);
-	}
-	add_damaged_objects(eng, &v->text);
+	if (damaged)
+		buf_printf(&v->text, "; %" PRIu64 " object%s cannot be read", damaged,
+			   text_s(damaged));
+	if (eng->missing)
+		buf_str(&v->text, "; not everything is there");
 }
 
 /*

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adds the tensors to an engine's catalog that options ask to compute from the stored ones. */
+#include "base/buf.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
@@ -102,10 +103,52 @@ static int dequantise_all(struct engine *eng, const struct ckpt_opts *o, struct 
 	return rc;
 }
 
+/* Makes config.json, if it says in which type weights are to be loaded, say the one that `dtype`
+ * asks for: transformers and vLLM convert weights to that type. */
+static int set_config_dtype(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
+{
+	static const char *const keys[] = { "torch_dtype", "dtype" }; /* the latter since 4.56 */
+	struct jdoc config CLEANUP(jdoc_release) = { 0 };
+	struct buf edited CLEANUP(buf_release) = BUF_INIT(2 * ASSETS_MAX_CONFIG);
+	autofree char *text = NULL;
+	const char *key = NULL, *name, *said, *rest;
+	int dtype = CKPT_DTYPE_NONE, rc = ckpt_opts_dtype("dtype", o->dtype, &dtype, e);
+	struct ckpt_err why;
+	int64_t number;
+	size_t len;
+
+	if (rc || !o->dtype)
+		return rc;
+	rc = assets_text(&eng->assets, "config.json", ASSETS_MAX_CONFIG, &text, &len, &number, e);
+	if (rc || !text)
+		return rc;
+	if (jdoc_parse_copy(&config, text, len, JDOC_BIG | JDOC_PYTHON, &why))
+		return why.code == ENOMEM ? err_nomem(e) : 0; /* as above */
+	name = dtype_info((enum ckpt_dtype)dtype)->name;
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		said = jval_str(jval_get(jdoc_root(&config), keys[i]));
+		if (said && strcmp(said, name) != 0)
+			key = keys[i];
+	}
+	if (!key)
+		return 0;
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+		len = json_without(text, len, keys[i]);
+	rest = strchr(text, '{') + 1;
+	buf_printf(&edited, "%.*s\n  \"%s\": \"%s\"%s", (int)(rest - text), text, key, name,
+		   rest[strspn(rest, " \t\r\n")] == '}' ? "" : ",");
+	buf_str(&edited, rest);
+	buf_add(&edited, "", 1);
+	return edited.err ? err_nomem(e)
+			  : assets_replace(&eng->assets, (size_t)number, edited.data, e);
+}
+
 int engine_derive(struct engine *eng, const struct ckpt_opts *o, struct ckpt_err *e)
 {
 	int rc = dequantise_all(eng, o, e);
 
+	if (!rc)
+		rc = set_config_dtype(eng, o, e);
 	if (!rc)
 		rc = look_for_codes(eng, o, e);
 	if (!rc)

@@ -118,9 +118,12 @@ static int choose(const struct ckpt_opts *o, struct view_opts *ret, struct ckpt_
 	int dtype = 0, mix = -1, how = EXPERTS_AUTO, masters = 0;
 	int rc = ckpt_opts_dtype("dtype", o->dtype, &dtype, e);
 
-	for (int i = 0; i < GGUF_N_MIXES; i++)
+	for (int i = 0; i < GGUF_N_MIXES; i++) {
 		gguf[i] = (struct ckpt_choice){ gguf_mixes[i].name, i, false };
-	if (!rc)
+		if (o->gguf_dtype && !strcasecmp(o->gguf_dtype, gguf[i].word))
+			mix = i; /* llama-quantize prints them in capitals */
+	}
+	if (!rc && mix < 0)
 		rc = ckpt_opts_choose("gguf_dtype", o->gguf_dtype, gguf, GGUF_N_MIXES, &mix, e);
 	if (!rc)
 		rc = ckpt_opts_choose("experts", o->experts, experts, ARRAY_LEN(experts), &how, e);

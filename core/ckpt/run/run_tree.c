@@ -212,7 +212,8 @@ int ckpt_run_open_sized(struct ckpt *c, const char *path, const char *const opts
 	if (!slot)
 		return err_set(
 			e, ENOENT,
-			"'%s': it is a run; the path has to begin with one of its checkpoints",
+			"'%s': it is a run; the path has to begin with one of its checkpoints, as "
+			"in 'latest/hf'",
 			path);
 	rc = ckpt_opts_parse(opts, hooks, size, &words, &o, &why);
 	if (!rc)

@@ -650,7 +650,8 @@ START_TEST(a_path_into_a_run_opens_a_checkpoint)
 	expect_opened(c, "latest//hf/x", "@/step-2", "hf/x");
 	expect_opened(c, "./nemo-1", "@/nemo-1/weights", "");
 	expect_msg(ckpt_run_open(c, ".", words_of(&plain), NULL, &none, &rest, &e), &e, ENOENT,
-		   "'.': it is a run; the path has to begin with one of its checkpoints");
+		   "'.': it is a run; the path has to begin with one of its checkpoints, "
+		   "as in 'latest/hf'");
 	expect_msg(ckpt_run_open(c, "step-3/hf", words_of(&plain), NULL, &none, &rest, &e), &e,
 		   ENOENT,
 		   "checkpoint 'step-3' is not complete: .metadata is missing although data files "
