@@ -26,12 +26,17 @@
 #include "parse/zarr_metadata.h"
 #include "source/place.h"
 
+#include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { MAX_PART_DIMS = 8 };
 
 struct scan {
 	struct catalog_writer *w;
 	uint64_t chunks; /* so far */
+	char missing[FORMAT_NOTE];
 };
 
 /* ---- directories ---- */
@@ -104,16 +109,86 @@ static bool has_chunks(const char *key, const struct name_list *l)
 	return false;
 }
 
+/* "1.2": the number of dimensions, or 0. */
+static size_t read_numbers(const char **s, uint32_t ret[static MAX_PART_DIMS])
+{
+	size_t n = 0;
+
+	do {
+		char *end;
+		unsigned long long v = strtoull(*s, &end, 10);
+
+		if (!isdigit((unsigned char)**s) || n == MAX_PART_DIMS || v >= UINT32_MAX)
+			return 0;
+		ret[n++] = (uint32_t)v;
+		*s = end;
+	} while (**s == '.' && isdigit((unsigned char)(*s)[1]) && (*s)++);
+	return n;
+}
+
+/* Of "shard_0.1_2.2.pt", the number of dimensions of the object, or 0. */
+static size_t read_part(const char *name, uint32_t shape[static MAX_PART_DIMS])
+{
+	uint32_t off[MAX_PART_DIMS];
+	size_t n;
+
+	if (!text_take(&name, "shard_"))
+		return 0;
+	n = read_numbers(&name, off);
+	if (!n || !text_take(&name, "_"))
+		return 0;
+	/* Of the shape, Megatron-core 0.5 and earlier lose the last number, unless it is the only
+	 * one. */
+	return read_numbers(&name, shape) == n && !strcmp(name, ".pt") ? n : 0;
+}
+
+/* Notes the first part that is not there of an object whose other parts' names say how many there
+ * are. */
+static void look_for_missing(struct scan *s, const char *key, const struct name_list *l)
+{
+	uint32_t shape[MAX_PART_DIMS], other[MAX_PART_DIMS], at[MAX_PART_DIMS] = { 0 };
+	size_t n = 0, k = 0;
+
+	for (size_t i = 0; i < l->n; i++) {
+		size_t dims = read_part(l->v[i], n ? other : shape);
+
+		if (n && dims && (dims != n || memcmp(shape, other, n * sizeof(*shape)) != 0))
+			return; /* of two saves */
+		n = dims ? dims : n;
+	}
+	/* At the latest, one part more than there are files. */
+	while (n && k < n) {
+		char name[16 * 2 * MAX_PART_DIMS];
+		size_t len = (size_t)snprintf(name, sizeof(name), "shard");
+
+		for (size_t i = 0; i < 2 * n; i++)
+			len += (size_t)snprintf(name + len, sizeof(name) - len, "%c%u",
+						i % n ? '.' : '_', i < n ? at[i] : shape[i - n]);
+		(void)snprintf(name + len, sizeof(name) - len, ".pt");
+		if (!name_list_has(l, name)) {
+			(void)format_note(s->missing,
+					  "'%.200s/%s', a part of an object, is missing", key,
+					  name);
+			return;
+		}
+		for (k = 0; k < n && ++at[n - 1 - k] >= shape[n - 1 - k]; k++)
+			at[n - 1 - k] = 0;
+	}
+}
+
 /* Adds what is in such a directory: parts of an object; KEY/shard_O_S.pt is listed as
  * KEY/shard_O_S. */
-static int add_others(struct place *place, const char *dir, const char *key,
-		      struct catalog_writer *w, struct ckpt_err *e)
+static int add_others(struct place *place, const char *dir, const char *key, struct scan *s,
+		      struct ckpt_err *e)
 {
 	struct name_list l CLEANUP(name_list_release) = { 0 };
+	struct catalog_writer *w = s->w;
 	int rc = list_dir(place, dir, &l, e);
 
 	if (!rc && has_chunks(key, &l))
 		rc = add_lost(key, w, e);
+	if (!rc)
+		look_for_missing(s, key, &l);
 	for (size_t i = 0; !rc && i < l.n; i++) {
 		size_t n = strlen(l.v[i]);
 		char path[PATH_MAX], name[PATH_MAX];
@@ -214,7 +289,7 @@ static int scan_dir(struct place *place, const char *name, struct scan *s, struc
 		rc = place_look(place, path, &seen, e);
 	if (rc < 0)
 		return rc;
-	return rc ? add_tensor(place, dir, path, key, s, e) : add_others(place, dir, key, s->w, e);
+	return rc ? add_tensor(place, dir, path, key, s, e) : add_others(place, dir, key, s, e);
 }
 
 static int scan(struct place *place, const struct name_list *files, const struct scan_opts *opts,
@@ -231,7 +306,7 @@ static int scan(struct place *place, const struct name_list *files, const struct
 		if (strcmp(megatron_base(files->v[i]), "common.pt") != 0)
 			rc = scan_dir(place, files->v[i], &s, e);
 	}
-	return rc;
+	return rc ? rc : format_tell(FORMAT_MISSING, s.missing, w, e);
 }
 
 const struct format format_megatron_zarr = { .name = "megatron-zarr",

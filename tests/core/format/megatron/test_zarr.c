@@ -357,8 +357,8 @@ START_TEST(objects_are_called_by_their_unique_keys)
 
 	(void)mkdirat(dir_fd, "rng", 0700);
 	(void)mkdirat(dir_fd, "other", 0700);
-	put_text("rng/shard_0.0_2.2.pt", "zero");
-	put_text("rng/shard_0.1_2.2.pt", "one");
+	put_text("rng/shard_0.0_1.2.pt", "zero");
+	put_text("rng/shard_0.1_1.2.pt", "one");
 	put_text("rng/shard_0.pt2", "");
 	put_text("other/file", "");
 	put_text("common.pt", "common");
@@ -366,11 +366,54 @@ START_TEST(objects_are_called_by_their_unique_keys)
 	ckpt_totals(c, &t);
 	ck_assert_uint_eq(t.objects, 3);
 	ckpt_object(c, 1, &o);
-	ck_assert_str_eq(o.fqn, "rng/shard_0.0_2.2");
-	ck_assert_str_eq(o.path, "rng/shard_0.0_2.2.pt");
+	ck_assert_str_eq(o.fqn, "rng/shard_0.0_1.2");
+	ck_assert_str_eq(o.path, "rng/shard_0.0_1.2.pt");
 	ck_assert_uint_eq(o.length, 4);
 	ckpt_object(c, 0, &o);
 	ck_assert_str_eq(o.fqn, "common.pt");
+	ckpt_close(c);
+}
+END_TEST
+
+static const struct {
+	const char *names[4], *missing;
+} parts[] = {
+	{ { "shard_0_2.pt", "shard_1_2.pt" }, NULL },
+	{ { "shard_0_2.pt" }, "'x/shard_1_2.pt', a part of an object, is missing" },
+	{ { "shard_1_2.pt" }, "'x/shard_0_2.pt', a part of an object, is missing" },
+	{ { "shard_0.0_2.2.pt", "shard_0.1_2.2.pt", "shard_1.1_2.2.pt" },
+	  "'x/shard_1.0_2.2.pt', a part of an object, is missing" },
+	{ { "shard_0_4000000000.pt" },
+	  "'x/shard_1_4000000000.pt', a part of an object, is missing" },
+	/* Megatron-core 0.5 loses a number of the shape. */
+	{ { "shard_0.0_2.pt", "shard_0.1_2.pt", "shard_1.0_2.pt" }, NULL },
+	/* What says nothing about others. */
+	{ { "shard_0_2.pt", "shard_0_3.pt" }, NULL },
+	{ { "shard_0_2", "shard_0_.pt", "shard__2.pt", "shard_0._2.pt" }, NULL },
+	{ { "shard_0_0.pt" }, NULL },
+	{ { "shard_0.0.0.0.0.0.0.0.0_2.1.1.1.1.1.1.1.1.pt" }, NULL },
+};
+
+START_LOOP_TEST(parts_of_objects_tell_which_others_there_are, ARRAY_LEN(parts))
+{
+	struct ckpt *c = NULL;
+	struct ckpt_err e = { 0 };
+	struct ckpt_totals t;
+
+	(void)mkdirat(dir_fd, "x", 0700);
+	for (size_t i = 0; i < ARRAY_LEN(parts[_i].names) && parts[_i].names[i]; i++) {
+		char path[128];
+
+		(void)snprintf(path, sizeof(path), "x/%s", parts[_i].names[i]);
+		put_text(path, "");
+	}
+	put_text("common.pt", "common");
+	ck_assert_msg(!open_with(":memory:", &c, &e), "%s", e.msg);
+	ckpt_totals(c, &t);
+	if (parts[_i].missing)
+		ck_assert_str_eq(t.missing, parts[_i].missing);
+	else
+		ck_assert_msg(!t.missing, "%s", t.missing);
 	ckpt_close(c);
 }
 END_TEST
