@@ -334,8 +334,12 @@ static void add_object(struct buf *b, const struct ckpt_object *o, const struct 
 	cmd_add_fqn(b, o->fqn, o->fqn_len);
 	buf_str(b, "\ncomplete  ");
 	add_complete(b, o->fault, color);
+	if (o->fault && !*o->path) { /* only its name is known */
+		buf_str(b, "\n");
+		return;
+	}
 	buf_str(b, "\nstored    ");
-	if (*o->path || o->fault) {
+	if (*o->path) {
 		cmd_add_fqn(b, o->path, strlen(o->path));
 		buf_printf(b, " at %" PRIu64, o->offset);
 	} else {

@@ -215,6 +215,8 @@ json.dump({"weight_map": {"a": "flax_model-00001-of-00001.msgpack", "b": "flax_m
 END
   is "not complete: 1 tensor; 1 object cannot be read" "$(of pt)"
   is "not complete: 1 tensor; 1 object cannot be read" "$(of safetensors)"
+  is "object    b|complete  no: the index places it in 'flax_model-00001-of-00001.msgpack', which lacks it" \
+    "$(ckptfs info dcp b | paste -sd '|')"
   refused "object 'b': the index places it in 'flax_model-00001-of-00001.msgpack', which lacks it" ckptfs mount dcp m
 }
 
