@@ -220,11 +220,14 @@ int ds_sample(struct ds_open *o, const struct ds_piece *p, enum ckpt_dtype dtype
 /* 1: two of n files have the same sample, and this is no coincidence. */
 int ds_find_copy(const struct ds_sample *s, size_t n, size_t ret[2], struct ckpt_err *e);
 
-/* ---- reading (deepspeed_states.h, deepspeed_experts.c, deepspeed_universal.c) ---- */
+/* ---- reading (deepspeed_states.h, deepspeed_experts.c, deepspeed_layers.c,
+ * deepspeed_universal.c) ---- */
 
 /* Reads the model and optimizer states of model-parallel rank mp. */
 int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e);
 int ds_read_experts(struct ds *d, struct ckpt_err *e);
+/* Reads the layer files of a pipeline, after all ranks. */
+int ds_read_layers(struct ds *d, struct ckpt_err *e);
 int ds_read_universal(struct ds *d, struct ckpt_err *e);
 
 /* The files of a kind that belong to a model-parallel rank; UINT32_MAX: all files of the kind. */

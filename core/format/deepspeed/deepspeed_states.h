@@ -8,6 +8,7 @@
  *	deepspeed_ties.c	names that share storage, and so are one parameter
  *	deepspeed_frozen.c	parameters that are in no optimizer states
  *	deepspeed_zero.c	the optimizer states: the pieces of flat tensors in each rank's file
+ *	deepspeed_whole.c	whether those of all ranks are there, and of one save
  *	deepspeed_padding.c	the padding in them
  *	deepspeed_pair.c	which elements of these pieces belong to which name
  *
@@ -124,7 +125,16 @@ int ds_read_frozen(struct ds_rank *x, struct ds_open *o, size_t file, size_t fil
 /* After the last: ZeRO 3's, of which every file has a part. */
 int ds_add_frozen(struct ds_rank *x, struct ckpt_err *e);
 
-/* ---- optimizer states (deepspeed_zero.c, deepspeed_padding.c, deepspeed_pair.c) ---- */
+/* ---- optimizer states (deepspeed_zero.c, deepspeed_whole.c, deepspeed_padding.c,
+ * deepspeed_pair.c) ---- */
+
+/* These three are given a rank's n files. 1: they are not whole, or not of one save, which has been
+ * recorded. By their names: */
+int ds_check_files(struct ds_rank *x, const struct ds_file *f, size_t n);
+/* by what the first one says: */
+int ds_check_world(struct ds_rank *x);
+/* when all have been read: */
+int ds_check_whole(struct ds_rank *x, const struct ds_file *f, struct ckpt_err *e);
 
 /* Reads the paddings in rank r's file. 1: they are inconsistent, which has been recorded. */
 int ds_read_paddings(struct ds_rank *x, struct ds_open *o, const struct pk_value *states,
