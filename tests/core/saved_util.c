@@ -507,6 +507,15 @@ void saved_expect_begin(const char *path, const char *format, const char *want)
 	buf_release(&b);
 }
 
+void saved_expect_warning(const char *path, const char *format, const char *want)
+{
+	struct buf b = shown(path, format);
+	const char *at = strstr(b.data, "\n! ");
+
+	ck_assert_str_eq(at ? at + 1 : "", want);
+	buf_release(&b);
+}
+
 void saved_expect_error(const char *path, const char *want)
 {
 	struct ckpt *c = NULL;

@@ -35,6 +35,8 @@ void saved_put(int dirfd, const char *path, const char *text, unsigned first);
 void saved_expect(const char *path, const char *format, const char *want);
 /* The same, but want is only the beginning. */
 void saved_expect_begin(const char *path, const char *format, const char *want);
+/* The same, but want is only the warning, or "". */
+void saved_expect_warning(const char *path, const char *format, const char *want);
 /* It must not be opened as that format: there is an error, or another format. */
 void saved_expect_not(const char *path, const char *format);
 /* Opening it must fail with a message that contains `want`. */

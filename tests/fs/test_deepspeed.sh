@@ -81,6 +81,23 @@ PY
   refused "option 'master': 'maybe' is not one of yes, no" ckptfs info --master=maybe "$(fixture plain)/ckpt"
 }
 
+# Slices of the other rank are not shown as if they were the tensors.
+test_a_model_parallel_rank_without_optimizer_states_is_told() {
+  copy_of ds_tp2_z3_fp32_w4 c
+  rm c/*/*mp_rank_01_optim_states.pt
+  ckptfs ls c >names 2>says
+  grep -q "'zero_pp_rank_0_mp_rank_01_optim_states.pt' is missing, though" says
+  is optimizer.state.down.weight.step "$(grep down.weight names)"
+  copy_of ds_pp2_z1_bf16_w4 p
+  rm p/*/*mp_rank_01_optim_states.pt
+  ckptfs ls p >names 2>says
+  grep -q "'bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt' is missing, though" says
+  grep -q "optimizer.state.1.lin.weight.fp32" names
+  copy_of ds_pp2_z1_bf16_w4 t
+  rm t/*/layer_00-model_states.pt
+  ckptfs ls t 2>&1 | grep -q "no file of a layer holds 'tied_modules.embed.weight': it is missing"
+}
+
 test_what_cannot_be_shown_is_said() {
   need_fixture ds_bad_missing_rank
   ckptfs ls "$(fixture ds_bad_missing_rank)/ckpt" >names 2>says

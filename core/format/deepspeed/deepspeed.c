@@ -215,6 +215,9 @@ static int read_all(struct ds *d, struct ckpt_err *e)
 	int rc = count_ranks(d, &ranks, e);
 
 	d->tp = ranks;
+	d->incomplete = rc ? NULL : arena_array(&d->arena, ranks, sizeof(*d->incomplete));
+	if (!rc && !d->incomplete)
+		rc = err_nomem(e);
 	for (uint32_t mp = 0; !rc && mp < ranks; mp++)
 		rc = ds_read_rank(d, mp, e);
 	if (!rc)
@@ -252,6 +255,7 @@ static int scan(struct place *place, const struct name_list *files, const struct
 	free(d.files);
 	free(d.tensors);
 	free(d.aliases);
+	free(d.trained);
 	free(d.marks);
 	arena_release(&d.arena);
 	pk_strings_free(d.names);

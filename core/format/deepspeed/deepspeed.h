@@ -124,6 +124,14 @@ struct ds_step {
 	struct digest is; /* its value */
 };
 
+/* A weight of ZeRO 0 that an optimizer has states of: its name is not recorded. */
+struct ds_trained {
+	const uint64_t *shape;
+	uint8_t n_dims;
+	uint32_t t;
+	struct digest is; /* its values, or those of a state */
+};
+
 struct ds_join;
 
 struct ds {
@@ -147,6 +155,7 @@ struct ds {
 	uint32_t tp, pp; /* tensor-parallel ranks; pipeline stages */
 	bool pipeline;
 	bool universal;
+	bool *incomplete;	/* of each stage: the states of one of its slices were left out */
 	bool zenflow;		/* matrices of the optimizer states are transposed */
 	struct digest of_stage; /* names of the parameters of a stage's first slice */
 	uint64_t *experts; /* of each layer of experts of the first stage, as far as it is known */
@@ -156,6 +165,8 @@ struct ds {
 
 	struct ds_tensor *tensors;
 	struct ds_alias *aliases;
+	struct ds_trained *trained; /* in a pipeline */
+	size_t n_trained, cap_trained;
 	size_t n_tensors, cap_tensors, n_aliases, cap_aliases;
 	char not_shown[FORMAT_NOTE]; /* a sentence on what is not shown, and why; or empty */
 };
@@ -226,6 +237,9 @@ int ds_find_copy(const struct ds_sample *s, size_t n, size_t ret[2], struct ckpt
 /* Reads the model and optimizer states of model-parallel rank mp. */
 int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e);
 int ds_read_experts(struct ds *d, struct ckpt_err *e);
+/* Notes which weights an optimizer of ZeRO 0 has states of, on tensor-parallel rank t. */
+int ds_read_trained(struct ds *d, struct ds_open *o, const struct pk_value *optimizer, uint32_t t,
+		    struct ckpt_err *e);
 /* Reads the layer files of a pipeline, after all ranks. */
 int ds_read_layers(struct ds *d, struct ckpt_err *e);
 int ds_read_universal(struct ds *d, struct ckpt_err *e);

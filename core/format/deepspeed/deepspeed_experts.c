@@ -34,11 +34,11 @@ static bool same_layer(const struct expert *a, const struct expert *b)
 	return a->owner == b->owner && a->f->layer == b->f->layer;
 }
 
-static int missing(const struct expert *x, uint32_t layer, uint32_t number, struct ckpt_err *e)
+static int missing(const struct ds_file *there, uint32_t layer, uint32_t number, struct ckpt_err *e)
 {
 	return err_set(e, ENOENT,
 		       "the file of expert %u of layer %u is missing, though '%.200s' is there",
-		       number, layer, x->f->path);
+		       number, layer, there->path);
 }
 
 /* Experts of a layer are numbered 0, 1, ...; count 0: it is not known how many there are. */
@@ -57,10 +57,10 @@ static int check_layer(const struct expert *v, size_t n, uint64_t count, struct 
 				       "layer has %llu expert%s",
 				       f->path, (unsigned long long)count, text_s(count));
 		if (f->rank != next)
-			return missing(&v[i], f->layer, next, e);
+			return missing(f, f->layer, next, e);
 		next++;
 	}
-	return count && next != count ? missing(&v[n - 1], v->f->layer, next, e) : 0;
+	return count && next != count ? missing(v[n - 1].f, v->f->layer, next, e) : 0;
 }
 
 /*
@@ -77,6 +77,9 @@ static int check_experts(const struct ds *d, const struct ds_file *f, size_t n, 
 		v[i] = (struct expert){ .f = &f[i], .owner = folded ? f[i].mp / d->tp : f[i].mp };
 	if (!rc)
 		qsort(v, n, sizeof(*v), by_expert);
+	/* ZeRO 3 may partition experts like other parameters. */
+	if (!rc && d->n_experts && !d->universal && !d->files->sharded && (!n || v->f->mp >= d->tp))
+		return missing(d->files, 0, 0, e);
 	for (size_t i = 0, k; !rc && i < n; i += k) {
 		bool known = v[i].f->mp < d->tp; /* the model states of the first stage were read */
 		uint32_t layer = v[i].f->layer;
@@ -87,14 +90,14 @@ static int check_experts(const struct ds *d, const struct ds_file *f, size_t n, 
 			k++;
 		last = i + k == n || v[i + k].owner != v[i].owner;
 		if (known && next < layer && next < d->n_experts)
-			return missing(&v[i], next, 0, e);
+			return missing(v[i].f, next, 0, e);
 		rc = check_layer(v + i, k,
 				 !known			? 0
 				 : layer < d->n_experts ? d->experts[layer]
 							: d->experts_each,
 				 e);
 		if (!rc && known && last && layer + 1ul < d->n_experts)
-			rc = missing(&v[i], layer + 1, 0, e);
+			rc = missing(v[i].f, layer + 1, 0, e);
 	}
 	return rc;
 }
@@ -138,7 +141,7 @@ static int check_copies(const struct ds *d, const struct ds_file *f, const size_
  * each rank has a slice of every expert; if AutoEP and AutoTP are folded
  * (module_inject/auto_ep_folding.py), it has some of the experts, and they are whole.
  */
-static int read_weights(struct ds *d, struct ckpt_err *e)
+static int read_weights(struct ds *d, bool *ret_folded, struct ckpt_err *e)
 {
 	static const char folding[] = "folding";
 	size_t n;
@@ -168,15 +171,49 @@ static int read_weights(struct ds *d, struct ckpt_err *e)
 	if (rc)
 		return rc;
 	first[n] = d->n_tensors;
+	*ret_folded = folded;
 	rc = check_experts(d, f, n, folded, e);
 	return rc ? rc : check_copies(d, f, first, n, e);
 }
 
-/* Reads experts' optimizer states without ZeRO, which torch.optim numbers. */
-static int read_states(struct ds *d, struct ckpt_err *e)
+/* The expert-parallel ranks that the names of an optimizer's groups tell of; 0: none do. */
+static int read_size(struct ds_open *o, const struct pk_value *groups, uint32_t *ret,
+		     struct ckpt_err *e)
+{
+	size_t n = pk_list_len(groups);
+	int rc = torch_file_spend(&o->file, n, e);
+
+	for (size_t i = 0; !rc && i < n; i++) {
+		const struct pk_value *name = ds_get(&groups->n->v[i], "name");
+		const char *s = name && name->type == PK_STR ? name->s->data : "";
+		uint32_t size;
+
+		if (text_take(&s, "ep_size_") && text_take_number(&s, 8, &size) && !*s &&
+		    size > *ret)
+			*ret = size;
+	}
+	return rc;
+}
+
+/* Are there files of ranks 0, 1, ... up to this one? */
+static void check_ranks(struct ds *d, const struct ds_file *f, uint32_t next, uint32_t end)
+{
+	if (next < end)
+		(void)ds_refuse(d,
+				"'expp_rank_%u_mp_rank_%02u_optim_states.pt' is missing, though "
+				"'%.120s' is there",
+				next, f->mp, f->path);
+}
+
+/*
+ * Reads experts' optimizer states without ZeRO, which torch.optim numbers. If AutoEP and AutoTP are
+ * folded, a model-parallel rank has some of the expert-parallel ranks.
+ */
+static int read_states(struct ds *d, bool folded, struct ckpt_err *e)
 {
 	size_t n;
 	struct ds_file *f = ds_files_of(d, DS_EXPP, UINT32_MAX, &n);
+	uint32_t next = 0, size = 0;
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < n; i++) {
@@ -188,16 +225,28 @@ static int read_states(struct ds *d, struct ckpt_err *e)
 		(void)snprintf(rank, sizeof(rank), "expp_rank_%u_mp_rank_%02u", f[i].rank, f[i].mp);
 		rc = ds_open(d, &f[i], &o, e);
 		v = rc ? NULL : pk_get(&o.file.root, "optimizer");
-		if (v && v->type == PK_DICT)
+		if (v && v->type == PK_DICT) {
 			rc = torch_file_report(&o.file, v, steps, d->w, e);
+			if (!rc)
+				rc = read_size(&o, ds_get(v, "param_groups"), &size, e);
+			if (!folded)
+				check_ranks(d, &f[i], next, f[i].rank);
+		}
+		next = f[i].rank + 1;
 		rc = ds_close(d, &o, rc, e);
+		if (i + 1 < n && f[i + 1].mp == f[i].mp)
+			continue;
+		if (!folded)
+			check_ranks(d, &f[i], next, size);
+		next = size = 0;
 	}
 	return rc;
 }
 
 int ds_read_experts(struct ds *d, struct ckpt_err *e)
 {
-	int rc = read_weights(d, e);
+	bool folded = false;
+	int rc = read_weights(d, &folded, e);
 
-	return rc ? rc : read_states(d, e);
+	return rc ? rc : read_states(d, folded, e);
 }

@@ -64,7 +64,9 @@ static size_t count_params(struct ds *d, const struct pk_value *dict, const char
 /* A tied module, "tied_modules.X."; each is listed once. */
 struct tied {
 	const struct pk_str *prefix;
-	size_t params; /* number of its parameters */
+	const struct pk_str *name; /* of one of its parameters */
+	size_t params;		   /* number of its parameters */
+	bool found;		   /* a file has them all */
 };
 
 static int list_tied(struct ds *d, struct tied **ret, size_t *ret_n, struct ckpt_err *e)
@@ -91,7 +93,7 @@ static int list_tied(struct ds *d, struct tied **ret, size_t *ret_n, struct ckpt
 			return prefix ? err_set(e, EFBIG, "too many tied modules") : -e->code;
 		}
 		if (k == n)
-			v[n++] = (struct tied){ .prefix = prefix };
+			v[n++] = (struct tied){ .prefix = prefix, .name = s };
 		v[k].params++;
 	}
 	*ret = v;
@@ -111,6 +113,7 @@ static void name_layer(struct ds *d, const struct pk_value *dict, struct tied *v
 	for (size_t i = 0; i < n; i++)
 		if (count_params(d, dict, v[i].prefix->data, &stage) == v[i].params) {
 			found = &v[i];
+			v[i].found = true;
 			matches++;
 		}
 	if (matches == 1)
@@ -166,6 +169,148 @@ static int check_layers(const struct ds *d, const struct ds_file *f, size_t n, s
 	return 0;
 }
 
+/*
+ * Is each tied module in a file? DeepSpeed writes it wherever it is a plain layer. Where it is not,
+ * its masters are all there is, so this is no error.
+ */
+static void check_tied(struct ds *d, const struct tied *v, size_t n)
+{
+	for (size_t i = 0; d->pipeline && i < n; i++)
+		if (!v[i].found)
+			(void)ds_refuse(d, "no file of a layer holds '%.150s': it is missing",
+					v[i].name->data);
+}
+
+/* ---- ZeRO 0 ---- */
+
+static int add_trained(struct ds *d, struct ds_open *o, const struct pk_value *v, uint32_t t,
+		       struct ckpt_err *e)
+{
+	struct ds_trained *x;
+	struct torch_view view;
+	struct ckpt_err ignored;
+	uint64_t *shape;
+
+	if (!torch_is_tensor(v) || torch_file_view(&o->file, v, &view, &ignored))
+		return 0;
+	shape = arena_array(&d->arena, view.n_dims + 1, sizeof(*shape));
+	if (!shape || !VEC_ROOM(d->trained, d->cap_trained, d->n_trained + 1))
+		return err_nomem(e);
+	if (view.n_dims)
+		memcpy(shape, view.size, view.n_dims * sizeof(*shape));
+	x = &d->trained[d->n_trained++];
+	*x = (struct ds_trained){ .shape = shape, .n_dims = (uint8_t)view.n_dims, .t = t };
+	return torch_file_sample(&o->file, &view, &x->is, e);
+}
+
+/* A state that is sure to have its weight's shape: those of unknown optimizers may have others. */
+static const struct pk_value *state_of(const struct pk_value *v)
+{
+	static const char *const known[] = { "exp_avg", "momentum_buffer", "exp_avg_sq",
+					     "max_exp_avg_sq", "step" };
+	const struct pk_value *first = pk_get(v, known[0]);
+	size_t found = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(known); i++)
+		found += pk_get(v, known[i]) != NULL;
+	if (found != pk_dict_len(v))
+		return NULL;
+	return first ? first : pk_get(v, known[1]);
+}
+
+/* {"state": {0: {"exp_avg": tensor}}}, or, in 16 bits, {"fp32_groups": [[tensor]]}. */
+int ds_read_trained(struct ds *d, struct ds_open *o, const struct pk_value *optimizer, uint32_t t,
+		    struct ckpt_err *e)
+{
+	const struct pk_value *state = pk_get(optimizer, "state");
+	const struct pk_value *groups = pk_get(optimizer, "fp32_groups");
+	size_t n = pk_dict_len(state), m = pk_list_len(groups);
+	int rc = torch_file_spend(&o->file, n + m, e);
+
+	for (size_t i = 0; !rc && i < n; i++) {
+		const struct pk_value *v = state_of(&state->n->v[2 * i + 1]);
+
+		rc = v ? add_trained(d, o, v, t, e) : 0;
+	}
+	for (size_t i = 0; !rc && i < m; i++) {
+		const struct pk_value *group = &groups->n->v[i];
+		size_t k = pk_list_len(group);
+
+		rc = torch_file_spend(&o->file, k, e);
+		while (!rc && k-- > 0)
+			rc = add_trained(d, o, &group->n->v[k], t, e);
+	}
+	return rc;
+}
+
+static int by_shape(const void *ap, const void *bp)
+{
+	const struct ds_trained *a = ap, *b = bp;
+
+	if (a->t != b->t || a->n_dims != b->n_dims)
+		return a->t != b->t ? a->t < b->t ? -1 : 1 : a->n_dims < b->n_dims ? -1 : 1;
+	for (size_t i = 0; i < a->n_dims; i++)
+		if (a->shape[i] != b->shape[i])
+			return a->shape[i] < b->shape[i] ? -1 : 1;
+	return 0;
+}
+
+static int by_values(const void *ap, const void *bp)
+{
+	const struct ds_trained *a = ap, *b = bp;
+	int c = by_shape(a, b);
+
+	return c ? c : memcmp(&a->is, &b->is, sizeof(a->is));
+}
+
+/* How many weights in the layers' files may be of that shape, by the tensors sorted by shape? */
+static size_t count_weights(const struct ds_trained *v, size_t n, const struct ds_trained *like)
+{
+	return PARTITION_POINT(i, n, by_shape(&v[i], like) <= 0) -
+	       PARTITION_POINT(i, n, by_shape(&v[i], like) < 0);
+}
+
+/*
+ * Without ZeRO no names are recorded, but what was trained must be somewhere. A weight that two
+ * stages share has equal states in both, so different states are of different weights.
+ */
+static int check_trained(struct ds *d, struct ckpt_err *e)
+{
+	autofree struct ds_trained *v = calloc(d->n_tensors + 1, sizeof(*v));
+	struct ds_trained *x = d->trained;
+	size_t n = 0;
+
+	if (!v || !d->n_trained)
+		return v ? 0 : err_nomem(e);
+	for (size_t i = 0; i < d->n_tensors; i++) {
+		const struct ds_tensor *t = &d->tensors[i];
+		const struct ds_mark *m = ds_mark_of(d, t->name);
+
+		if (!t->key && !(m && m->is_buffer))
+			v[n++] = (struct ds_trained){ .shape = t->shape,
+						      .n_dims = t->n_dims,
+						      .t = t->t };
+	}
+	qsort(v, n, sizeof(*v), by_shape);
+	qsort(x, d->n_trained, sizeof(*x), by_values);
+	for (size_t i = 0, k; i < d->n_trained; i += k) {
+		size_t different = 1, there = count_weights(v, n, &x[i]);
+
+		for (k = 1; i + k < d->n_trained && !by_shape(&x[i], &x[i + k]); k++)
+			different += by_values(&x[i + k - 1], &x[i + k]) != 0;
+		if (different > there)
+			return ds_refuse(d,
+					 "there are optimizer states of %zu weight%s of shape %s, "
+					 "and the files of layers hold %zu: the file of a layer is "
+					 "missing",
+					 different, text_s(different),
+					 TUPLE_TEXT(x[i].shape, x[i].n_dims), there);
+	}
+	return 0;
+}
+
+/* ---- all layers ---- */
+
 int ds_read_layers(struct ds *d, struct ckpt_err *e)
 {
 	size_t n, n_tied = 0;
@@ -201,5 +346,8 @@ int ds_read_layers(struct ds *d, struct ckpt_err *e)
 			rc = ds_read_weights(d, &o, &w, e);
 		rc = ds_close(d, &o, rc, e);
 	}
-	return rc;
+	if (rc)
+		return rc;
+	check_tied(d, tied, n_tied);
+	return check_trained(d, e);
 }

@@ -271,6 +271,8 @@ static int report_group(struct reporter *r, const struct ds_tensor *const *v, si
 		return report_one(r, v, NULL, name, key, -1);
 	while (slices < n && v[slices]->stage == v[0]->stage && v[slices]->t == slices)
 		slices++;
+	if (slices < d->tp && d->join && d->incomplete[v[0]->stage])
+		return 0; /* a slice in place of the tensor */
 	if (slices == d->tp && !apart)
 		rc = ds_join_find(d, v, slices, &joined, r->e);
 	if (rc > 0)

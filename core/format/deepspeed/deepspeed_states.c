@@ -82,8 +82,11 @@ static int read_optimizer(struct ds_rank *x, struct ds_open *o, struct ckpt_err 
 	char rank[40];
 	const char *const steps[] = { "optimizer", x->d->tp * x->d->pp > 1 ? rank : NULL, NULL };
 
+	int rc;
+
 	(void)snprintf(rank, sizeof(rank), "mp_rank_%02u", x->mp);
-	return v ? torch_file_report(&o->file, v, steps, x->d->w, e) : 0;
+	rc = v ? torch_file_report(&o->file, v, steps, x->d->w, e) : 0;
+	return rc || !v || !x->d->pipeline ? rc : ds_read_trained(x->d, o, v, x->t, e);
 }
 
 /* Reports everything else that was saved. */
@@ -144,6 +147,9 @@ static int read_parallel(struct ds_rank *x, struct ds_open *o, struct ckpt_err *
 	uint32_t ranks = d->tp;
 
 	d->pipeline = !module && layers;
+	if (!layers && !d->universal && pk_get(&o->file.root, "module") && !module)
+		(void)ds_refuse(d, "the files of layers are missing: the model states have no "
+				   "weights");
 	if (!read_degrees(o, ranks, &d->tp) && d->pipeline) {
 		for (d->tp = 1; d->tp < layers && layer[d->tp].layer == layer->layer;)
 			d->tp++;
@@ -341,33 +347,43 @@ static int check_stage(const struct ds_rank *x, struct ckpt_err *e)
 		x->mp - x->t, x->mp, x->d->tp);
 }
 
-int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e)
+/* 1: something of it is left out, which has been recorded. */
+static int read_rank(struct ds_rank *x, struct ckpt_err *e)
 {
 	size_t first;
-	struct ds_rank x = { .d = d, .mp = mp };
-	int rc = read_model(&x, e);
+	int rc = read_model(x, e);
 
 	if (!rc)
-		rc = check_stage(&x, e);
+		rc = check_stage(x, e);
 	if (rc)
-		return rc < 0 ? rc : 0;
+		return rc;
 	/*
 	 * ZenFlow flattens matrices transposed (runtime/zenflow/zenflow_utils.py). With ZeRO 3 so
 	 * are the shapes that are recorded, unless the model was made in zero.Init
 	 * (engine_stage3.py).
 	 */
-	if (d->zenflow)
-		return ds_refuse(d,
+	if (x->d->zenflow)
+		return ds_refuse(x->d,
 				 "%s: the run used ZenFlow, which stores matrices transposed there",
-				 x.sharded ? "the parameters" : "the optimizer states");
-	rc = ds_add_frozen(&x, e);
+				 x->sharded ? "the parameters" : "the optimizer states");
+	rc = ds_add_frozen(x, e);
 	if (rc)
 		return rc;
-	first = d->n_tensors;
-	rc = ds_read_partitions(&x, e);
-	if (!rc && x.world)
-		rc = ds_pair(&x, e);
+	first = x->d->n_tensors;
+	rc = ds_read_partitions(x, e);
+	if (!rc && x->world)
+		rc = ds_pair(x, e);
 	if (rc > 0) /* report nothing of it */
-		d->n_tensors = first;
+		x->d->n_tensors = first;
+	return rc;
+}
+
+int ds_read_rank(struct ds *d, uint32_t mp, struct ckpt_err *e)
+{
+	struct ds_rank x = { .d = d, .mp = mp };
+	int rc = read_rank(&x, e);
+
+	if (rc > 0)
+		d->incomplete[mp / d->tp] = true;
 	return rc < 0 ? rc : 0;
 }

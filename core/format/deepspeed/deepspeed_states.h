@@ -132,7 +132,7 @@ int ds_add_frozen(struct ds_rank *x, struct ckpt_err *e);
  * recorded. By their names: */
 int ds_check_files(struct ds_rank *x, const struct ds_file *f, size_t n);
 /* by what the first one says: */
-int ds_check_world(struct ds_rank *x);
+int ds_check_world(struct ds_rank *x, const struct ds_file *f);
 /* when all have been read: */
 int ds_check_whole(struct ds_rank *x, const struct ds_file *f, struct ckpt_err *e);
 

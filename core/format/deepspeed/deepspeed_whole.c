@@ -3,6 +3,48 @@
 #include "base/checked.h"
 #include "format/deepspeed/deepspeed_states.h"
 
+#include <stdio.h>
+
+/* The name of a rank's file, with the prefix of this one. */
+struct optim_name {
+	char text[64];
+};
+
+static struct optim_name name_of(const struct ds_rank *x, const struct ds_file *like, uint32_t rank)
+{
+	static const char *const prefix[] = {
+		[DS_PLAIN] = "", [DS_BF16] = "bf16_", [DS_FP16] = "fp16_"
+	};
+	struct optim_name r;
+
+	(void)snprintf(r.text, sizeof(r.text), "%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
+		       prefix[like->prefix], rank, x->mp);
+	return r;
+}
+
+static int missing(struct ds_rank *x, uint32_t rank, const struct ds_file *there)
+{
+	(void)ds_refuse(x->d, "'%s' is missing, though '%.120s' is there",
+			name_of(x, there, rank).text, there->path);
+	return 1;
+}
+
+/*
+ * Is it a loss that this rank has no optimizer states? Whoever wants to save space deletes those of
+ * all ranks, and a stage of which nothing is trained has none. 1: it is, which has been recorded.
+ */
+static int check_none(struct ds_rank *x)
+{
+	uint32_t stage = x->mp / x->d->tp;
+	size_t n;
+	const struct ds_file *f = ds_files_of(x->d, DS_OPTIM, UINT32_MAX, &n);
+
+	for (size_t i = 0; i < n; i++)
+		if (x->n_params || f[i].mp / x->d->tp == stage)
+			return missing(x, 0, &f[i]);
+	return 0;
+}
+
 int ds_check_files(struct ds_rank *x, const struct ds_file *f, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -18,21 +60,13 @@ int ds_check_files(struct ds_rank *x, const struct ds_file *f, size_t n)
 					f[i - 1].path, f[i].path, f[i].rank);
 			return 1;
 		}
-		if (f[i].rank != i) {
-			(void)ds_refuse(x->d,
-					"'%szero_pp_rank_%zu_mp_rank_%02u_optim_states.pt' is "
-					"missing, though '%.120s' is there",
-					f->prefix == DS_BF16   ? "bf16_"
-					: f->prefix == DS_FP16 ? "fp16_"
-							       : "",
-					i, x->mp, f[i].path);
-			return 1;
-		}
+		if (f[i].rank != i)
+			return missing(x, (uint32_t)i, &f[i]);
 	}
-	return 0;
+	return n ? 0 : check_none(x);
 }
 
-int ds_check_world(struct ds_rank *x)
+int ds_check_world(struct ds_rank *x, const struct ds_file *f)
 {
 	uint64_t most = 0;
 
@@ -40,14 +74,32 @@ int ds_check_world(struct ds_rank *x)
 		most = max_u64(most, x->counts[g]);
 	if (!x->n_flat || most == x->world)
 		return 0;
-	(void)ds_refuse(x->d,
-			most < x->world
-				? "there are optimizer states of %u ranks, and %llu were saved: "
-				  "files of an older, larger save lie under the same tag"
-				: "there are optimizer states of %u ranks, and %llu were saved: "
-				  "files are missing",
-			x->world, (unsigned long long)most);
+	if (most < x->world)
+		(void)ds_refuse(x->d,
+				"there are optimizer states of %u ranks, and %llu were saved: "
+				"files of an older, larger save lie under the same tag",
+				x->world, (unsigned long long)most);
+	else
+		(void)ds_refuse(x->d,
+				"optimizer states of %u of %llu ranks are there: '%s' is missing",
+				x->world, (unsigned long long)most, name_of(x, f, x->world).text);
 	return 1;
+}
+
+/*
+ * ZeRO 3 saves model states of each rank, too. Without them nothing is lost but buffers, of which
+ * those of the first rank are shown, and parts of frozen parameters.
+ */
+static void check_models(struct ds_rank *x, const struct ds_file *f)
+{
+	size_t n;
+	const struct ds_file *model = ds_files_of(x->d, DS_MODEL, x->mp, &n);
+
+	if (x->sharded && n < x->world)
+		(void)ds_refuse(x->d,
+				"'zero_pp_rank_%zu_mp_rank_%02u_model_states.pt' is missing, "
+				"though '%.120s' is there",
+				n, model->mp, f[n].path);
 }
 
 /* Does every rank with masters have this part of the optimizer state? */
@@ -117,5 +169,7 @@ int ds_check_whole(struct ds_rank *x, const struct ds_file *f, struct ckpt_err *
 {
 	int rc = check_states(x, f);
 
+	if (!rc)
+		check_models(x, f);
 	return rc ? rc : check_copies(x, f, e);
 }

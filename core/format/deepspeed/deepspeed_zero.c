@@ -354,7 +354,7 @@ int ds_read_partitions(struct ds_rank *x, struct ckpt_err *e)
 		if (!rc)
 			rc = read_flat(x, &o, (uint32_t)i, e);
 		if (!rc && !i)
-			rc = ds_check_world(x);
+			rc = ds_check_world(x, f);
 		rc = ds_close(x->d, &o, rc, e);
 	}
 	return rc ? rc : ds_check_whole(x, f, e);

@@ -38,6 +38,12 @@ static void expect(const char *sub, const char *want)
 	saved_expect(path, "deepspeed", want);
 }
 
+/* What is said about it, or "" */
+static void expect_warning(const char *want)
+{
+	saved_expect_warning(dir, "deepspeed", want);
+}
+
 static void expect_error(const char *sub, const char *want)
 {
 	char path[4400];
@@ -114,8 +120,8 @@ START_TEST(files_that_are_not_of_one_save_are_named)
 	put(MODEL, "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (2,)}]}", 0);
 	put_rank(OPTIM(0), "[t0+0(1)]", "{}", "[2]", 0);
 	expect("",
-	       "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: there are "
-	       "optimizer states of 1 ranks, and 2 were saved: files are missing");
+	       "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: optimizer "
+	       "states of 1 of 2 ranks are there: '" OPTIM(1) "' is missing");
 	put_rank(OPTIM(1), "[t0+0(1)]", "{}", "[2]", 0);
 	put_rank(OPTIM(2), "[t0+0(1)]", "{}", "[2]", 0);
 	expect("",
@@ -905,8 +911,8 @@ START_TEST(odd_optimizer_states)
 		  NOT "the optimizer states have 2 groups, the model states 1: they are from two "
 		      "different saves" },
 		{ STATES("N", "[t0+0(2)]", ""), "a[2] float16\n" FP32 },
-		{ STATES("[Z]", "[t0+0(2)]", ""), NOT
-		  "there are optimizer states of 1 ranks, and 2 were saved: files are missing" },
+		{ STATES("[Z]", "[t0+0(2)]", ""),
+		  NOT "optimizer states of 1 of 2 ranks are there: '" OPTIM(1) "' is missing" },
 		{ STATES("torch.X(1)", "[t0+0(2)]", ""), "a[2] float16\n" FP32 },
 		{ STATES("torch.X()", "[t0+0(2)]", ""), COUNTS },
 		{ STATES("torch.X(1,2)", "[t0+0(2)]", ""), COUNTS },
@@ -1621,7 +1627,17 @@ START_TEST(missing_files_are_told)
 	put("layer_02-model_states.pt", "{'b': t0+0(2)}", 0);
 	expect_error("", "the file of layer 0 is missing: the model states list '0.w'");
 	put("layer_00-model_states.pt", "{'w': t0+0(2)}", 0);
-	expect("", "0.w[2] 0 1\n1.w[2] 0 1\n2.b[2] 0 1\n");
+	expect("", "0.w[2] 0 1\n1.w[2] 0 1\n2.b[2] 0 1\n! not everything is shown: no file of a "
+		   "layer holds 'tied_modules.e.w': it is missing");
+	put("layer_05-model_states.pt", "{'w': t0+5(1)}", 0);
+	expect("", "0.w[2] 0 1\n1.w[2] 0 1\n2.b[2] 0 1\ntied_modules.e.w[1] 5\n");
+	for (int i = 0; i < 6; i += i ? i == 2 ? 3 : 1 : 1) {
+		char path[40];
+
+		(void)snprintf(path, sizeof(path), "layer_%02d-model_states.pt", i);
+		REQUIRE(!unlinkat(dir_fd, path, 0));
+	}
+	expect_error("", "the files of layers are missing: the model states have no weights");
 
 	directory("one");
 	directory("one/zero");
@@ -1655,6 +1671,185 @@ START_TEST(missing_files_are_told)
 	put("one/expert_0_mp_rank_00_model_states.pt", "{}", 0);
 	expect("one", "a[2] 0 1\noptimizer.state.a.exp_avg[2] 6 7\noptimizer.state.a.fp32[2] 0 1\n"
 		      "optimizer.state.b.exp_avg[2] 2 3\n");
+}
+END_TEST
+
+/* Files of optimizer states may all have been deleted to save space, but not those of one rank. */
+START_TEST(a_rank_without_optimizer_states_is_told)
+{
+	static const char slice[] = "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (2,)}], %s}";
+	static const char info[] = "'universal_checkpoint_info':"
+				   " {'tp_replicated_parameter_patterns': ['x']}";
+	static const char other[] = "mp_rank_01_model_states.pt";
+	char text[300];
+
+	(void)snprintf(text, sizeof(text), slice, info);
+	put(MODEL, text, 0);
+	put(other, text, 0);
+	expect("", "a[4] float16\n");
+	put_rank("bf16_" OPTIM(0), "[t0+0(2)]", "{}", "[1]", 10);
+	expect("",
+	       "a[4] float16\nobject optimizer.loss_scaler\n! not everything is shown: "
+	       "'bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt' is missing, though 'bf16_" OPTIM(
+		       0) "' is there");
+	put_rank("bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt", "[t0+0(2)]", "{}", "[1]", 20);
+	expect("", "a[4] float16\noptimizer.state.a.fp32[4] 10 11 20 21\n"
+		   "object optimizer.loss_scaler\n");
+	/* Where nothing says how to join them, slices are shown as slices. */
+	REQUIRE(!unlinkat(dir_fd, "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt", 0));
+	(void)snprintf(text, sizeof(text), slice, "");
+	put(MODEL, text, 0);
+	expect("", "mp_rank_00/a[2] float16\nmp_rank_01/a[2] float16\n"
+		   "optimizer.state.mp_rank_00/a.fp32[2] 10 11\nobject optimizer.loss_scaler\n"
+		   "! not everything is shown: 'bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt' is "
+		   "missing, though 'bf16_" OPTIM(0) "' is there");
+	/* A stage of which nothing is trained has none; but slices are trained together. */
+	put(other, "{'module': {'a': h0+0(2)}}", 0);
+	saved_expect_begin(dir, "deepspeed",
+			   "mp_rank_00/a[2] float16\nmp_rank_01/a[2] float16\n"
+			   "optimizer.state.mp_rank_00/a.fp32[2] 10 11\n"
+			   "object optimizer.loss_scaler\n! not everything is shown: 'bf16_");
+	(void)snprintf(text, sizeof(text), slice,
+		       "'checkpoint_parallel_dimensions': {'pp_degree': 2, 'tp_degree': 1}");
+	put(MODEL, text, 0);
+	put(other, "{'module': {'b': h0+0(2)}}", 0);
+	expect("", "a[2] float16\nb[2] float16\noptimizer.state.a.fp32[2] 10 11\n"
+		   "object optimizer.loss_scaler\n");
+	put(other, "{'module': {'b': h0+0(2)}, 'param_shapes': [{}]}", 0);
+	expect("", "a[2] float16\nb[2] float16\noptimizer.state.a.fp32[2] 10 11\n"
+		   "object optimizer.loss_scaler\n");
+	put(other, "{'module': {'b': h0+0(2)}, 'param_shapes': [{'b': (2,)}]}", 0);
+	expect("",
+	       "a[2] float16\nb[2] float16\noptimizer.state.a.fp32[2] 10 11\n"
+	       "object optimizer.loss_scaler\n! not everything is shown: "
+	       "'bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt' is missing, though 'bf16_" OPTIM(
+		       0) "' is there");
+}
+END_TEST
+
+START_TEST(a_rank_of_zero_3_has_model_states_too)
+{
+	static const char model[] = "{'module': {'a': t0+0(0), 'n': t1+0(1)},"
+				    " 'buffer_names': ['n'], 'param_shapes': [{'a': (2,)}]}";
+
+	put(SHARD(0), model, 0);
+	put_shard(OPTIM(0), "[t0+0(1)]", "{'state': {}}", "2", 1000);
+	put_shard(OPTIM(1), "[t0+0(1)]", "{'state': {}}", "2", 2000);
+	expect("", "a[2] 1000 2000\nn[1] 100\noptimizer.state.a.fp32[2] 1000 2000\n"
+		   "! not everything is shown: '" SHARD(1) "' is missing, though '" OPTIM(
+			   1) "' is there");
+	put(SHARD(1), model, 0);
+	expect("", "a[2] 1000 2000\nn[1] 100\noptimizer.state.a.fp32[2] 1000 2000\n");
+}
+END_TEST
+
+#define EXPP(rank, mp) "expp_rank_" #rank "_mp_rank_0" #mp "_optim_states.pt"
+
+START_TEST(experts_states_of_all_ranks_are_there)
+{
+	static const char state[] = "{'optimizer': {'state': {0: {'m': t0+0(1)}}, 'param_groups': "
+				    "[{'name': 'all'}, {'name': 'ep_size_%d'}, {'name': 5}]}}";
+	static const char model[] = "{'module': {'w': t0+0(1)}}";
+	char text[300];
+
+	put(MODEL, model, 0);
+	(void)snprintf(text, sizeof(text), state, 2);
+	put(EXPP(0, 0), text, 0);
+#define STATE(rank, mp, v) "optimizer.expp_rank_" #rank "_mp_rank_0" #mp ".state.0.m[1] " #v "\n"
+#define GROUPS(rank, mp)   "object optimizer.expp_rank_" #rank "_mp_rank_0" #mp ".param_groups\n"
+	expect("", STATE(0, 0, 0) "w[1] 0\n" GROUPS(0, 0) "! not everything is shown: '" EXPP(
+			   1, 0) "' is missing, though '" EXPP(0, 0) "' is there");
+	put(EXPP(1, 0), text, 10);
+	expect("", STATE(0, 0, 0) STATE(1, 0, 10) "w[1] 0\n" GROUPS(0, 0) GROUPS(1, 0));
+	/* The number of ranks may be unknown. */
+	(void)snprintf(text, sizeof(text), state, 1);
+	put(EXPP(0, 0), text, 0);
+	put(EXPP(2, 0), text, 0);
+	REQUIRE(!unlinkat(dir_fd, EXPP(1, 0), 0));
+	expect("", STATE(0, 0, 0) STATE(2, 0, 0) "w[1] 0\n" GROUPS(0, 0)
+			   GROUPS(2, 0) "! not everything is shown: '" EXPP(
+				   1, 0) "' is missing, though '" EXPP(2, 0) "' is there");
+	/* With ZeRO they hold nothing. */
+	put(EXPP(0, 0), "{'optimizer': N}", 0);
+	put(EXPP(2, 0), "{'optimizer': N}", 0);
+	expect("", "w[1] 0\n");
+	/* Each slice has the states of all of its experts; if AutoEP and AutoTP are folded, of some. */
+	(void)snprintf(text, sizeof(text), state, 2);
+	put("mp_rank_01_model_states.pt", model, 0);
+	put(EXPP(0, 0), text, 0);
+	put(EXPP(1, 1), text, 10);
+	REQUIRE(!unlinkat(dir_fd, EXPP(2, 0), 0));
+	expect("", "mp_rank_00/w[1] 0\nmp_rank_01/w[1] 0\n" STATE(0, 0, 0) STATE(1, 1, 10)
+			   GROUPS(0, 0) GROUPS(1, 1) "! not everything is shown: '" EXPP(
+				   1, 0) "' is missing, though '" EXPP(0, 0) "' is there");
+	put(FOLDED_FILE(0, 0), "{'e.0': t0+1(1), 'folding': {'ep_rank': 0}}", 0);
+	put(FOLDED_FILE(1, 1), "{'e.1': t0+2(1), 'folding': {'ep_rank': 1}}", 0);
+	expect("", "e.0[1] 1\ne.1[1] 2\nmp_rank_00/w[1] 0\nmp_rank_01/w[1] 0\n" STATE(0, 0, 0)
+			   STATE(1, 1, 10) GROUPS(0, 0) GROUPS(1, 1));
+}
+END_TEST
+
+START_TEST(experts_that_the_model_states_list_have_files)
+{
+	put(MODEL, "{'module': {'w': t0+0(1)}, 'num_experts': [2]}", 0);
+	expect_error("", "the file of expert 0 of layer 0 is missing, though '" MODEL "' is there");
+	put(MODEL, "{'module': {'w': t0+0(1)}, 'num_experts': []}", 0);
+	expect("", "w[1] 0\n");
+	/* Experts that ZeRO 3 partitions have none. */
+	put(SHARD(0),
+	    "{'module': {}, 'buffer_names': [], 'num_experts': [2], 'param_shapes': [{'a': (1,)}]}",
+	    0);
+	REQUIRE(!unlinkat(dir_fd, MODEL, 0));
+	put_shard(OPTIM(0), "[t0+0(1)]", "{'state': {}}", "1", 1000);
+	expect("", "a[1] 1000\noptimizer.state.a.fp32[1] 1000\n");
+}
+END_TEST
+
+/*
+ * Without ZeRO the model states list no names. But each weight that has been trained must be in a
+ * layer's file; one that two stages share has equal states in both.
+ */
+START_TEST(weights_that_were_trained_without_zero_are_in_a_layers_file)
+{
+	static const char first[] =
+		"{'module': N, 'checkpoint_parallel_dimensions': {'pp_degree': 2, 'tp_degree': 1},"
+		" 'buffer_names': ['1.b'], 'optimizer': %s}";
+	static const char second[] = "{'module': N, 'optimizer': %s}";
+	static const char adam[] = "{'state': {0: {'exp_avg': t0+0(3), 'step': t1+0()}, 1: "
+				   "{'exp_avg': t0+%d(2), 'step': t1+0()}}, 'param_groups': []}";
+	static const char some[] = "! not everything is shown: there are optimizer states of 2 "
+				   "weights of shape (2,), and the files of layers hold 1: the "
+				   "file of a layer is missing";
+	char state[400], text[700];
+
+	for (int tied = 0; tied < 2; tied++) {
+		(void)snprintf(state, sizeof(state), adam, 5);
+		(void)snprintf(text, sizeof(text), first, state);
+		put(MODEL, text, 0);
+		(void)snprintf(state, sizeof(state), adam, tied ? 5 : 6);
+		(void)snprintf(text, sizeof(text), second, state);
+		put("mp_rank_01_model_states.pt", text, 0);
+		put("layer_00-model_states.pt", "{'w': t0+0(3)}", 0);
+		put("layer_01-model_states.pt", "{'v': t0+0(2), 'b': t0+2(2)}", 0);
+		expect_warning(tied ? "" : some);
+		put("layer_02-model_states.pt", "{'v': t0+0(2)}", 0);
+		expect_warning("");
+		REQUIRE(!unlinkat(dir_fd, "layer_02-model_states.pt", 0));
+	}
+	REQUIRE(!unlinkat(dir_fd, "layer_00-model_states.pt", 0));
+	expect_warning("! not everything is shown: there are optimizer states of 1 weight of shape "
+		       "(3,), and the files of layers hold 0: the file of a layer is missing");
+	/* Other optimizers may have states of other shapes. */
+	(void)snprintf(text, sizeof(text), first,
+		       "{'state': {0: {'exp_avg': t0+0(7), 'projector': 5}, 1: 5, 2: {}}}");
+	put(MODEL, text, 0);
+	(void)snprintf(text, sizeof(text), second, "5");
+	put("mp_rank_01_model_states.pt", text, 0);
+	expect_warning("");
+	/* In 16 bits there are masters. */
+	(void)snprintf(text, sizeof(text), second, "{'fp32_groups': [[t0+0(2), t0+4(2)], 5, [6]]}");
+	put("mp_rank_01_model_states.pt", text, 0);
+	expect_warning(some);
 }
 END_TEST
 
