@@ -109,6 +109,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 #define SUITES(X) \
 	X(arch) \
 	X(archive) \
+	X(archive_crcs) \
 	X(arena) \
 	X(arith) \
 	X(assets) \

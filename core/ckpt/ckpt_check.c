@@ -3,6 +3,9 @@
  * check: every tensor is covered exactly once, every file is long enough, and every item holds what
  * the metadata says. With data: every item is read in file order and its CRCs are verified, as are
  * the file hashes that are recorded beside the checkpoint.
+ *
+ * An item of DCP is an archive with CRCs. A file of torch.save is one archive, and the items are
+ * parts of its members: these are read instead, each as a whole.
  */
 #include <ckptfs/ckpt.h>
 
@@ -11,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/vec.h"
+#include "ckpt/archive_crcs.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/open/integrity.h"
 #include "index/catalog_query.h"
@@ -18,9 +22,9 @@
 #include "parse/zip.h"
 #include "read/derived.h"
 #include "read/fetch.h"
+#include "source/files.h"
 #include "tree/view.h"
 
-#include <libdeflate.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +34,7 @@ struct todo {
 	uint64_t needs; /* decoded bytes, at least */
 	uint32_t owner; /* catalog number of a tensor or object */
 	bool object;
+	bool in_member; /* of the file's archive: it is not to be read by itself */
 };
 
 struct run {
@@ -56,7 +61,7 @@ static int add_todo(struct run *r, const struct chunk_loc *loc, uint64_t needs, 
 {
 	if (!VEC_ROOM(r->todo, r->cap, r->n + 1))
 		return err_nomem(e);
-	r->todo[r->n++] = (struct todo){ *loc, needs, (uint32_t)owner, object };
+	r->todo[r->n++] = (struct todo){ *loc, needs, (uint32_t)owner, object, false };
 	return 0;
 }
 
@@ -178,30 +183,17 @@ struct crc_run {
 static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *e)
 {
 	struct crc_run *x = arg;
-	uint32_t crc = 0;
-	uint64_t data, done = 0;
+	const struct crc_reader reader = { x->r->buf, BLOCK_SIZE, NULL, NULL };
+	uint32_t crc;
+	uint64_t data;
 	int rc = zip_member_data(x->b, m, &data, e);
 
-	if (rc)
-		return rc;
-	while (done < m->size) {
-		size_t want = (size_t)min_u64(m->size - done, BLOCK_SIZE);
-		int64_t n = x->b->read(x->b->arg, data + done, x->r->buf, want, e);
-
-		if (n <= 0)
-			return n ? (int)n : err_set(e, ERR_CORRUPT, "the item ends early");
-		crc = libdeflate_crc32(crc, x->r->buf, (size_t)n);
-		done += (uint64_t)n;
-	}
-	/*
-	 * 0 means "not recorded" (torch.serialization.set_crc32_options), unless it is the actual
-	 * CRC.
-	 */
-	if (m->crc && m->crc != crc)
-		return err_set(e, ERR_CORRUPT, "record '%.*s' has CRC %08x, but %08x is recorded",
-			       (int)min_u64(m->name_len, 80), m->name, crc, m->crc);
-	x->r->k->crcs += m->crc != 0;
-	return 0;
+	if (!rc)
+		rc = crc_read(x->b, data, m->size, &reader, &crc, e);
+	if (!rc)
+		rc = crc_compare(m->name, m->name_len, crc, m->crc, e);
+	x->r->k->crcs += !rc && m->crc;
+	return rc;
 }
 
 /*
@@ -209,9 +201,9 @@ static int check_member(void *arg, const struct zip_member *m, struct ckpt_err *
  * that it decodes to, if that may be too little. What overlaps, such as views of one storage, is
  * read once; archives never do, and each would have to be read.
  */
-static int check_data(struct run *r, const struct chunk_loc *loc, uint64_t *ret_size,
-		      struct ckpt_err *e)
+static int check_data(struct run *r, const struct todo *d, uint64_t *ret_size, struct ckpt_err *e)
 {
+	const struct chunk_loc *loc = &d->loc;
 	struct item_source item;
 	struct blob b = item_blob(&item, 0);
 	struct crc_run x = { r, &b };
@@ -231,7 +223,7 @@ static int check_data(struct run *r, const struct chunk_loc *loc, uint64_t *ret_
 	if (n < 0)
 		return (int)n;
 	/* Tensor elements may look like an archive. */
-	if (zip_magic(magic, (size_t)n) && !fetch_is_elements(r->eng->fetch, loc)) {
+	if (zip_magic(magic, (size_t)n) && (d->object || !fetch_is_elements(r->eng->fetch, loc))) {
 		if (loc->offset < r->archives_to)
 			return err_set(e, ERR_CORRUPT, "it overlaps another archive");
 		r->archives_to = loc->offset + loc->length;
@@ -265,9 +257,9 @@ static int by_place(const void *ap, const void *bp)
 }
 
 /* Is it the item before it, too? */
-static bool is_again(const struct run *r, size_t i)
+static bool is_again(const struct run *r, const struct todo *d)
 {
-	return i && !by_place(&r->todo[i - 1], &r->todo[i]);
+	return d > r->todo && !by_place(d - 1, d);
 }
 
 static void report_item(struct run *r, const struct todo *d, struct ckpt_err *why)
@@ -289,27 +281,37 @@ static void tell_progress(const struct run *r)
 		r->k->progress(r->k->arg, r->done, r->total);
 }
 
-static void check_all_data(struct run *r)
+static void add_read(void *arg, uint64_t bytes)
+{
+	struct run *r = arg;
+
+	r->k->bytes += bytes;
+	r->done += bytes;
+	tell_progress(r);
+}
+
+/* The items of one file, of which those in members of the archive have been read, if it is one. */
+static void check_items(struct run *r, struct todo *d, size_t n, const struct archive_crcs *a)
 {
 	struct ckpt_err found = { 0 }; /* in the present item */
 	uint64_t size = UINT64_MAX;
 
-	if (r->n)
-		qsort(r->todo, r->n, sizeof(*r->todo), by_place);
-	for (size_t i = 0; i < r->n; i++)
-		r->total += is_again(r, i) ? 0 : r->todo[i].loc.length;
-	for (size_t i = 0; i < r->n; i++) {
-		const struct todo *d = &r->todo[i];
-		bool again = is_again(r, i);
+	r->read_to = r->archives_to = 0;
+	for (size_t i = 0; i < n; i++, d++) {
+		bool again = is_again(r, d);
+		struct crc_member *m = d->in_member ? archive_crcs_at(a, d->loc.offset) : NULL;
 		uint64_t before = r->done;
 		struct ckpt_err why;
 
-		if (i && d->loc.file != d[-1].loc.file)
-			r->read_to = r->archives_to = 0;
+		if (m && !archive_crcs_covers(m, d->loc.offset, d->loc.length)) {
+			m = NULL;
+			r->total += again ? 0 : d->loc.length;
+		}
 		if (!again) {
 			found.code = 0;
 			size = UINT64_MAX;
-			(void)check_data(r, &d->loc, &size, &found);
+			(void)(m ? archive_crcs_compare(m, &found)
+				 : check_data(r, d, &size, &found));
 		}
 		/* Bytes that are wrong were read, too. */
 		if (!again && (!found.code || found.code == ERR_CORRUPT))
@@ -321,20 +323,156 @@ static void check_all_data(struct run *r)
 				      (unsigned long long)size, (unsigned long long)d->needs);
 		if (why.code)
 			report_item(r, d, &why);
+		if (m)
+			m->told |= why.code;
 		tell_progress(r);
 	}
 }
 
-/* ---- hashes of files ---- */
+/* ---- archives of torch.save ---- */
 
-static void add_read(void *arg, uint64_t bytes)
+/* A file of the checkpoint. */
+struct file_run {
+	struct run *r;
+	uint32_t number;
+	const char *path;
+	struct blob blob;
+};
+
+static int64_t read_file(void *arg, uint64_t off, void *buf, size_t len, struct ckpt_err *e)
 {
-	struct run *r = arg;
+	const struct file_run *f = arg;
+	uint64_t left = f->blob.size - min_u64(off, f->blob.size);
+	size_t n = (size_t)min_u64(left, len);
+	int rc = n ? files_read(f->r->eng->files, f->number, buf, n, off, e) : 0;
 
-	r->k->bytes += bytes;
-	r->done += bytes;
-	tell_progress(r);
+	return rc ? rc : (int64_t)n;
 }
+
+static void report_file(const struct file_run *f, struct ckpt_err *why)
+{
+	(void)err_wrap(why, "'%s'", f->path);
+	report(f->r->k, NULL, 0, why->msg, false);
+}
+
+/* Other formats have no such files, but may have elements that look like one. */
+static bool has_archives(const struct engine *eng)
+{
+	const struct format *const all[] = { &format_torchsave, &format_deepspeed, &format_fsdp,
+					     &format_megatron_ranks };
+
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (eng->format == all[i])
+			return true;
+	return false;
+}
+
+static bool is_everything_shown(const struct engine *eng)
+{
+	for (const char *const *o = eng->c->options; o && *o; o++)
+		if (!strncmp(*o, "include=", 8) || !strncmp(*o, "exclude=", 8))
+			return false;
+	return true;
+}
+
+/* Decides which members are read: if something is excluded, no storages that have only that. */
+static void plan_members(struct run *r, struct todo *d, size_t n, struct archive_crcs *a)
+{
+	bool all = is_everything_shown(r->eng);
+
+	for (size_t i = 0; i < n; i++) {
+		struct crc_member *m = archive_crcs_at(a, d[i].loc.offset);
+
+		if (!m || m->packed || !fetch_is_elements(r->eng->fetch, &d[i].loc))
+			continue;
+		d[i].in_member = m->wanted = true;
+		r->total -= is_again(r, &d[i]) ? 0 : d[i].loc.length;
+	}
+	for (size_t i = 0; i < a->n; i++) {
+		struct crc_member *m = &a->v[i];
+
+		m->wanted = !m->packed && (m->wanted || all || !m->is_storage);
+		r->total += m->wanted ? m->size : 0;
+	}
+}
+
+static void read_members(const struct file_run *f, struct archive_crcs *a)
+{
+	struct run *r = f->r;
+	const struct crc_reader reader = { r->buf, BLOCK_SIZE, add_read, r };
+
+	for (size_t i = 0; i < a->n; i++) {
+		struct crc_member *m = &a->v[i];
+		uint64_t before = r->done;
+		struct ckpt_err why;
+
+		if (!m->wanted)
+			continue;
+		if (!archive_crcs_verify(m, &f->blob, &reader, &why)) {
+			r->k->crcs += m->crc != 0;
+		} else if (!m->data) { /* what is in it is read by itself */
+			report_file(f, &why);
+			r->total -= m->size - (r->done - before);
+		}
+	}
+}
+
+/* Faults in members without an item that could have been blamed. */
+static void report_others(const struct file_run *f, const struct archive_crcs *a)
+{
+	for (size_t i = 0; i < a->n; i++) {
+		struct ckpt_err why;
+
+		if (a->v[i].data && !a->v[i].told && archive_crcs_compare(&a->v[i], &why))
+			report_file(f, &why);
+	}
+}
+
+/* File `number`, which has items d[0..n). */
+static void check_file(struct run *r, uint32_t number, struct todo *d, size_t n)
+{
+	const struct stored_file *s = &catalog_sources(r->eng->catalog, NULL)[number];
+	struct file_run f = { r, number, s->path, { read_file, &f, 0 } };
+	struct archive_crcs a = { 0 };
+	struct ckpt_err why;
+
+	if (has_archives(r->eng) && !s->bytes && (n || is_everything_shown(r->eng)) &&
+	    !(r->eng->file_fault && r->eng->file_fault[number])) {
+		int rc;
+
+		f.blob.size = files_size(r->eng->files, number);
+		rc = archive_crcs_open(&a, &f.blob, &why);
+		if (rc < 0)
+			report_file(&f, &why);
+		if (rc)
+			archive_crcs_close(&a);
+	}
+	plan_members(r, d, n, &a);
+	read_members(&f, &a);
+	check_items(r, d, n, &a);
+	report_others(&f, &a);
+	archive_crcs_close(&a);
+}
+
+static void check_all_data(struct run *r)
+{
+	size_t n_files, at = 0;
+
+	(void)catalog_sources(r->eng->catalog, &n_files);
+	if (r->n)
+		qsort(r->todo, r->n, sizeof(*r->todo), by_place);
+	for (size_t i = 0; i < r->n; i++)
+		r->total += is_again(r, &r->todo[i]) ? 0 : r->todo[i].loc.length;
+	for (uint32_t f = 0; f < n_files; f++) {
+		size_t first = at;
+
+		while (at < r->n && r->todo[at].loc.file == f)
+			at++;
+		check_file(r, f, r->todo ? r->todo + first : NULL, at - first);
+	}
+}
+
+/* ---- hashes of files ---- */
 
 static void check_hashes(struct run *r, const struct integrity *in)
 {

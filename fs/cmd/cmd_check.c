@@ -104,6 +104,9 @@ static void add_summary(struct report *r, const struct ckpt *c, const struct ckp
 	if (k->data)
 		buf_printf(b, ", %" PRIu64 " byte%s read, %" PRIu64 " CRC%s verified", k->bytes,
 			   text_s(k->bytes), k->crcs, text_s(k->crcs));
+	/* That everything could be read should not look like a proof. */
+	if (k->bytes && !k->crcs && !k->hashes && !r->counted)
+		buf_str(b, " (damaged values may go unnoticed)");
 	if (k->hashes)
 		buf_printf(b, ", hash%s of %" PRIu64 " file%s verified", k->hashes == 1 ? "" : "es",
 			   k->hashes, text_s(k->hashes));
