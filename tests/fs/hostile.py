@@ -476,6 +476,33 @@ def views(_, n, directory):
         z.writestr("archive/data/0", bytes(8 * n))
 
 
+def members_in_members(_, n, directory):
+    """n members of an archive, all of them the same bytes."""
+    path = os.path.join(directory, "x.pt")
+    q = Raw().put(b"}(").text("t").globl("torch._utils", "_rebuild_tensor_v2").put(b"((").text("storage")
+    q.globl("torch", "FloatStorage").text("0").text("cpu").number(2500000).put(b"tQ").number(0).numbers([2500000])
+    q.numbers([1]).put(b"\x89}tRu.")
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("archive/data.pkl", q.out.getvalue())
+        z.writestr("archive/byteorder", b"little")
+        z.writestr("archive/data/0", bytes(10000000))
+        start = z.start_dir
+    with open(path, "r+b") as f:
+        f.seek(start)
+        rows = f.read()
+        rows = rows[:rows.index(b"PK\5\6")]
+        head = rows[rows.rindex(b"PK\1\2"):][:46]
+        name = b"archive/data/%07d"
+        head = head[:28] + struct.pack("<H", len(name % 0)) + head[30:46]
+        rows += b"".join(head + name % (i + 1) for i in range(n))
+        f.seek(start)
+        f.write(rows)
+        end = start + len(rows)
+        f.write(struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, n + 3, n + 3, end - start, start))
+        f.write(struct.pack("<IIQI", 0x07064B50, 0, end, 1))
+        f.write(struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 65535, 65535, 2**32 - 1, 2**32 - 1, 0))
+
+
 def archive_in_archive(p, _, directory):
     """An item is part of another."""
     path = os.path.join(directory, "f")
@@ -548,7 +575,7 @@ KINDS = {
         empty_chunks, same_chunk, shared_chunks, doubling, deep, deep_marks, far_memo, memo,
         text_that_is_not_there, huge_int, digits, huge_shape, far_item, no_items, escapes, zstd_bomb,
         zstd_window, zip_bomb, same_wrapper, shared_attributes, same_item, views, archive_in_archive,
-        long_directory, orbax_strings, zarr_files, lora_patterns,
+        members_in_members, long_directory, orbax_strings, zarr_files, lora_patterns,
     )
 }
 KINDS["absolute_path"] = outside("/etc/passwd")

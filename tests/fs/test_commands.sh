@@ -411,6 +411,63 @@ assert r["fault_count"] == len(faults) == 1 and faults[0]["fqn"] == "v", r
 END
 }
 
+# crcs_of PATH...: how many records with a CRC zipfile finds in their archives
+crcs_of() {
+  python3 - "$@" <<'END'
+import os, sys, zipfile
+files = [f for a in sys.argv[1:] for f in
+         ([a] if os.path.isfile(a) else [os.path.join(d, n) for d, _, v in os.walk(a) for n in v])]
+print(sum(i.CRC != 0 for f in files if zipfile.is_zipfile(f) for i in zipfile.ZipFile(f).infolist()))
+END
+}
+
+cases_check_verifies_what_torch_save_wrote() {
+  printf '%s\n' torchsave_zip/ckpt/model.pt torchsave_sharded/ckpt fsdp_tp/ckpt ds_z2_fp32_w4_tiny/ckpt mranks_moe/ckpt
+}
+test_check_verifies_what_torch_save_wrote() {
+  local from
+  from=$(fixture "${1%%/*}")/${1#*/}
+  [[ -e $from ]] || fail "no $from"
+  cp -r "$from" "${1##*/}"
+  from=${1##*/}
+  status_of 0 ckptfs check --data --json --index=:memory: "$from"
+  is "$(crcs_of "$from")" "$(jq .crcs out)"
+  # One bit of the largest record of elements.
+  python3 - "$from" >flipped <<'END'
+import os, sys, zipfile
+a = sys.argv[1]
+files = [a] if os.path.isfile(a) else [os.path.join(d, n) for d, _, v in os.walk(a) for n in v]
+size, path, name = max((i.file_size, f, i.filename) for f in files if zipfile.is_zipfile(f)
+                       for i in zipfile.ZipFile(f).infolist() if "/data/" in i.filename)
+at = zipfile.ZipFile(path).getinfo(name).header_offset
+with open(path, "r+b") as f:
+    f.seek(at)
+    head = f.read(30)
+    at += 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little") + size // 2
+    f.seek(at)
+    byte = f.read(1)[0]
+    f.seek(at)
+    f.write(bytes([byte ^ 1]))
+assert zipfile.ZipFile(path).testzip() == name
+print(path.split("/")[-1], name)
+END
+  status_of 0 ckptfs check --index=:memory: "$from"
+  status_of 1 ckptfs check --data --json --index=:memory: "$from"
+  jq -r '.faults[] | select(.warning | not).what' out >said
+  grep -qF "record '$(cut -d' ' -f2 flipped)' has CRC" said || fail "$(cat said)"
+  grep -qF "$(cut -d' ' -f1 flipped)'" said || fail "$(cat said)"
+}
+
+test_check_tells_that_nothing_was_verified() {
+  local c
+  for c in torchsave_legacy/ckpt/model.pt torchsave_tar/ckpt/model.pt hf_rank0/ckpt; do
+    status_of 0 ckptfs check --data --index=:memory: "$(fixture "${c%%/*}")/${c#*/}"
+    grep -q ' 0 CRCs verified (damaged values may go unnoticed)' out || fail "$c: $(cat out)"
+  done
+  status_of 0 ckptfs check --data --index=:memory: "$(fixture torchsave_zip)/ckpt/model.pt"
+  grep -q ' [1-9][0-9]* CRCs verified, 0 faults' out || fail "$(cat out)"
+}
+
 test_check_counts_only_the_bytes_that_it_read() {
   [[ $EUID == 0 ]] || skip "not root"
   big_copy c

@@ -84,10 +84,17 @@ test_an_item_is_read_once() {
   is "$(jq -c '[.bytes, .crcs, .faults]' out1)" "$(jq -c '[.bytes, .crcs, .faults]' out100)"
   hostile views 1000 v
   bounded 100 "$CKPTFS" check --data --json --index=:memory: v/x.pt >out
-  is "1000 $((4 * 1999))" "$(jq -r '"\(.tensors) \(.bytes)"' out)"
+  is "1000 3 $(python3 -c 'import sys, zipfile
+print(sum(i.file_size for i in zipfile.ZipFile(sys.argv[1]).infolist()))' v/x.pt)" \
+    "$(jq -r '"\(.tensors) \(.crcs) \(.bytes)"' out)"
   hostile archive_in_archive 0 a
   status_of 1 bounded 100 "$CKPTFS" check --data -v --index=:memory: a
   grep -q "overlaps another archive" out || fail "$(cat out)"
+  # 100,000 members of the same ten million bytes
+  hostile members_in_members 100000 o
+  status_of 1 bounded 200 "$CKPTFS" check --data -v --index=:memory: o/x.pt
+  grep -q "^fault: 'x.pt': records 'archive/data/.*' overlap, so no CRCs are verified$" out || fail "$(cat out)"
+  is 1 "$(grep -c ^fault out)"
 }
 
 test_patterns_of_an_adapter_are_counted() {

@@ -27,7 +27,7 @@ static struct archive archive_of(size_t n, struct archive_style style, struct rn
 
 	for (size_t i = 0; i < n; i++) {
 		uint8_t bytes[200];
-		char name[20];
+		char name[32];
 
 		(void)snprintf(name, sizeof(name), "%s%zu", i % 2 ? "data/" : "", i);
 		random_bytes(r, bytes, sizeof(bytes));
