@@ -104,7 +104,7 @@ test_what_cannot_be_shown_is_said() {
   grep -q "^fc1.weight$" names
   is 0 "$(grep -c '^optimizer.state' names || true)"
   grep -q "'global_step3/bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt' is there" says
-  grep -q "not everything is shown: 'bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt' is missing" says
+  grep -q "not everything is there: 'bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt' is missing" says
   need_fixture ds_bad_latest_path
   refused "'latest' names '../../z1_fp32_w2/ckpt/global_step3'" ckptfs ls "$(fixture ds_bad_latest_path)/ckpt"
 }

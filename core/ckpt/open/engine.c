@@ -224,8 +224,8 @@ static void warn(const struct engine *eng, const struct ckpt_opts *o)
 	bool hf = eng->format == &format_safetensors || eng->format == &format_torchsave;
 	char note[FORMAT_NOTE] = "";
 
-	warn_of(eng, o, FORMAT_MISSING, "not everything is there");
 	warn_of(eng, o, FORMAT_NOT_SHOWN, "not everything is shown");
+	warn_of(eng, o, FORMAT_MISSING, "not everything is there");
 	if (hf) /* not a copy, which has no index */
 		warn_of(eng, o, FORMAT_INDEX_DIFFERS, "the files count, not their index");
 	if (hf && o->warn && eng->c->file && eng->metadata.n == 1)

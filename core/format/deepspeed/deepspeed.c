@@ -203,9 +203,13 @@ static int note_files(struct ds *d, struct ckpt_err *e)
 
 static int tell_not_shown(struct ds *d, struct ckpt_err *e)
 {
-	if (*d->not_shown && !d->n_tensors)
-		return err_set(e, ERR_CORRUPT, "%s", d->not_shown);
-	return format_tell(FORMAT_NOT_SHOWN, d->not_shown, d->w, e);
+	const char *first = *d->missing ? d->missing : d->not_shown;
+	int rc;
+
+	if (*first && !d->n_tensors)
+		return err_set(e, ERR_CORRUPT, "%s", first);
+	rc = format_tell(FORMAT_MISSING, d->missing, d->w, e);
+	return rc ? rc : format_tell(FORMAT_NOT_SHOWN, d->not_shown, d->w, e);
 }
 
 static int read_all(struct ds *d, struct ckpt_err *e)

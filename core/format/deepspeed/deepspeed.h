@@ -169,6 +169,7 @@ struct ds {
 	size_t n_trained, cap_trained;
 	size_t n_tensors, cap_tensors, n_aliases, cap_aliases;
 	char not_shown[FORMAT_NOTE]; /* a sentence on what is not shown, and why; or empty */
+	char missing[FORMAT_NOTE];   /* one on files that are missing */
 };
 
 /*
@@ -176,6 +177,8 @@ struct ds {
  * without it.
  */
 #define ds_refuse(d, ...) format_note((d)->not_shown, __VA_ARGS__)
+/* The same if it is certain that files are missing. */
+#define ds_miss(d, ...) format_note((d)->missing, __VA_ARGS__)
 
 const struct pk_str *ds_name(struct ds *d, const char *s, size_t len, struct ckpt_err *e);
 struct ds_mark *ds_mark(struct ds *d, const struct pk_str *name, struct ckpt_err *e);

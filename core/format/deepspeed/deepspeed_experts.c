@@ -199,10 +199,10 @@ static int read_size(struct ds_open *o, const struct pk_value *groups, uint32_t 
 static void check_ranks(struct ds *d, const struct ds_file *f, uint32_t next, uint32_t end)
 {
 	if (next < end)
-		(void)ds_refuse(d,
-				"'expp_rank_%u_mp_rank_%02u_optim_states.pt' is missing, though "
-				"'%.120s' is there",
-				next, f->mp, f->path);
+		(void)ds_miss(d,
+			      "'expp_rank_%u_mp_rank_%02u_optim_states.pt' is missing, though "
+			      "'%.120s' is there",
+			      next, f->mp, f->path);
 }
 
 /*

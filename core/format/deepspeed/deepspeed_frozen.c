@@ -116,8 +116,8 @@ int ds_add_frozen(struct ds_rank *x, struct ckpt_err *e)
 		for (size_t r = 0; r < files; r++) /* the last ones are padded */
 			whole &= piece[r].numel == each;
 		if (!whole)
-			rc = ds_refuse(x->d, "parts of frozen parameter '%.100s' are missing",
-				       p->name->data);
+			rc = ds_miss(x->d, "parts of frozen parameter '%.100s' are missing",
+				     p->name->data);
 		else if (t.dtype != CKPT_DTYPE_NONE)
 			rc = ds_add(x->d, &t, e);
 	}

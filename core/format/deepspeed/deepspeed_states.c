@@ -148,8 +148,8 @@ static int read_parallel(struct ds_rank *x, struct ds_open *o, struct ckpt_err *
 
 	d->pipeline = !module && layers;
 	if (!layers && !d->universal && pk_get(&o->file.root, "module") && !module)
-		(void)ds_refuse(d, "the files of layers are missing: the model states have no "
-				   "weights");
+		(void)ds_miss(d, "the files of layers are missing: the model states have no "
+				 "weights");
 	if (!read_degrees(o, ranks, &d->tp) && d->pipeline) {
 		for (d->tp = 1; d->tp < layers && layer[d->tp].layer == layer->layer;)
 			d->tp++;

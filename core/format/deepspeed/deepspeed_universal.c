@@ -76,8 +76,8 @@ static void check_masters(struct ds *d)
 	(void)ds_files_of(d, DS_EXPERT, UINT32_MAX, &experts);
 	for (uint32_t i = 0; !experts && i < n && i < d->cap_marks; i++)
 		if (d->marks[i].is_param && !d->marks[i].is_frozen && !d->marks[i].is_universal) {
-			(void)ds_refuse(d, "'zero/%.120s/fp32.pt' is missing, and perhaps others",
-					pk_string(d->names, i)->data);
+			(void)ds_miss(d, "'zero/%.120s/fp32.pt' is missing, and perhaps others",
+				      pk_string(d->names, i)->data);
 			return;
 		}
 }
@@ -122,9 +122,9 @@ static bool compare_states(struct ds *d, const struct states *a, const struct st
 		a = b;
 		b = other;
 	}
-	(void)ds_refuse(d, "'zero/%.*s/%.40s' is missing, and perhaps others: '%.120s' is there",
-			b->f->fqn_len > 120 ? 120 : (int)b->f->fqn_len, b->f->fqn, a->f[i].base,
-			a->f[i].path);
+	(void)ds_miss(d, "'zero/%.*s/%.40s' is missing, and perhaps others: '%.120s' is there",
+		      b->f->fqn_len > 120 ? 120 : (int)b->f->fqn_len, b->f->fqn, a->f[i].base,
+		      a->f[i].path);
 	return false;
 }
 

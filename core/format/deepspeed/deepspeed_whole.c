@@ -24,8 +24,8 @@ static struct optim_name name_of(const struct ds_rank *x, const struct ds_file *
 
 static int missing(struct ds_rank *x, uint32_t rank, const struct ds_file *there)
 {
-	(void)ds_refuse(x->d, "'%s' is missing, though '%.120s' is there",
-			name_of(x, there, rank).text, there->path);
+	(void)ds_miss(x->d, "'%s' is missing, though '%.120s' is there",
+		      name_of(x, there, rank).text, there->path);
 	return 1;
 }
 
@@ -80,9 +80,9 @@ int ds_check_world(struct ds_rank *x, const struct ds_file *f)
 				"files of an older, larger save lie under the same tag",
 				x->world, (unsigned long long)most);
 	else
-		(void)ds_refuse(x->d,
-				"optimizer states of %u of %llu ranks are there: '%s' is missing",
-				x->world, (unsigned long long)most, name_of(x, f, x->world).text);
+		(void)ds_miss(x->d,
+			      "optimizer states of %u of %llu ranks are there: '%s' is missing",
+			      x->world, (unsigned long long)most, name_of(x, f, x->world).text);
 	return 1;
 }
 
@@ -96,10 +96,10 @@ static void check_models(struct ds_rank *x, const struct ds_file *f)
 	const struct ds_file *model = ds_files_of(x->d, DS_MODEL, x->mp, &n);
 
 	if (x->sharded && n < x->world)
-		(void)ds_refuse(x->d,
-				"'zero_pp_rank_%zu_mp_rank_%02u_model_states.pt' is missing, "
-				"though '%.120s' is there",
-				n, model->mp, f[n].path);
+		(void)ds_miss(x->d,
+			      "'zero_pp_rank_%zu_mp_rank_%02u_model_states.pt' is missing, "
+			      "though '%.120s' is there",
+			      n, model->mp, f[n].path);
 }
 
 /* Does every rank with masters have this part of the optimizer state? */

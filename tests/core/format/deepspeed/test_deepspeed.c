@@ -120,7 +120,7 @@ START_TEST(files_that_are_not_of_one_save_are_named)
 	put(MODEL, "{'module': {'a': h0+0(2)}, 'param_shapes': [{'a': (2,)}]}", 0);
 	put_rank(OPTIM(0), "[t0+0(1)]", "{}", "[2]", 0);
 	expect("",
-	       "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: optimizer "
+	       "a[2] float16\nobject optimizer.loss_scaler\n! not everything is there: optimizer "
 	       "states of 1 of 2 ranks are there: '" OPTIM(1) "' is missing");
 	put_rank(OPTIM(1), "[t0+0(1)]", "{}", "[2]", 0);
 	put_rank(OPTIM(2), "[t0+0(1)]", "{}", "[2]", 0);
@@ -130,7 +130,7 @@ START_TEST(files_that_are_not_of_one_save_are_named)
 	       "lie under the same tag");
 	REQUIRE(!unlinkat(dir_fd, OPTIM(1), 0));
 	expect("",
-	       "a[2] float16\n! not everything is shown: 'zero_pp_rank_1_mp_rank_00_optim_states"
+	       "a[2] float16\n! not everything is there: 'zero_pp_rank_1_mp_rank_00_optim_states"
 	       ".pt' is missing, though '" OPTIM(2) "' is there");
 	REQUIRE(!unlinkat(dir_fd, OPTIM(2), 0));
 	put_rank("bf16_" OPTIM(1), "[t0+0(1)]", "{}", "[2]", 0);
@@ -372,7 +372,7 @@ START_TEST(each_parameter_of_zero_3_is_padded_by_itself)
 	put_model3(SHARD(2), "'frozen_param_fragments': {'f': h3+0(2)}", 0);
 	put_shard(OPTIM(2), "[t0+0(2)]", "{'state': {}}", "3", 3000);
 	expect("",
-	       "n[2] 200 201\nobject optimizer.param_groups\n! not everything is shown: parts of "
+	       "n[2] 200 201\nobject optimizer.param_groups\n! not everything is there: parts of "
 	       "frozen parameter 'f' are missing");
 	put_model3(SHARD(2), "'frozen_param_fragments': {'f': h3+0(1)}", 0);
 	put_shard(OPTIM(2), "[t0+0(0)]", "{'state': {}}", "3", 3000);
@@ -407,7 +407,7 @@ END_TEST
 START_TEST(zero_3_without_optimizer_states_has_no_weights)
 {
 	put_model3(SHARD(0), "'frozen_param_fragments': N", 0);
-	expect("", "n[2] 200 201\n! not everything is shown: parts of frozen parameter 'f' are "
+	expect("", "n[2] 200 201\n! not everything is there: parts of frozen parameter 'f' are "
 		   "missing");
 	put(SHARD(0), "{'module': {'n': t0+0(1)}, 'buffer_names': [5, 'n'], 'param_shapes': []}",
 	    0);
@@ -881,8 +881,9 @@ END_TEST
 
 START_TEST(odd_optimizer_states)
 {
-#define NOT  "a[2] float16\n! not everything is shown: "
-#define LOSS "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: "
+#define NOT   "a[2] float16\n! not everything is shown: "
+#define THERE "a[2] float16\n! not everything is there: "
+#define LOSS  "a[2] float16\nobject optimizer.loss_scaler\n! not everything is shown: "
 #define STATES(count, masters, more) \
 	"{'optimizer_state_dict': {'partition_count': " count \
 	", 'single_partition_of_fp32_groups': " masters more "}}"
@@ -912,7 +913,7 @@ START_TEST(odd_optimizer_states)
 		      "different saves" },
 		{ STATES("N", "[t0+0(2)]", ""), "a[2] float16\n" FP32 },
 		{ STATES("[Z]", "[t0+0(2)]", ""),
-		  NOT "optimizer states of 1 of 2 ranks are there: '" OPTIM(1) "' is missing" },
+		  THERE "optimizer states of 1 of 2 ranks are there: '" OPTIM(1) "' is missing" },
 		{ STATES("torch.X(1)", "[t0+0(2)]", ""), "a[2] float16\n" FP32 },
 		{ STATES("torch.X()", "[t0+0(2)]", ""), COUNTS },
 		{ STATES("torch.X(1,2)", "[t0+0(2)]", ""), COUNTS },
@@ -980,8 +981,8 @@ START_TEST(optimizer_states_without_names_are_not_shown)
 	    "{'module': {'a': h0+0(2)}, 'universal_checkpoint_info': 5}", 0);
 	put_rank(OPTIM(0), "[t0+0(2)]", "{}", "[1]", 0);
 	expect("", "mp_rank_00/a[2] float16\nmp_rank_01/a[2] float16\nobject "
-		   "optimizer.loss_scaler\n! not everything is shown: the optimizer states have 1 "
-		   "groups, the model states 0: they are from two different saves");
+		   "optimizer.loss_scaler\n! not everything is there: 'zero_pp_rank_0_mp_rank_01_"
+		   "optim_states.pt' is missing, though '" OPTIM(0) "' is there");
 }
 END_TEST
 
@@ -1060,11 +1061,11 @@ START_TEST(odd_files_of_zero_3)
 		   "(found '" SHARD(2) "')");
 	put_model3(SHARD(1), "'frozen_param_fragments': {'f': t3+0(1)}", 0);
 	saved_expect_begin(dir, "deepspeed",
-			   "n[2] 200 201\n! not everything is shown: parts of frozen parameter 'f' "
+			   "n[2] 200 201\n! not everything is there: parts of frozen parameter 'f' "
 			   "are missing");
 	put_model3(SHARD(1), "'frozen_param_fragments': {}", 0);
 	saved_expect_begin(dir, "deepspeed",
-			   "n[2] 200 201\n! not everything is shown: parts of frozen parameter 'f' "
+			   "n[2] 200 201\n! not everything is there: parts of frozen parameter 'f' "
 			   "are missing");
 	put_model3(SHARD(1), "'frozen_param_fragments': {'f': 5}", 0);
 	expect_error("", "f: no tensor");
@@ -1651,17 +1652,17 @@ START_TEST(missing_files_are_told)
 	put("one/zero/b/exp_avg.pt", "t0+2(2)", 0);
 	expect("one",
 	       "a[2] 0 1\noptimizer.state.a.fp32[2] 0 1\noptimizer.state.b.exp_avg[2] 2 3\n! not "
-	       "everything is shown: 'zero/b/fp32.pt' is missing, and perhaps others");
+	       "everything is there: 'zero/b/fp32.pt' is missing, and perhaps others");
 	put("one/zero/b/fp32.pt", "t0+4(2)", 0);
 #define B_STATES "optimizer.state.b.exp_avg[2] 2 3\noptimizer.state.b.fp32[2] 4 5\n"
 	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.fp32[2] 0 1\n" B_STATES
-		      "! not everything is shown: 'zero/a/exp_avg.pt' is missing, and perhaps "
+		      "! not everything is there: 'zero/a/exp_avg.pt' is missing, and perhaps "
 		      "others: 'zero/b/exp_avg.pt' is there");
 	put("one/zero/a/exp_avg.pt", "t0+6(2)", 0);
 	put("one/zero/a/step.pt", "5", 0);
 	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.exp_avg[2] 6 7\n"
 		      "optimizer.state.a.fp32[2] 0 1\n" B_STATES "object optimizer.state.a.step\n"
-		      "! not everything is shown: 'zero/b/step.pt' is missing, and perhaps "
+		      "! not everything is there: 'zero/b/step.pt' is missing, and perhaps "
 		      "others: 'zero/a/step.pt' is there");
 	REQUIRE(!unlinkat(dir_fd, "one/zero/a/step.pt", 0));
 	expect("one", "a[2] 0 1\nb[2] 4 5\noptimizer.state.a.exp_avg[2] 6 7\n"
@@ -1689,7 +1690,7 @@ START_TEST(a_rank_without_optimizer_states_is_told)
 	expect("", "a[4] float16\n");
 	put_rank("bf16_" OPTIM(0), "[t0+0(2)]", "{}", "[1]", 10);
 	expect("",
-	       "a[4] float16\nobject optimizer.loss_scaler\n! not everything is shown: "
+	       "a[4] float16\nobject optimizer.loss_scaler\n! not everything is there: "
 	       "'bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt' is missing, though 'bf16_" OPTIM(
 		       0) "' is there");
 	put_rank("bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt", "[t0+0(2)]", "{}", "[1]", 20);
@@ -1701,14 +1702,14 @@ START_TEST(a_rank_without_optimizer_states_is_told)
 	put(MODEL, text, 0);
 	expect("", "mp_rank_00/a[2] float16\nmp_rank_01/a[2] float16\n"
 		   "optimizer.state.mp_rank_00/a.fp32[2] 10 11\nobject optimizer.loss_scaler\n"
-		   "! not everything is shown: 'bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt' is "
+		   "! not everything is there: 'bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt' is "
 		   "missing, though 'bf16_" OPTIM(0) "' is there");
 	/* A stage of which nothing is trained has none; but slices are trained together. */
 	put(other, "{'module': {'a': h0+0(2)}}", 0);
 	saved_expect_begin(dir, "deepspeed",
 			   "mp_rank_00/a[2] float16\nmp_rank_01/a[2] float16\n"
 			   "optimizer.state.mp_rank_00/a.fp32[2] 10 11\n"
-			   "object optimizer.loss_scaler\n! not everything is shown: 'bf16_");
+			   "object optimizer.loss_scaler\n! not everything is there: 'bf16_");
 	(void)snprintf(text, sizeof(text), slice,
 		       "'checkpoint_parallel_dimensions': {'pp_degree': 2, 'tp_degree': 1}");
 	put(MODEL, text, 0);
@@ -1721,7 +1722,7 @@ START_TEST(a_rank_without_optimizer_states_is_told)
 	put(other, "{'module': {'b': h0+0(2)}, 'param_shapes': [{'b': (2,)}]}", 0);
 	expect("",
 	       "a[2] float16\nb[2] float16\noptimizer.state.a.fp32[2] 10 11\n"
-	       "object optimizer.loss_scaler\n! not everything is shown: "
+	       "object optimizer.loss_scaler\n! not everything is there: "
 	       "'bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt' is missing, though 'bf16_" OPTIM(
 		       0) "' is there");
 }
@@ -1736,7 +1737,7 @@ START_TEST(a_rank_of_zero_3_has_model_states_too)
 	put_shard(OPTIM(0), "[t0+0(1)]", "{'state': {}}", "2", 1000);
 	put_shard(OPTIM(1), "[t0+0(1)]", "{'state': {}}", "2", 2000);
 	expect("", "a[2] 1000 2000\nn[1] 100\noptimizer.state.a.fp32[2] 1000 2000\n"
-		   "! not everything is shown: '" SHARD(1) "' is missing, though '" OPTIM(
+		   "! not everything is there: '" SHARD(1) "' is missing, though '" OPTIM(
 			   1) "' is there");
 	put(SHARD(1), model, 0);
 	expect("", "a[2] 1000 2000\nn[1] 100\noptimizer.state.a.fp32[2] 1000 2000\n");
@@ -1757,7 +1758,7 @@ START_TEST(experts_states_of_all_ranks_are_there)
 	put(EXPP(0, 0), text, 0);
 #define STATE(rank, mp, v) "optimizer.expp_rank_" #rank "_mp_rank_0" #mp ".state.0.m[1] " #v "\n"
 #define GROUPS(rank, mp)   "object optimizer.expp_rank_" #rank "_mp_rank_0" #mp ".param_groups\n"
-	expect("", STATE(0, 0, 0) "w[1] 0\n" GROUPS(0, 0) "! not everything is shown: '" EXPP(
+	expect("", STATE(0, 0, 0) "w[1] 0\n" GROUPS(0, 0) "! not everything is there: '" EXPP(
 			   1, 0) "' is missing, though '" EXPP(0, 0) "' is there");
 	put(EXPP(1, 0), text, 10);
 	expect("", STATE(0, 0, 0) STATE(1, 0, 10) "w[1] 0\n" GROUPS(0, 0) GROUPS(1, 0));
@@ -1767,7 +1768,7 @@ START_TEST(experts_states_of_all_ranks_are_there)
 	put(EXPP(2, 0), text, 0);
 	REQUIRE(!unlinkat(dir_fd, EXPP(1, 0), 0));
 	expect("", STATE(0, 0, 0) STATE(2, 0, 0) "w[1] 0\n" GROUPS(0, 0)
-			   GROUPS(2, 0) "! not everything is shown: '" EXPP(
+			   GROUPS(2, 0) "! not everything is there: '" EXPP(
 				   1, 0) "' is missing, though '" EXPP(2, 0) "' is there");
 	/* With ZeRO they hold nothing. */
 	put(EXPP(0, 0), "{'optimizer': N}", 0);
@@ -1780,7 +1781,7 @@ START_TEST(experts_states_of_all_ranks_are_there)
 	put(EXPP(1, 1), text, 10);
 	REQUIRE(!unlinkat(dir_fd, EXPP(2, 0), 0));
 	expect("", "mp_rank_00/w[1] 0\nmp_rank_01/w[1] 0\n" STATE(0, 0, 0) STATE(1, 1, 10)
-			   GROUPS(0, 0) GROUPS(1, 1) "! not everything is shown: '" EXPP(
+			   GROUPS(0, 0) GROUPS(1, 1) "! not everything is there: '" EXPP(
 				   1, 0) "' is missing, though '" EXPP(0, 0) "' is there");
 	put(FOLDED_FILE(0, 0), "{'e.0': t0+1(1), 'folding': {'ep_rank': 0}}", 0);
 	put(FOLDED_FILE(1, 1), "{'e.1': t0+2(1), 'folding': {'ep_rank': 1}}", 0);
@@ -2244,7 +2245,7 @@ START_TEST(other_names_are_of_no_checkpoint)
 	expect_error("", "DeepSpeed's 'mp_rank_00_model_states.pt' is missing");
 	put("fp16_zero_pp_rank_1_mp_rank_00_optim_states.pt", "{}", 0);
 	put(MODEL, "{'module': {'w': t0+0(1)}}", 0);
-	expect("", "w[1] 0\n! not everything is shown: "
+	expect("", "w[1] 0\n! not everything is there: "
 		   "'fp16_zero_pp_rank_0_mp_rank_00_optim_states.pt' is "
 		   "missing, though 'fp16_zero_pp_rank_1_mp_rank_00_optim_states.pt' is there");
 }
