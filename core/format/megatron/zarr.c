@@ -146,7 +146,8 @@ static size_t read_part(const char *name, uint32_t shape[static MAX_PART_DIMS])
  * are. */
 static void look_for_missing(struct scan *s, const char *key, const struct name_list *l)
 {
-	uint32_t shape[MAX_PART_DIMS], other[MAX_PART_DIMS], at[MAX_PART_DIMS] = { 0 };
+	uint32_t shape[MAX_PART_DIMS] = { 0 }, other[MAX_PART_DIMS] = { 0 };
+	uint32_t at[MAX_PART_DIMS] = { 0 };
 	size_t n = 0, k = 0;
 
 	for (size_t i = 0; i < l->n; i++) {
