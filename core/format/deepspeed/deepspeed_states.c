@@ -81,7 +81,6 @@ static int read_optimizer(struct ds_rank *x, struct ds_open *o, struct ckpt_err 
 	const struct pk_value *v = ds_get(&o->file.root, "optimizer");
 	char rank[40];
 	const char *const steps[] = { "optimizer", x->d->tp * x->d->pp > 1 ? rank : NULL, NULL };
-
 	int rc;
 
 	(void)snprintf(rank, sizeof(rank), "mp_rank_%02u", x->mp);
