@@ -54,14 +54,14 @@ test_confined_commands_open_what_is_named() {
   reach
   put s3 "$(zoo)" of-run/step-1
   publish_s3 root "$(zoo)"
-  ckptfs info --sandbox=on s3://bucket/of-run step-1 model.n -o retry=5,cache_dir=none | grep -x 'dtype  *int32'
-  ckptfs sum --sandbox=on "$(zoo)" -o average=s3://root:1 >averaged
+  ckptfs info --"$(strictest)" s3://bucket/of-run step-1 model.n -o retry=5,cache_dir=none | grep -x 'dtype  *int32'
+  ckptfs sum --"$(strictest)" "$(zoo)" -o average=s3://root:1 >averaged
   ckptfs sum "$(zoo)" -o "average=$(zoo):1" | cmp - averaged
   put web "$(fixture hf_dtypes)/ckpt" names
   host=${web/127.0.0.1/127.1}
   [[ $host != "$web" ]]
   for f in "$WEBDIR"/names/*.safetensors; do :; done
-  ckptfs ls --sandbox=on "$host/names/${f##*/}" | cmp - <(ckptfs ls "$f")
+  ckptfs ls --"$(strictest)" "$host/names/${f##*/}" | cmp - <(ckptfs ls "$f")
 }
 
 test_commands_take_addresses() {
@@ -523,7 +523,7 @@ test_a_daemon_that_is_taken_over_sends_the_token_nowhere() {
 }
 
 cases_a_command_that_is_taken_over_sends_the_token_nowhere() {
-  printf '%s\n' on off
+  printf '%s\n' auto off
 }
 test_a_command_that_is_taken_over_sends_the_token_nowhere() {
   reach

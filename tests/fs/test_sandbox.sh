@@ -606,6 +606,7 @@ told_by() {
 test_a_command_makes_no_other_calls() {
   local crime said
   need_sandbox
+  need_landlock
   for crime in $(forbidden_calls); do
     rm -rf "$XDG_CACHE_HOME/ckptfs"
     said=$(told_by "$crime" "" ls --sandbox=on "$(zoo)")
@@ -620,6 +621,7 @@ test_a_command_makes_no_other_calls() {
 test_a_command_that_fetches_makes_no_other_calls() {
   local crime said
   need_sandbox
+  need_landlock
   for crime in $(forbidden_calls | grep -vx 'recvmsg\|sendmsg_bad'); do
     rm -rf "$XDG_CACHE_HOME/ckptfs"
     said=$(told_by "$crime" "" ls --sandbox=on "file://$(zoo)")
@@ -665,6 +667,7 @@ test_a_command_that_fetches_reads_no_other_files() {
 test_what_file_addresses_lead_to_is_read() {
   local run
   need_sandbox
+  need_landlock
   mkdir -p run m
   old_copy "$(zoo)" run/step-1
   old_copy "$(zoo)" run/step-2
@@ -762,6 +765,7 @@ END
 test_commands_write_what_they_write_without_a_sandbox() {
   local opts
   need_sandbox
+  need_landlock
   mkdir -p dir plain
   ln -s dir link
   ckptfs export -q --sandbox=on "$(zoo)" . link/tree/
@@ -783,6 +787,7 @@ times() { (cd "$1" && find . -printf '%P %T@\n' | sort); }
 # `warm` takes checkpoints, what is in them, and files of mounts, whose checkpoints may be anywhere.
 test_warm_is_confined() {
   need_sandbox
+  need_landlock
   is "errno 38" "$(told_by execve "" warm -q --sandbox=on "$(zoo)" "file://$(zoo)/npy")"
   mount_at m "$(big)/ckpt"
   refused "there is none for files of a mount" ckptfs warm --sandbox=on "$(zoo)" m/tensors
