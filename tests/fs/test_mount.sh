@@ -309,6 +309,7 @@ test_unmounted_before_it_is_served() {
   local daemon pid rc=0
   [[ $EUID == 0 ]] || skip "not root"
   mkdir m
+  ckptfs index -q "$(big)/ckpt" # so that no other process makes it, which has as much to say
   # Stops it between mounting and serving, when it writes to its unmounter what that has to know of the mount.
   halted "300 500 1 19" mount -q "$(big)/ckpt" m 2>err &
   pid=$!
