@@ -31,7 +31,7 @@ def fits_safetensors(entry):
         (entry["dtype"], entry["shape"]) != ("float4_e2m1fn_x2", [])
 
 
-NOTES = {"not_shown", "index_differs"}  # objects about the files of the checkpoint that is read
+NOTES = {"missing", "not_shown", "index_differs"}  # objects about the files of the checkpoint that is read
 
 
 def same(diff, listed, what):
