@@ -364,3 +364,14 @@ const char *text_show_address(const char *s, char *buf, size_t cap)
 		       (int)(p && !keys ? strcspn(host, "?#") : strlen(host)), host);
 	return buf;
 }
+
+size_t text_parent(const char *path)
+{
+	size_t n = strlen(path);
+
+	while (n && path[n - 1] == '/')
+		n--;
+	while (n && path[n - 1] != '/')
+		n--;
+	return n;
+}

@@ -99,6 +99,8 @@ bool text_is_address(const char *s);
 #define FILE_SCHEME "file://"
 /* The path; NULL: it is not such an address. */
 const char *text_file_path(const char *s);
+/* Bytes of a path, or of an address of file://, before its last name: 2 in "a/b/", 0 in "a". */
+size_t text_parent(const char *path);
 /* An address as messages show it, without a user and password and, unless it is of s3, gs, hf or
  * file, without its query: "https://h/x" for "https://u:p@h/x?sig=1". It is cut off to fit; returns
  * buf. */

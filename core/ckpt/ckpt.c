@@ -490,13 +490,9 @@ static int expect_file(void *arg, const char *path)
 static void expect_beside(const char *address, const struct place_options *how)
 {
 	const char *path = text_file_path(address);
-	size_t n = path ? strlen(path) : 0;
+	size_t n = path ? text_parent(path) : 0;
 	autofree char *dir = NULL;
 
-	while (n && path[n - 1] == '/')
-		n--;
-	while (n && path[n - 1] != '/')
-		n--;
 	dir = n > 1 ? text_format("%.*s", (int)(path + n - address), address) : NULL;
 	if (dir) /* else it is refused later */
 		place_expect(dir, how);

@@ -63,7 +63,6 @@ static bool is_same_authority(const char *a, const char *b)
 static bool may_open(const struct seal *s, const struct wire_msg *m)
 {
 	autofree char *authority = strndup(m->text, wire_authority(m->text));
-
 	size_t address = strlen(m->text);
 
 	/* See seal_allows_files. */

@@ -356,9 +356,11 @@ void link_rest(void)
 	/* They stay until the process ends. One that cannot be started is an error when it is
 	 * needed. */
 	for (size_t i = 0; i < links.n_expected; i++) {
+		struct ckpt_err e;
 		struct link *l;
 
-		(void)link_get(&links.expected[i], &l, &links.why);
+		if (link_get(&links.expected[i], &l, &e))
+			links.why = e;
 	}
 	links.sealed = true;
 	LIST_EACH (l, &links.all)

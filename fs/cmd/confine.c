@@ -53,8 +53,8 @@ void confine_forget_secrets(void)
 /* A file that is made, or replaced by another of its name; or a device. */
 static void allow_file(struct sandbox *s, const char *path)
 {
-	const char *slash = strrchr(path, '/');
-	autofree char *dir = slash ? strndup(path, (size_t)(slash + 1 - path)) : strdup(".");
+	size_t n = text_parent(path);
+	autofree char *dir = n ? strndup(path, n) : strdup(".");
 
 	if (dir)
 		sandbox_allow_write(s, dir);
@@ -106,14 +106,9 @@ static const char *page_of(const struct command *c, const struct options *o)
 /* The directory that it is in, where it is made under other names first. */
 static void allow_parent(struct sandbox *s, const char *path)
 {
-	size_t n = strlen(path);
-	autofree char *dir = NULL;
+	size_t n = text_parent(path);
+	autofree char *dir = n ? strndup(path, n) : strdup(*path == '/' ? "/" : ".");
 
-	while (n && path[n - 1] == '/')
-		n--;
-	while (n && path[n - 1] != '/')
-		n--;
-	dir = n ? strndup(path, n) : strdup(*path == '/' ? "/" : ".");
 	if (dir)
 		sandbox_allow_make(s, dir);
 }

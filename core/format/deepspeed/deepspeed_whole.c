@@ -30,8 +30,9 @@ static int missing(struct ds_rank *x, uint32_t rank, const struct ds_file *there
 }
 
 /*
- * Is it a loss that this rank has no optimizer states? Whoever wants to save space deletes those of
- * all ranks, and a stage of which nothing is trained has none. 1: it is, which has been recorded.
+ * This rank has no files of optimizer states: are they lost? To save space, people delete those of
+ * all ranks, and a stage in which nothing is trained has none. 1: they are lost, which has
+ * been recorded.
  */
 static int check_none(struct ds_rank *x)
 {

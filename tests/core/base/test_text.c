@@ -83,6 +83,20 @@ static size_t encode(char *to, uint32_t c)
 	return 4;
 }
 
+START_TEST(the_parent_of_a_path_ends_before_its_last_name)
+{
+	static const struct {
+		const char *path;
+		size_t n;
+	} paths[] = { { "", 0 },	{ "a", 0 },   { "a/", 0 },    { "/", 0 },
+		      { "/a", 1 },	{ "a/b", 2 }, { "a/b//", 2 }, { "a//b", 3 },
+		      { "../a/..", 5 }, { "//", 0 },  { "/a/b/c", 5 } };
+
+	for (size_t i = 0; i < ARRAY_LEN(paths); i++)
+		ck_assert_msg(text_parent(paths[i].path) == paths[i].n, "%s", paths[i].path);
+}
+END_TEST
+
 START_TEST(every_code_point_reads_back)
 {
 	for (uint32_t c = 0; c <= 0x10ffff; c++) {
