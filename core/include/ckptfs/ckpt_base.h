@@ -23,7 +23,7 @@
 
 /*
  * Supplied by the caller: untouched on success, always set on failure. The message is one sentence
- * that says what was being done, to what, and what was found.
+ * that says what was being done, to what, and what was found; "..." ends one that is too long.
  */
 struct ckpt_err {
 	int code; /* positive errno */

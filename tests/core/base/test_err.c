@@ -51,6 +51,14 @@ START_TEST(control_bytes_of_a_hostile_name_do_not_reach_the_terminal)
 }
 END_TEST
 
+/* Three dots end a sentence that was cut off. */
+static void check_cut(const struct ckpt_err *e, const char *start)
+{
+	ck_assert_uint_eq(strlen(e->msg), sizeof(e->msg) - 1);
+	ck_assert_str_eq(e->msg + sizeof(e->msg) - 5, "x...");
+	ck_assert(!strncmp(e->msg, start, strlen(start)));
+}
+
 START_TEST(what_is_too_long_is_cut_at_the_end)
 {
 	char longer[2 * sizeof(((struct ckpt_err *)0)->msg)];
@@ -59,15 +67,33 @@ START_TEST(what_is_too_long_is_cut_at_the_end)
 	memset(longer, 'x', sizeof(longer));
 	longer[sizeof(longer) - 1] = 0;
 	(void)err_set(&e, EIO, "%s", longer);
-	ck_assert_uint_eq(strlen(e.msg), sizeof(e.msg) - 1);
+	check_cut(&e, "xxx");
 	(void)err_wrap(&e, "context");
-	ck_assert_uint_eq(strlen(e.msg), sizeof(e.msg) - 1);
-	ck_assert(!strncmp(e.msg, "context: xxx", 12));
+	check_cut(&e, "context: xxx");
 	(void)err_wrap(&e, "%s", longer);
-	ck_assert_uint_eq(strlen(e.msg), sizeof(e.msg) - 1);
+	check_cut(&e, "xxx");
 	(void)err_sys(&e, ENOENT, "%s", longer);
 	ck_assert_int_eq(e.code, ENOENT);
-	ck_assert_uint_eq(strlen(e.msg), sizeof(e.msg) - 1);
+	check_cut(&e, "xxx");
+}
+END_TEST
+
+START_TEST(what_fits_exactly_is_not_cut)
+{
+	char most[sizeof(((struct ckpt_err *)0)->msg)];
+	struct ckpt_err e = { 0 };
+
+	memset(most, 'x', sizeof(most));
+	most[sizeof(most) - 1] = 0;
+	(void)err_set(&e, EIO, "%s", most);
+	ck_assert_str_eq(e.msg, most);
+	(void)err_set(&e, EIO, "%s", most + 4);
+	(void)err_wrap(&e, "ab");
+	ck_assert_int_eq(strncmp(e.msg, "ab: xxx", 7), 0);
+	ck_assert_str_eq(e.msg + 4, most + 4);
+	(void)err_set(&e, EIO, "%s", most + 3);
+	(void)err_wrap(&e, "ab");
+	check_cut(&e, "ab: xxx");
 }
 END_TEST
 
