@@ -287,7 +287,9 @@ bool files_fault(const struct files *f, uint32_t i, struct ckpt_err *e)
 		(void)err_set(e, ENOENT, "data file '%s' is missing", s->path);
 	else if (x->error == ERR_CORRUPT)
 		(void)err_set(e, ERR_CORRUPT,
-			      "data file '%s' is not a regular file of the checkpoint", s->path);
+			      "data file '%s' is not a regular file of the checkpoint, or is a "
+			      "link that leads out of it",
+			      s->path);
 	else if (x->error == EREMOTE)
 		(void)err_set(e, EREMOTE, "data file '%s' is " IO_IS_POINTER, s->path);
 	else if (x->error)

@@ -134,10 +134,13 @@ START_TEST(what_is_wrong_with_a_file_is_said)
 		NULL,
 		"data file 'missing' is missing",
 		"data file 'short' has 4 bytes, items in it reach up to 5",
-		"data file 'directory' is not a regular file of the checkpoint",
-		"data file 'fifo' is not a regular file of the checkpoint",
+		"data file 'directory' is not a regular file of the checkpoint, or is a link that "
+		"leads out of it",
+		"data file 'fifo' is not a regular file of the checkpoint, or is a link that leads "
+		"out of it",
 		NULL,
-		"data file 'outside' is not a regular file of the checkpoint",
+		"data file 'outside' is not a regular file of the checkpoint, or is a link that "
+		"leads out of it",
 		"data file 'fine/x': Not a directory",
 		"data file 'dangling' is missing",
 	};
