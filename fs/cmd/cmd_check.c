@@ -149,6 +149,7 @@ static int check_run(const struct options *o)
 		report_release) = { .text = &text, .json.to = &text, .each = o->verbose };
 	struct ckpt_check k = {
 		.data = o->data,
+		.jobs = (unsigned)o->jobs,
 		.fault = add_fault,
 		.progress = show_progress,
 		.arg = &r,

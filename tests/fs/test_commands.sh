@@ -411,6 +411,24 @@ assert r["fault_count"] == len(faults) == 1 and faults[0]["fqn"] == "v", r
 END
 }
 
+test_check_does_not_depend_on_the_number_of_threads() {
+  local f n=0 jobs
+  big_copy c
+  for f in c/*.distcp; do
+    printf '\001' | dd of="$f" bs=1 seek=$((200000 + n)) conv=notrunc status=none
+    n=$((n + 1))
+  done
+  ((n > 2)) || fail "only $n files"
+  status_of 1 ckptfs check --data --json --jobs=1 c
+  mv out one
+  (($(jq .fault_count one) >= n)) || fail "$(cat one)"
+  for jobs in 2 3 64; do
+    status_of 1 ckptfs check --data --json --jobs=$jobs c
+    cmp out one || fail "$jobs threads: $(cat out)"
+  done
+  refused "65 jobs are too many: at most 64 are possible$" ckptfs check --data --jobs=65 c
+}
+
 # crcs_of PATH...: how many records with a CRC zipfile finds in their archives
 crcs_of() {
   python3 - "$@" <<'END'

@@ -586,12 +586,18 @@ struct ckpt_check {
 	bool data; /* also read every item and verify the CRCs stored with it, and the file hashes
                       that a Megatron-core checkpoint has in integrity.json */
 	void (*fault)(void *arg, const struct ckpt_fault *f);
-	void (*progress)(void *arg, uint64_t done, uint64_t total); /* bytes; may be NULL */
+	/* Bytes; may be NULL. Called by one thread at a time, but not always by yours. */
+	void (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *arg;
 	/* Results: faults, not counting warnings; items examined, bytes read, CRCs and file hashes
 	 * that matched. */
 	uint64_t faults, items, bytes, crcs, hashes;
+	/* threads that read data, each a file at a time; at most CKPT_CHECK_MAX_JOBS; 0: one per
+	 * CPU, at most 4 */
+	unsigned jobs;
 };
+#define CKPT_CHECK_MAX_JOBS 64
+
 /* Checks coverage, files and items. Returns 0 also if faults were found. Open the checkpoint with
  * allow_missing. For a run: -EISDIR. */
 CKPT_API int ckpt_check_sized(struct ckpt *c, struct ckpt_check *k, size_t size,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckpt/archive_crcs.h"
+#include "ckpt/scan/archive_crcs.h"
 
 #include "base/blob.h"
 #include "base/bytes.h"

@@ -11,7 +11,7 @@
  * Members may not overlap, so that verifying all of them reads no byte twice. What is kept is
  * bounded by the size of the archive's directory.
  *
- * Private to core/ckpt. Threads: one at a time.
+ * Private to core/ckpt/scan. Threads: one at a time.
  */
 #ifndef CKPT_ARCHIVE_CRCS_H
 #define CKPT_ARCHIVE_CRCS_H

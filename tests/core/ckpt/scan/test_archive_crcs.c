@@ -6,7 +6,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
-#include "ckpt/archive_crcs.h"
+#include "ckpt/scan/archive_crcs.h"
 #include "dir_util.h"
 #include "opts_util.h"
 #include "saved_util.h"
