@@ -29,7 +29,9 @@
 
 struct ckpt_err;
 
-#define GGUF_ALIGN	4096
+/* What a file without general.alignment has. llama-quantize pads to this whatever that key says, so
+ * any other alignment makes it write files that cannot be loaded. */
+#define GGUF_ALIGN	32
 #define GGUF_MAX_HEADER ((size_t)256 << 20) /* bytes */
 
 struct gguf_keys {

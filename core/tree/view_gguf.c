@@ -191,7 +191,6 @@ static int make_head(const struct view *v, struct gguf *g, uint32_t file, struct
 
 	for (size_t i = 0; t && i < n; i++)
 		t[i] = g->tensors.t[g->by_file[from + i]];
-	gguf_u32(&k, "general.alignment", GGUF_ALIGN);
 	if (g->n_files > 1) {
 		gguf_u16(&k, "split.no", (uint16_t)file);
 		gguf_u16(&k, "split.count", (uint16_t)g->n_files);

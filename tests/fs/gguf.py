@@ -320,10 +320,10 @@ class Reader:
         assert self.data[:4] == b"GGUF" and self.take("<4xI") == 3
         n_tensors, n_keys = self.take("<Q"), self.take("<Q")
         self.keys = {self.text(): self.value(self.take("<I")) for _ in range(n_keys)}
-        assert self.keys["general.alignment"] == 4096
+        assert "general.alignment" not in self.keys
         infos = [(self.text(), [self.take("<Q") for _ in range(self.take("<I"))][::-1],
                   self.take("<I"), self.take("<Q")) for _ in range(n_tensors)]
-        self.begin = begin = self.at + -self.at % 4096
+        self.begin = begin = self.at + -self.at % 32
         end = 0
         self.tensors = {}
         for name, dims, kind, off in infos:
@@ -331,7 +331,7 @@ class Reader:
             block, size = BLOCKS[kind]
             n = math.prod(dims) // block * size
             self.tensors[name] = (dims, kind, self.data[begin + off:begin + off + n])
-            end = off + n + -n % 4096
+            end = off + n + -n % 32
         assert len(self.data) == begin + end
 
     def take(self, form):
