@@ -130,25 +130,43 @@ static size_t n_checkpoints(const struct command *c, const struct options *o)
 	return n < o->n_args ? n : o->n_args;
 }
 
-/* May it be, or have, a path of a checkpoint or of assets on this machine? */
-static bool is_here(const char *value)
+/* May it be a path on this machine? */
+static bool is_here(const char *path)
 {
-	return !strstr(value, "://") || strstr(value, "file://") || strchr(value, ',');
+	return !strstr(path, "://") || strstr(path, "file://");
+}
+
+/* May one of these be, "NAME:WEIGHT,..."? A name without a slash is that of a checkpoint in the
+ * run. */
+static bool is_any_here(const char *names)
+{
+	autofree char *copy = strdup(names);
+	char *rest = copy, *one;
+
+	while ((one = strsep(&rest, ",")))
+		if (strchr(one, '/') && is_here(one))
+			return true;
+	return !copy;
 }
 
 /* Are all checkpoints in object stores? */
 static bool is_all_remote(const struct command *c, const struct options *o)
 {
-	static const char *const names[] = { "average=", "overlay=", "lora=", "assets=" };
+	static const char *const paths[] = { "overlay=", "lora=", "assets=" };
+	static const char average[] = "average=";
 
 	for (size_t i = 0; i < n_checkpoints(c, o); i++)
 		if (is_here(o->args[i]))
 			return false;
-	for (size_t i = 0; o->open && o->open[i]; i++)
-		for (size_t k = 0; k < ARRAY_LEN(names); k++)
-			if (!strncmp(o->open[i], names[k], strlen(names[k])) &&
-			    is_here(o->open[i] + strlen(names[k])))
+	for (size_t i = 0; o->open && o->open[i]; i++) {
+		for (size_t k = 0; k < ARRAY_LEN(paths); k++)
+			if (!strncmp(o->open[i], paths[k], strlen(paths[k])) &&
+			    is_here(o->open[i] + strlen(paths[k])))
 				return false;
+		if (!strncmp(o->open[i], average, strlen(average)) &&
+		    is_any_here(o->open[i] + strlen(average)))
+			return false;
+	}
 	return o->n_args > 0;
 }
 

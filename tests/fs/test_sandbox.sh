@@ -633,7 +633,7 @@ test_a_command_that_fetches_makes_no_other_calls() {
 # A command whose checkpoints are all in object stores reads nothing else of its user's files: their owner could get
 # them as names that are asked for. The same for the process that makes the index for a mount.
 test_a_command_that_fetches_reads_no_other_files() {
-  local crime file wanted
+  local crime file wanted average
   need_sandbox
   need_landlock
   export CKPTFS_FETCH=${CKPTFS%/*}/tests/dir-fetch DIR_STORE=$T/store
@@ -644,6 +644,13 @@ test_a_command_that_fetches_reads_no_other_files() {
   is "errno 13" "$(told_by read_file "$T/secret" ls --sandbox=on s3://b/zoo)"
   is "errno 0" "$(told_by read_file "$T/rules" ls --sandbox=on s3://b/zoo -o rename=rules,index=x.sqlite)"
   is "errno 0" "$(told_by read_file "$T/secret" ls --sandbox=on s3://b/zoo -o "overlay=$(zoo),index=y.sqlite")"
+  mkdir store/b/run
+  old_copy "$(zoo)" store/b/run/step-1
+  old_copy "$(zoo)" store/b/run/step-2
+  for average in s3://b/run/step-1,s3://b/zoo step-1:2,step-2:1; do
+    is "errno 13" "$(told_by read_file "$T/secret" ls --sandbox=on s3://b/run --average="$average")"
+  done
+  is "errno 0" "$(told_by read_file "$T/secret" ls --sandbox=on s3://b/run --average="step-1,$(zoo)")"
   rm -rf "$XDG_CACHE_HOME/ckptfs"
   is "errno 13" "$(when=confined told_by read_file "$T/secret" mount -q s3://b/zoo m -o sandbox=on)"
   cmp m/tensors/model.n <(ckptfs cat "$(zoo)" tensors/model.n)
