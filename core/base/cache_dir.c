@@ -63,6 +63,9 @@ char *cache_dir(const char *name, struct ckpt_err *e)
 
 	if (xdg && *xdg == '/') {
 		all = text_format("%s/ckptfs", xdg);
+	} else if (home && *home == '/' && access(home, F_OK) && errno == ENOENT) {
+		(void)err_set(e, ENOENT, "$HOME, '%.160s', does not exist", home);
+		return NULL;
 	} else if (home && *home == '/') {
 		all = text_format("%s/.cache/ckptfs", home);
 	} else {

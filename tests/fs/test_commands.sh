@@ -621,6 +621,8 @@ test_without_a_cache_the_index_is_in_memory() {
   cp -r "$(big)/ckpt" c
   # shellcheck disable=SC2016
   XDG_CACHE_HOME=/proc/no/cache ckptfs ls c | cmp - <(printf 'v\nw\n')
+  XDG_CACHE_HOME='' HOME=$T/nobody ckptfs ls c | cmp - <(printf 'v\nw\n')
+  [[ ! -e nobody ]] || fail "it makes its user's home"
 }
 
 test_quiet_and_no_terminal_mean_no_bar() {
