@@ -3,7 +3,7 @@
 # checkpoint notice nothing. It costs little memory and CPU time.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "${0%/*}/lib.sh"
-long="what_lies_beside_an_index_stays_as_it_is shuffled_pages_give_no_other_bytes"
+long="a_lock_that_is_never_given_back what_lies_beside_an_index_stays_as_it_is shuffled_pages_give_no_other_bytes"
 
 planted() { python3 "$HERE/planted.py" "$@"; }
 
@@ -153,6 +153,22 @@ test_a_file_system_without_locks() {
   cmp a b
   if grep -v '^LLVM Profile ' err; then fail "$(cat err)"; fi # counters of coverage need locks, too
   [[ $2 == 37 || -z $(find cache -name '*.lock') ]] || fail "$(find cache)"
+}
+
+# Whoever builds the index may have been stopped.
+test_a_lock_that_is_never_given_back() {
+  local path holder
+  cp -r "$(big)/ckpt" c
+  path=$(ckptfs index --print c)
+  rm "$path"
+  flock "$path.lock" sleep 600 &
+  holder=$!
+  wait_until eval '! flock -n "$path.lock" true'
+  timeout 120 "$CKPTFS" ls c | cmp - <(printf 'v\nw\n')
+  refused "another process has been building the chunk index '.*/x' for [0-9]* seconds: wait until" \
+    flock x.lock timeout 120 "$CKPTFS" ls c --index=x
+  # shellcheck disable=SC2046 # numbers
+  kill $holder $(ps -o pid= --ppid $holder)
 }
 
 # A hub, or a mirror that says the same of its file and has another: hub PORTFILE [lies]

@@ -3,6 +3,7 @@
 
 #include "base/cache_dir.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -17,7 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <time.h>
 #include <xxhash.h>
+
+enum {
+	LOCK_SECONDS = 20, /* that another process may take to build the index */
+	LOCK_PAUSE_MS = 50,
+};
 
 static const char beside_name[] = ".ckptfs-index.sqlite";
 
@@ -158,13 +165,30 @@ static int build(const struct index_request *rq, const char *path, struct catalo
 	return rc;
 }
 
+/* flock, but the holder may have been stopped, or wait for storage that does not answer. */
+static int lock_soon(int fd, uint64_t until_ns)
+{
+	const struct timespec pause = { .tv_nsec = LOCK_PAUSE_MS * 1000 * 1000L };
+
+	while (flock(fd, LOCK_EX | LOCK_NB)) {
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return -errno;
+		if (clock_ns() >= until_ns)
+			return -EWOULDBLOCK;
+		(void)nanosleep(&pause, NULL);
+	}
+	return 0;
+}
+
 /*
  * Locks `path`: returns a descriptor for unlock(), or -errno. A lock is an empty file; -EEXIST:
- * this file is something else. The lock file is removed with the lock, so check after locking that
- * the name still refers to it.
+ * this file is something else. -EWOULDBLOCK: another process has it, and keeps it. The lock file is
+ * removed with the lock, so check after locking that the name still refers to it.
  */
 static int lock(const char *path)
 {
+	const uint64_t until = clock_ns() + LOCK_SECONDS * CLOCK_SECOND;
+
 	for (;;) {
 		autoclose int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		struct stat ours, named;
@@ -176,11 +200,8 @@ static int lock(const char *path)
 			return -errno;
 		if (!S_ISREG(ours.st_mode) || ours.st_size)
 			return -EEXIST;
-		do
-			rc = flock(fd, LOCK_EX);
-		while (rc && errno == EINTR);
+		rc = lock_soon(fd, until);
 		if (rc) {
-			rc = -errno;
 			/* No other process can hold it: there are no locks here. */
 			if (rc == -ENOSYS || rc == -EOPNOTSUPP)
 				(void)unlink(path);
@@ -216,6 +237,11 @@ static int build_locked(const struct index_request *rq, const char *path, struct
 			       "'%s' is there, and is not the lock of a chunk index: name another "
 			       "file for the index, or remove it",
 			       lock_path);
+	if (fd == -EWOULDBLOCK)
+		return err_set(e, EBUSY,
+			       "another process has been building the chunk index '%s' for %d "
+			       "seconds: wait until it has ended, or stop it",
+			       path, LOCK_SECONDS);
 	if (fd < 0)
 		return err_sys(e, -fd, "write the chunk index '%s'", path);
 	/* another process may have built it meanwhile */
