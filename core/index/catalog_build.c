@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -254,6 +255,16 @@ static void put_str(struct buf *b, const char *p)
 	put_text(b, p, p ? strlen(p) : 0);
 }
 
+/* Will a later change of the file show? Where times are whole seconds, not if it comes in the same
+ * second. */
+static bool is_settled(const struct place_seen *seen)
+{
+	uint64_t now = clock_wall_ns();
+
+	return seen->mtime_ns % CLOCK_SECOND ||
+	       (seen->mtime_ns < now && now - seen->mtime_ns >= CATALOG_SETTLED_NS);
+}
+
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct place_seen *seen,
 			 const struct digest *hash, struct ckpt_err *e)
 {
@@ -265,7 +276,7 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 		return rc;
 	if (hash)
 		digest_hex(hash, hex);
-	if (seen)
+	if (seen && is_settled(seen)) /* if not, it is compared by its hash, or is not trusted */
 		place_id_hex(&seen->id, id);
 	(void)sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
 	(void)sqlite3_bind_int64(s, 2, (int64_t)(seen ? seen->size : CATALOG_MISSING));

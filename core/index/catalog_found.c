@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 #define MAX_FOUND ((size_t)64 << 20) /* bytes of all records, both in memory and in the file */
-#define SETTLED	  (2 * CLOCK_SECOND) /* no file system's clock is coarser */
 
 enum { HEAD = 24, PAGES_AT = 28 /* in a SQLite file: its page count, 4 bytes, highest first */ };
 static const char magic[8] = { 'c', 'k', 'p', 't', 'f', 'n', 'd', '1' };
@@ -197,7 +196,7 @@ static bool put_ids(const struct catalog_found *f, struct buf *b)
 		uint64_t written = files_mtime_ns(f->files, i);
 		struct place_id id;
 
-		if (written > now || now - written < SETTLED)
+		if (written > now || now - written < CATALOG_SETTLED_NS)
 			return false;
 		files_id(f->files, i, &id);
 		buf_varint(b, id.len);

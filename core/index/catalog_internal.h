@@ -19,6 +19,10 @@
 #include <pthread.h>
 #include <sqlite3.h>
 
+/* A file that was written longer ago cannot change again without another time: no file system's
+ * clock is coarser. */
+#define CATALOG_SETTLED_NS (2 * CLOCK_SECOND)
+
 struct catalog_file;
 struct ckpt_err;
 

@@ -3,6 +3,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/text.h"
@@ -1376,6 +1377,38 @@ START_TEST(a_metadata_file_need_not_be_hashed)
 	ck_assert_uint_eq(catalog_metadata(c, &n)[0].size, 5);
 	catalog_close(c);
 	catalog_writer_free(w);
+}
+END_TEST
+
+/* A file that is written again within the same second may look unchanged. */
+START_TEST(what_may_still_change_unseen_has_no_identity)
+{
+	const uint64_t now = clock_wall_ns();
+	const struct {
+		uint64_t mtime_ns;
+		bool kept;
+	} cases[] = {
+		{ now / CLOCK_SECOND * CLOCK_SECOND, false },
+		{ (now / CLOCK_SECOND + 1000) * CLOCK_SECOND, false }, /* another machine's clock */
+		{ now / CLOCK_SECOND * CLOCK_SECOND + 1, true },
+		{ (now / CLOCK_SECOND - 10) * CLOCK_SECOND, true },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		const struct place_seen seen = { .mtime_ns = cases[i].mtime_ns,
+						 .id = { .len = 1, .v = { 0xab } } };
+		struct catalog_writer *w = NULL;
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+		size_t n;
+
+		ck_assert_int_eq(catalog_writer_new(NULL, "dcp", "/", &w, &e), 0);
+		ck_assert_int_eq(catalog_add_metadata(w, "m", &seen, NULL, &e), 0);
+		ck_assert_msg(!catalog_writer_finish(w, &c, &e), "%s", e.msg);
+		ck_assert_str_eq(catalog_metadata(c, &n)[0].id, cases[i].kept ? "ab" : "");
+		catalog_close(c);
+		catalog_writer_free(w);
+	}
 }
 END_TEST
 
