@@ -650,13 +650,42 @@ static int open_to(struct fetch *f, size_t i, enum otensor_state want, struct ot
 	return 0;
 }
 
+/* Are the files still what they were? What has been opened before may have been changed since. */
+static int look_at_files(struct fetch *f, const struct otensor *t, struct ckpt_err *e)
+{
+	const struct derived *d = fetch_derived(f, t->index);
+	struct otensor *input;
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && !d && i < t->map->count; i++)
+		if (!i || t->locs[i].file != t->locs[i - 1].file)
+			rc = files_look(f->store.files, t->locs[i].file, e);
+	for (size_t k = 0; !rc && d && k < d->n_inputs; k++)
+		for (uint32_t s = 0; !rc && s < derived_n_sources(&d->inputs[k]); s++) {
+			struct fetch *of = d->inputs[k].fetch ? d->inputs[k].fetch : f;
+
+			rc = otensor_open(of, derived_source(&d->inputs[k], s), &input, e);
+			if (!rc)
+				otensor_close(of, input);
+		}
+	return rc;
+}
+
 int otensor_open(struct fetch *f, size_t i, struct otensor **ret, struct ckpt_err *e)
 {
-	int rc = open_to(f, i, OT_ITEMS, ret, e);
+	struct otensor *t;
+	int rc = open_to(f, i, OT_ITEMS, &t, e);
 
-	if (!rc)
-		f->looked[i] = 1;
-	return rc;
+	if (rc)
+		return rc;
+	rc = look_at_files(f, t, e);
+	if (rc) {
+		otensor_close(f, t);
+		return rc;
+	}
+	f->looked[i] = 1;
+	*ret = t;
+	return 0;
 }
 
 const struct chunk_loc *otensor_locs(const struct otensor *t)

@@ -21,6 +21,7 @@ struct look {
 	pthread_mutex_t lock;
 	struct ckpt_err *e; /* the first failure */
 	atomic_bool failed;
+	bool changed; /* some file has: those of tensors that have been looked at, too, perhaps */
 };
 
 static int look_at(struct look *l, size_t i, struct ckpt_err *e)
@@ -32,7 +33,7 @@ static int look_at(struct look *l, size_t i, struct ckpt_err *e)
 		uint32_t number = v->pieces[k].source;
 		struct otensor *t = NULL;
 
-		if (l->f->looked[number])
+		if (l->f->looked[number] && !l->changed)
 			continue;
 		rc = otensor_open(l->f, number, &t, e);
 		otensor_close(l->f, t);
@@ -65,6 +66,8 @@ int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, stru
 	size_t at_once = min_u64(max_u64(files_at_once(f->store.files), 1), MAX_LOOKERS);
 	size_t started = 0, wanted = min_u64(at_once, n * at_once / TENSORS_OF_ALL);
 
+	files_look_at_open(f->store.files);
+	l.changed = files_changed(f->store.files);
 	(void)pthread_mutex_init(&l.lock, NULL);
 	/* If no more threads can be created, this one does the work. */
 	while (started < wanted && !pthread_create(&threads[started], NULL, look, &l))

@@ -37,6 +37,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 enum {
@@ -94,6 +95,14 @@ static void note(struct file *x, const struct place_seen *seen)
 	x->id = seen->id;
 }
 
+/* A file can be looked at without the right to read it. */
+static bool is_unreadable(const struct files *f, const char *path)
+{
+	int fd = place_fd(f->place);
+
+	return fd >= 0 && faccessat(fd, path, R_OK, AT_EACCESS) && errno == EACCES;
+}
+
 static void look(struct files *f, size_t i)
 {
 	struct file *x = &f->v[i];
@@ -123,6 +132,8 @@ static void look(struct files *f, size_t i)
 		return;
 	}
 	note(x, &seen);
+	if (is_unreadable(f, f->sources[i].path))
+		x->error = EACCES;
 }
 
 /* Makes the kernel's descriptor table grow now. Growing it later, when threads share it, waits for
@@ -588,6 +599,33 @@ bool files_changed(const struct files *f)
 int files_check(struct files *f, uint32_t i, struct ckpt_err *e)
 {
 	return check(f, i, f->v[i].source, e);
+}
+
+int files_look(struct files *f, uint32_t i, struct ckpt_err *e)
+{
+	int rc = 0;
+
+	if (!pin_open(&f->v[i])) {
+		if (place_fd(f->place) < 0)
+			return 0;
+		rc = pin(f, i, e);
+	}
+	if (rc)
+		return rc;
+	rc = files_check(f, i, e);
+	unpin(f, i);
+	return rc;
+}
+
+void files_look_at_open(struct files *f)
+{
+	struct ckpt_err ignored;
+
+	for (uint32_t i = 0; i < f->n; i++)
+		if (pin_open(&f->v[i])) {
+			(void)files_check(f, i, &ignored);
+			unpin(f, i);
+		}
 }
 
 int files_open(struct files *f, uint32_t i, struct ckpt_err *e)

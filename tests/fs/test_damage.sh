@@ -66,6 +66,34 @@ overwrite_in_secret() {
   touch -r stamp "$1"
 }
 
+# A program that maps the file would die of SIGBUS instead.
+cases_a_change_makes_open_fail() { printf '%s\n' tensors/v npy/v.npy safetensors/model.safetensors; }
+test_a_change_makes_open_fail() {
+  big_copy c
+  mount_at m c
+  cmp m/tensors/v "$(big)/v.bin"
+  cat "m/$1" >before
+  dd if="m/$1" count=0 status=none
+  touch c/__v_1.distcp
+  try_eio dd if="m/$1" count=0 status=none
+  try_eio dd if="m/$1" count=0 status=none
+  dd if=m/tensors/w count=0 status=none
+  still_serves
+}
+
+test_files_that_may_not_be_read() {
+  [[ $EUID == 0 ]] || skip "not root"
+  big_copy c
+  chmod 755 "$SCRATCH" "$T"
+  chmod 0 c/__v_1.distcp
+  local user=(setpriv --reuid=65534 --regid=65534 --clear-groups "$CKPTFS")
+  status_of 0 "${user[@]}" info --index=:memory: c
+  grep -q '^complete *no: 1 cannot be opened' out || fail "$(cat out)"
+  grep -q "^  v: data file '__v_1.distcp': Permission denied" out || fail "$(cat out)"
+  refused "data file '__v_1.distcp': Permission denied$" "${user[@]}" cat --index=:memory: c tensors/v
+  "${user[@]}" cat --index=:memory: c tensors/w | cmp - "$(big)/w.bin"
+}
+
 cases_overwritten_and_given_its_old_time() { printf '%s\n' io=auto io=direct io=cached; }
 test_overwritten_and_given_its_old_time() {
   local f=c/__w_1.distcp
