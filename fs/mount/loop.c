@@ -42,6 +42,7 @@ struct worker {
 	uint64_t unique; /* 0: none */
 	uint64_t node, since_ms;
 	uint32_t opcode;
+	bool may_interrupt;
 	bool interrupted; /* its reader has got a signal, but no answer yet */
 	bool hung;	  /* another thread may replace it */
 	bool told;
@@ -73,6 +74,9 @@ struct hang {
 	uint64_t node;
 };
 
+/* The one that this thread is. */
+static _Thread_local struct worker *current;
+
 static uint64_t now_ms(void)
 {
 	return clock_ns() / CLOCK_MS;
@@ -87,7 +91,8 @@ static void wake(const struct loop *l)
 
 static void *serve(void *arg);
 
-static int start_worker(struct loop *l)
+/* buf: memory for its requests, which it takes over; NULL: it gets its own. */
+static int start_worker(struct loop *l, struct fuse_buf *buf)
 {
 	struct worker *w = calloc(1, sizeof(*w));
 	int rc;
@@ -95,11 +100,15 @@ static int start_worker(struct loop *l)
 	if (!w)
 		return ENOMEM;
 	w->loop = l;
+	if (buf)
+		w->buf = *buf;
 	rc = pthread_create(&w->thread, NULL, serve, w);
 	if (rc) {
 		free(w);
 		return rc;
 	}
+	if (buf)
+		buf->mem = NULL;
 	LIST_PUSH(&l->all, w);
 	l->n++;
 	l->idle++;
@@ -110,7 +119,7 @@ static int start_worker(struct loop *l)
 static void keep_one_idle(struct loop *l)
 {
 	if (!l->idle && !l->stopping && l->n < l->config->threads + l->hung)
-		(void)start_worker(l);
+		(void)start_worker(l, NULL);
 }
 
 /* Answers instead of its thread; the kernel then refuses that thread's answer (ENOENT). */
@@ -124,14 +133,19 @@ static void answer_interrupted(struct loop *l, struct worker *w)
 	w->interrupted = false;
 }
 
+static void answer_if_hung(struct loop *l, struct worker *w, uint64_t age_ms)
+{
+	if (w->interrupted && w->may_interrupt && age_ms >= LOOP_HUNG_MS)
+		answer_interrupted(l, w);
+}
+
 /* If its thread has not received it yet, libfuse makes the kernel repeat the interrupt. */
 static void interrupt(struct loop *l, uint64_t unique)
 {
 	LIST_EACH (w, &l->all)
 		if (w->unique == unique) {
 			w->interrupted = true;
-			if (now_ms() - w->since_ms >= LOOP_HUNG_MS)
-				answer_interrupted(l, w);
+			answer_if_hung(l, w, now_ms() - w->since_ms);
 		}
 }
 
@@ -142,8 +156,7 @@ static void look_at(struct loop *l, struct worker *w, uint64_t age_ms)
 		w->hung = true;
 		l->hung++;
 	}
-	if (w->interrupted && age_ms >= LOOP_HUNG_MS)
-		answer_interrupted(l, w);
+	answer_if_hung(l, w, age_ms);
 }
 
 /* Returns how many hangs are to be reported. */
@@ -182,6 +195,7 @@ static void begin(struct worker *w)
 	w->unique = head->unique;
 	w->node = head->nodeid;
 	w->opcode = head->opcode;
+	w->may_interrupt = head->opcode != FUSE_READ;
 	w->since_ms = now_ms();
 	if (head->opcode == FUSE_INTERRUPT)
 		interrupt(l, ((const struct fuse_interrupt_in *)(head + 1))->unique);
@@ -215,6 +229,14 @@ static bool end(struct worker *w)
 	}
 	l->idle++;
 	return true;
+}
+
+void loop_may_interrupt(void)
+{
+	if (!current) /* a thread of libfuse */
+		return;
+	SCOPED_LOCK(&current->loop->lock);
+	current->may_interrupt = true;
 }
 
 /* Are there other threads than w, which waits for a request but has no memory for one? The last
@@ -251,6 +273,7 @@ static void *serve(void *arg)
 	struct worker *w = arg;
 	struct loop *l = w->loop;
 
+	current = w;
 	while (!fuse_session_exited(l->session)) {
 		int n = fuse_session_receive_buf(l->session, &w->buf);
 
@@ -441,43 +464,46 @@ static void watch(struct loop *l, const sigset_t *signals)
 	}
 }
 
-/* INIT, which the kernel sends on mounting: nothing else arrives before it is answered. */
-static int serve_first(struct loop *l, struct ckpt_err *e)
+/* INIT, which the kernel sends on mounting: nothing else arrives before it is answered. 0: the mount
+ * is already gone. */
+static int serve_first(struct loop *l, struct fuse_buf *buf, struct ckpt_err *e)
 {
-	struct fuse_buf buf = { 0 };
 	int n;
 
 	do
-		n = fuse_session_receive_buf(l->session, &buf);
+		n = fuse_session_receive_buf(l->session, buf);
 	while ((n == -EINTR || n == -EAGAIN) && !fuse_session_exited(l->session));
 	if (n > 0)
-		fuse_session_process_buf(l->session, &buf);
-	free(buf.mem);
+		fuse_session_process_buf(l->session, buf);
 	if (n < 0 && n != -EINTR && n != -ECONNABORTED)
 		return err_sys(e, -n, "requests");
-	return n > 0 && l->config->begun(l->config->arg, e) ? -e->code : 0;
+	if (n <= 0)
+		return 0;
+	return l->config->begun(l->config->arg, e) ? -e->code : 1;
 }
 
-static int serve_all(struct loop *l, const sigset_t *signals, unsigned *ret_hung,
-		     struct ckpt_err *e)
+/* The first thread gets the memory that INIT was received with: it may be the last there is. */
+static int serve_all(struct loop *l, struct fuse_buf *buf, const sigset_t *signals,
+		     unsigned *ret_hung, struct ckpt_err *e)
 {
 	int rc;
 
 	{
 		SCOPED_LOCK(&l->lock);
-		rc = start_worker(l);
+		rc = start_worker(l, buf);
 	}
-	if (!rc)
-		watch(l, signals);
+	if (rc)
+		return err_sys(e, rc, "start a thread");
+	l->config->ready(l->config->arg);
+	watch(l, signals);
 	*ret_hung = stop_all(l);
-	if (!rc)
-		rc = l->error;
-	return rc ? err_sys(e, rc, "requests") : 0;
+	return l->error ? err_sys(e, l->error, "requests") : 0;
 }
 
 static int run(struct loop *l, unsigned *ret_hung, struct ckpt_err *e)
 {
 	const struct sigaction interrupts = { .sa_handler = wake_up };
+	struct fuse_buf buf = { 0 };
 	sigset_t ours, before;
 	int rc;
 
@@ -487,9 +513,10 @@ static int run(struct loop *l, unsigned *ret_hung, struct ckpt_err *e)
 	(void)sigaddset(&ours, SIGINT);
 	(void)sigaddset(&ours, SIGTERM);
 	(void)pthread_sigmask(SIG_BLOCK, &ours, &before);
-	rc = serve_first(l, e);
-	if (!rc)
-		rc = serve_all(l, &before, ret_hung, e);
+	rc = serve_first(l, &buf, e);
+	if (rc > 0)
+		rc = serve_all(l, &buf, &before, ret_hung, e);
+	free(buf.mem);
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return rc;
 }

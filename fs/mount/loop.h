@@ -36,6 +36,8 @@ struct loop_config {
 	/* Called when INIT has been answered and no thread has been started yet: 0, or *e is set
 	 * and the loop ends. Not called if the mount is gone before that. */
 	int (*begun)(void *arg, struct ckpt_err *e);
+	/* Called after that, when there is a thread that serves requests. */
+	void (*ready)(void *arg);
 	/* A request about a node hangs: reported once, after LOOP_LOG_SECONDS. */
 	void (*hangs)(void *arg, uint32_t opcode, uint64_t node);
 	/* Called by a thread of its own while there are requests, about every LOOP_TIDY_MS, and
@@ -51,5 +53,11 @@ struct loop_config {
  */
 int loop_run(struct fuse_session *session, const struct loop_config *config, unsigned *ret_hung,
 	     struct ckpt_err *e);
+
+/*
+ * Call it while serving a read, once the read holds its file: only from then on may the read be
+ * answered with EINTR, because the kernel then releases the file if its reader has gone.
+ */
+void loop_may_interrupt(void);
 
 #endif

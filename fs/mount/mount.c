@@ -24,6 +24,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/cpus.h"
 #include "base/err.h"
 #include "base/io.h"
@@ -38,6 +39,7 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -54,13 +56,17 @@ enum {
 	MAX_ARENAS = 4, /* each keeps what its threads have freed: with one per thread, more than is
 			   in use */
 	LET_GO_MS = 1000,
+	AGAIN_SECONDS = 30,
 	MAX_SHAPE = 4 << 20, /* bytes */
 };
 
 /* ---- reporting ---- */
 
-static void report_ready(struct mount *m)
+/* The mount is usable. */
+static void report_ready(void *arg)
 {
+	struct mount *m = arg;
+
 	log_msg(LOG_LEVEL_INFO, "mounted '%s' on '%s'", m->source, m->target);
 	if (m->report >= 0) {
 		(void)io_write(m->report, "", 1);
@@ -107,6 +113,23 @@ static int await_ready(int fd, pid_t child, const char *target)
 	return cmd_fail(&e);
 }
 
+/* Has libfuse said the same less than half a minute ago? It may do so for every request. */
+static bool is_said_again(const char *line)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static char last[512];
+	static uint64_t last_ns;
+	uint64_t now = clock_ns();
+	SCOPED_LOCK(&lock);
+	bool again = !strcmp(line, last) && now - last_ns < AGAIN_SECONDS * CLOCK_SECOND;
+
+	if (!again) {
+		(void)snprintf(last, sizeof(last), "%s", line);
+		last_ns = now;
+	}
+	return again;
+}
+
 static void __attribute__((format(printf, 2, 0)))
 log_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
 {
@@ -114,6 +137,8 @@ log_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
 
 	(void)vsnprintf(line, sizeof(line), fmt, ap);
 	line[strcspn(line, "\n")] = 0;
+	if (level <= FUSE_LOG_INFO && is_said_again(line))
+		return;
 	log_msg(level <= FUSE_LOG_ERR	 ? LOG_LEVEL_ERROR
 		: level <= FUSE_LOG_INFO ? LOG_LEVEL_WARN /* such as io_uring failing to start */
 					 : LOG_LEVEL_DEBUG,
@@ -122,15 +147,13 @@ log_fuse(enum fuse_log_level level, const char *fmt, va_list ap)
 
 /* ---- the daemon ---- */
 
-/* Kernel and daemon have agreed: the mount is usable. */
+/* Kernel and daemon have agreed, and nothing is being served yet. */
 static int begin(void *arg, struct ckpt_err *e)
 {
 	struct mount *m = arg;
 	int rc = m->sandbox != SANDBOX_OFF ? mount_filter_calls(m, e) : 0;
 
 	fs_begin(m->fs);
-	if (!rc)
-		report_ready(m);
 	return rc;
 }
 
@@ -187,6 +210,7 @@ static int run_loop(struct mount *m, struct ckpt_err *e)
 {
 	struct loop_config config = { .threads = thread_count(m->opts),
 				      .begun = begin,
+				      .ready = report_ready,
 				      .hangs = log_hang,
 				      .tidies = ckpt_is_run(m->ckpt) ? let_go : NULL,
 				      .arg = m };

@@ -485,11 +485,20 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 		close_handle(fs, h, node);
 }
 
+/* From now on the kernel may release the file, and the handle stays. */
+static struct handle *held_by_read(const struct fuse_file_info *fi)
+{
+	struct handle *h = handle_get(handle_of(fi));
+
+	loop_may_interrupt();
+	return h;
+}
+
 static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t at,
 		    struct fuse_file_info *fi)
 {
 	struct fs *fs = fs_of(req);
-	struct handle *h = handle_get(handle_of(fi));
+	struct handle *h = held_by_read(fi);
 	uint64_t off = (uint64_t)at, end = ckpt_file_size(h->file);
 	size_t len = off < end ? (size_t)min_u64(size, end - off) : 0;
 	char *payload = negotiate_payload(req);

@@ -101,4 +101,33 @@ test_few_descriptors() {
   use_again $MANY
 }
 
+# A mount that cannot be used is an error, and is gone.
+test_mount_with_too_little_memory() {
+  local ckpt kib rc served=0 refused=0
+  [[ ${VARIANT:-release} == release ]] || return 0
+  ckpt=$(limited)/plain
+  mkdir m
+  for ((kib = 11000; kib < 40000; kib += every * 500)); do
+    rc=0
+    (ulimit -v $kib && exec "$CKPTFS" mount -q "$ckpt" m) 2>err || rc=$?
+    case $rc in
+      0)
+        timeout 60 ls m >ls 2>err || grep -q 'Cannot allocate memory' err ||
+          fail "$kib KiB: it is mounted, but cannot be used: $(cat err)"
+        ckptfs umount m
+        ! [[ -s err ]] || continue
+        served=$((served + 1))
+        ((served < 3)) || break
+        ;;
+      2)
+        ! is_mounted m || fail "$kib KiB: still mounted: $(cat err)"
+        [[ -s err ]] || fail "$kib KiB: no reason"
+        refused=$((refused + 1))
+        ;;
+      *) ((kib < 16000)) || fail "$kib KiB: exit status $rc: $(cat err)" ;; # not even libraries can be loaded
+    esac
+  done
+  ((served > 0 && refused > 0)) || fail "mounted $served times, refused $refused times"
+}
+
 run_suite "$@"

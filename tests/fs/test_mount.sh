@@ -415,6 +415,40 @@ END
   wait $others
 }
 
+# The kernel then releases the file at once.
+test_a_reader_is_killed_before_its_thread_has_begun() {
+  local daemon reader
+  mkdir m
+  ${CC:-cc} -D_GNU_SOURCE -shared -fPIC -o late.so -x c - -ldl <<'END'
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <unistd.h>
+typedef void *call(void *);
+void *fuse_req_userdata(void *request)
+{
+	if (!unlink(getenv("LATE")))
+		sleep(3);
+	return ((call *)dlsym(RTLD_NEXT, "fuse_req_userdata"))(request);
+}
+END
+  LATE=$T/late MALLOC_PERTURB_=165 ASAN_OPTIONS=verify_asan_link_order=0:${ASAN_OPTIONS:-} LD_PRELOAD=$T/late.so \
+    "$CKPTFS" mount -f "$(big)/ckpt" m -o sandbox=off 2>log &
+  daemon=$!
+  wait_until is_mounted m || fail "$(cat log)"
+  exec 5<m/tensors/v
+  touch late
+  dd bs=1M count=1 of=/dev/null status=none <&5 &
+  reader=$!
+  exec 5<&-
+  wait_until eval '[[ ! -e late ]]'
+  kill -9 $reader
+  sleep 4
+  cmp -n 100 m/tensors/w "$(big)/w.bin" || fail "$(cat log)"
+  kill -0 $daemon
+  ckptfs umount m
+  wait $daemon || fail "$(cat log)"
+}
+
 test_a_live_mount_is_not_mounted_over() {
   local words
   need_fixture plain
