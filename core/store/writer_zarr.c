@@ -3,9 +3,11 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/io.h"
 #include "base/json_out.h"
 #include "base/text.h"
 #include "model/dtype.h"
@@ -33,16 +35,29 @@ static int lacks(const struct ckpt_write_item *item, struct ckpt_err *e, const c
 		       FQN_TEXT(item->index.fqn, item->index.fqn_len), what);
 }
 
+/* The directory would be taken for a file that makes it a checkpoint of another format. */
+static bool is_of_another_format(const char *s, size_t n)
+{
+	static const char *const ends[] = { ".safetensors", ".gguf", ".metadata", "metadata.json" };
+
+	for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+		if (bytes_end(s, n, ends[i]))
+			return true;
+	return false;
+}
+
 static int check_name(const struct ckpt_write_item *item, struct ckpt_err *e)
 {
 	const char *s = item->index.fqn;
-	size_t n = item->index.fqn_len, dots = 0;
+	size_t n = item->index.fqn_len;
+	struct ckpt_err why;
 
-	while (dots < n && s[dots] == '.')
-		dots++;
-	if (dots == n || n > NAME_MAX || memchr(s, '/', n) || memchr(s, 0, n))
+	if (n > NAME_MAX || memchr(s, '/', n) || io_check_relative(s, n, &why))
 		return lacks(item, e,
 			     "cannot be the name of a directory, which an array needs: rename it");
+	if (*s == '.' || is_of_another_format(s, n))
+		return lacks(item, e,
+			     "as a directory, it would not be taken for an array: rename it");
 	if ((n > 1 && !memcmp(s, "__", 2)) || (n == 9 && !memcmp(s, "zarr.json", 9)))
 		return lacks(item, e, "a name that zarr reserves: rename it");
 	if (!text_is_utf8(s, n))

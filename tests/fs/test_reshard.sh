@@ -341,13 +341,30 @@ test_zarr_arrays_are_replaced_and_nothing_else() {
   nothing_left_over
 }
 
+# A safetensors file with one tensor.
+tensor_of_name() {
+  python3 -c 'import json, struct, sys
+head = json.dumps({sys.argv[1]: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+sys.stdout.buffer.write(struct.pack("<Q", len(head)) + head + b"abcdefgh")' "$1"
+}
+
 test_what_zarr_arrays_cannot_be() {
+  local name
   mesh_of_six
   refused "layout 'mesh': zarr arrays are written as a whole, without a layout$" ckptfs reshard "$ZOO_CKPT" x --format=zarr --layout=mesh
   echo 's|^model.|model/|' >slashes
   echo 's|^model|__model|' >reserved
   refused "cannot be the name of a directory" ckptfs reshard "$ZOO_CKPT" x --format=zarr --rename=slashes
   refused "a name that zarr reserves" ckptfs reshard "$ZOO_CKPT" x --format=zarr --rename=reserved
+  for name in $'tab\tx' $'line\nx' $'\x7f' .zarray .metadata w.safetensors 0.metadata; do
+    tensor_of_name "$name" >named.safetensors
+    refused "rename it" ckptfs reshard named.safetensors x --format=zarr
+  done
+  for name in ' a' 'a.' 'w.safetensors2' $'\u00fc' '%41' '*'; do
+    tensor_of_name "$name" >named.safetensors
+    ckptfs reshard -q named.safetensors y --format=zarr --overwrite
+    ckptfs diff -q named.safetensors y
+  done
   [[ ! -e x ]]
   nothing_left_over
 }

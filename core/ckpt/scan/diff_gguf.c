@@ -170,7 +170,8 @@ int diff_gguf_new(struct ckpt *a, struct ckpt *b, struct diff_gguf **ret, struct
 		return rc;
 	rc = read_a(g, a, e);
 	if (rc)
-		return err_wrap(e, "what the first checkpoint would be as a GGUF");
+		return err_wrap(e, "what the first checkpoint would be as a GGUF (to compare the "
+				   "tensors as they are, name the GGUF first)");
 	*ret = steal_ptr(&g);
 	return 0;
 }
