@@ -317,6 +317,10 @@ static int refuse(unsigned groups, const char *dashes, const char *s, size_t len
 		return err_set(e, EINVAL, "unknown option '%s%.*s': did you mean '%s%s'?", dashes,
 			       (int)len, s, front, options_spell(w.name, *front ? '-' : '_', name));
 	}
+	if (same("remount", s, len))
+		return err_set(
+			e, EINVAL,
+			"option 'remount': options cannot be changed; unmount, and mount again");
 	return err_set(e, EINVAL, "unknown option '%s%.*s'%s", dashes, (int)len, s, hint);
 }
 

@@ -19,7 +19,8 @@
 #include <unistd.h>
 
 struct way {
-	bool syslog, to_file;
+	const char *mount; /* to syslog, which many mounts may share; or NULL */
+	bool to_file;
 };
 
 /* If a full disk has cut a line short, the next call ends that line first. */
@@ -46,6 +47,18 @@ static size_t make_fit(char *packet, size_t n)
 	return n + 1;
 }
 
+static void to_syslog(const char *mount, const char *packet, size_t n)
+{
+	char named[LOG_PACKET_MAX + 1], shown[256];
+	int len;
+
+	named[0] = packet[0];
+	len = snprintf(named + 1, LOG_PACKET_MAX, "%s: %.*s",
+		       text_show(mount, strlen(mount), shown, sizeof(shown)), (int)n - 1,
+		       packet + 1);
+	log_packet(named, 1 + (size_t)(len < LOG_PACKET_MAX ? len : LOG_PACKET_MAX - 1));
+}
+
 static void pass_on(void *arg)
 {
 	char packet[LOG_PACKET_MAX + 1], ident[32];
@@ -55,7 +68,7 @@ static void pass_on(void *arg)
 
 	(void)snprintf(ident, sizeof(ident), "ckptfs[%d]", (int)getppid());
 	(void)signal(SIGXFSZ, SIG_IGN);
-	if (way->syslog)
+	if (way->mount)
 		log_use_syslog(ident);
 	do {
 		n = read(STDIN_FILENO, packet, LOG_PACKET_MAX);
@@ -63,8 +76,8 @@ static void pass_on(void *arg)
 			n = (ssize_t)make_fit(packet, (size_t)n);
 		if (n > 0 && way->to_file)
 			add_line(STDOUT_FILENO, packet + 1, (size_t)n - 1, &cut);
-		if (n > 0 && way->syslog)
-			log_packet(packet, (size_t)n);
+		if (n > 0 && way->mount)
+			to_syslog(way->mount, packet, (size_t)n);
 	} while (n > 0 || (n < 0 && errno == EINTR));
 }
 
@@ -91,9 +104,9 @@ int logger_open(const char *path, int *ret, struct ckpt_err *e)
 	return *ret < 0 ? err_sys(e, errno, "option 'log': '%s'", path) : 0;
 }
 
-int logger_start(bool syslog, int file, struct ckpt_err *e)
+int logger_start(const char *mount, int file, struct ckpt_err *e)
 {
-	struct way way = { syslog, file >= 0 };
+	struct way way = { mount, file >= 0 };
 	autoclose int theirs = -1;
 	int ends[2], rc;
 	pid_t pid;
@@ -107,6 +120,6 @@ int logger_start(bool syslog, int file, struct ckpt_err *e)
 	if (rc)
 		(void)close(ends[0]);
 	else
-		log_use_packets(ends[0], syslog);
+		log_use_packets(ends[0], mount != NULL);
 	return rc;
 }

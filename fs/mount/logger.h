@@ -23,8 +23,8 @@ struct ckpt_err;
  * put it there.
  */
 int logger_open(const char *path, int *ret, struct ckpt_err *e);
-/* From now on log_msg writes to this process, which logs to syslog, if asked to, instead of stderr,
- * and to the file; -1: none. */
-int logger_start(bool syslog, int file, struct ckpt_err *e);
+/* From now on log_msg writes to this process, which logs to syslog, with the mount's name, instead
+ * of stderr, and to the file; NULL, -1: none. */
+int logger_start(const char *mount, int file, struct ckpt_err *e);
 
 #endif

@@ -167,7 +167,7 @@ static int to_dev_null(int fd, int flags, struct ckpt_err *e)
 /* Closes everything inherited from the caller: a pipe that a script reads from would never end. */
 static int detach(const struct mount *m, struct ckpt_err *e)
 {
-	if (logger_start(true, m->log, e))
+	if (logger_start(m->target, m->log, e))
 		return -e->code;
 	fuse_set_log_func(log_fuse);
 	(void)setsid(); /* fails only for a group leader, which needs no session */
@@ -306,7 +306,7 @@ static int serve(struct mount *m, struct ckpt_err *e)
 	if (m->sandbox != SANDBOX_OFF)
 		mount_allow_read_ahead(m);
 	show_verdicts(m);
-	if (m->report >= 0 ? detach(m, e) : m->log >= 0 && logger_start(false, m->log, e))
+	if (m->report >= 0 ? detach(m, e) : m->log >= 0 && logger_start(NULL, m->log, e))
 		return -e->code;
 	if (m->log >= 0) /* it belongs to the child from now on */
 		(void)close(steal_fd(&m->log));
@@ -379,8 +379,10 @@ static int run_daemon(struct mount *m)
 	if (!rc)
 		rc = serve(m, &e);
 	clean_up(m, rc ? STATUS_TROUBLE : STATUS_DONE);
-	if (!rc)
+	if (!rc) {
+		log_msg(LOG_LEVEL_INFO, "unmounted '%s'", m->target);
 		return STATUS_DONE;
+	}
 	if (waited_for && m->report < 0) { /* the parent has already exited */
 		log_msg(LOG_LEVEL_ERROR, "%s", e.msg);
 		return STATUS_TROUBLE;

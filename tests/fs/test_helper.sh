@@ -33,6 +33,7 @@ test_sloppy_ignores_unknown_words() {
   helper mount.ckptfs
   mkdir m
   refused "unknown option 'frob'" ./mount.ckptfs "$(big)/ckpt" m -o frob
+  refused "option 'remount': options cannot be changed" ./mount.ckptfs "$(big)/ckpt" m -o remount,ro
   ./mount.ckptfs "$(big)/ckpt" m -o frob -s
   is_mounted m
 }

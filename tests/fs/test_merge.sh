@@ -120,7 +120,7 @@ test_an_incomplete_checkpoint_is_named() {
 test_what_is_missing_is_refused() {
   ln -s "$(run)/run" run
   mkdir m
-  refused "no such checkpoint in the run; did you mean 'step-1000'" ckptfs mount run m -o average=step-100,step-2000
+  refused "there is no such file or checkpoint; did you mean 'step-1000'" ckptfs mount run m -o average=step-100,step-2000
   refused "the last 4 are asked for, and the run '.*' has 3 complete" ckptfs mount run m -o average=last:4
   refused "give the run's directory" ckptfs mount run/step-1000 m -o average=last:2
 }

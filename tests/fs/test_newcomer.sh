@@ -245,9 +245,9 @@ test_19_a_mount_is_not_a_checkpoint() {
 test_20_a_misspelt_checkpoint_of_a_run() {
   llama run/step-100
   llama run/step-200
-  refused "no such checkpoint in the run; did you mean 'step-100' or 'step-200'" ckptfs check run step-300
-  refused "no such checkpoint in the run" ckptfs reshard run step-300 out
-  refused "no such checkpoint in the run" ckptfs export run step-300 hf out
+  refused "there is no such file or checkpoint; did you mean 'step-100' or 'step-200'" ckptfs check run step-300
+  refused "there is no such file or checkpoint" ckptfs reshard run step-300 out
+  refused "there is no such file or checkpoint" ckptfs export run step-300 hf out
   refused "unexpected argument 'step-300'" ckptfs check run/step-100 step-300
   refused "unexpected argument 'step-300'" ckptfs check run step-100 step-300
   refused "unexpected argument 'l\*': --include takes patterns" ckptfs check run/step-100 'l*'

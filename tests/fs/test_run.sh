@@ -192,7 +192,7 @@ test_a_checkpoint_of_a_run_has_three_names() {
   done
   status_of 1 ckptfs diff run step-1 step-2
   ckptfs diff run step-2 latest
-  refused "no such checkpoint in the run; did you mean 'step-2'" ckptfs info run/step-22
+  refused "there is no such file or checkpoint; did you mean 'step-2'" ckptfs info run/step-22
   refused "did you mean 'step-1' or 'step-2'" ckptfs cat run step-3/tensors/w
   # The name of a checkpoint of the run is also a path here.
   mkdir step-1

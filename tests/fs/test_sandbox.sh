@@ -529,7 +529,7 @@ test_messages_reach_syslog() {
     pid=$(daemon_of m)
     truncate -s 0 c/*.distcp
     ! cat m/tensors/w >/dev/null
-    wait_until grep "ckptfs\\[$pid\\]: .*tensors/w" heard
+    wait_until grep "ckptfs\\[$pid\\]: $PWD/m: .*tensors/w" heard
     kill "$listener"
     rm /dev/log
     listen_at /dev/log again

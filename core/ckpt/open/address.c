@@ -164,10 +164,7 @@ static int meant(struct ckpt *run, const char *path, const char *name, char **re
 		*ret = text_format("%s/%s", run->root, about.name);
 		return *ret ? 0 : err_nomem(e);
 	}
-	(void)err_set(
-		e, ENOENT,
-		"open '%s': there is no such file or directory, and no such checkpoint in the run",
-		path);
+	(void)err_set(e, ENOENT, "open '%s': there is no such file or checkpoint", path);
 	for (slot = 1; !run_next(run->run, &slot, &about); slot++)
 		nearest_try(&near, about.name, strlen(about.name), slot);
 	for (size_t i = 0; i < near.n; i++)
