@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include <ckptfs/ckpt_mount.h>
 
@@ -36,6 +37,7 @@ enum {
 
 struct fs {
 	struct fs_config config;
+	uint32_t generation; /* of the nodes' numbers: another daemon's may mean other files */
 	struct failures *failures;
 	pthread_key_t buffer; /* each thread's struct buffer */
 	atomic_flag opened;
@@ -70,6 +72,7 @@ struct fs *fs_new(const struct fs_config *config)
 	if (!fs)
 		return NULL;
 	fs->config = *config;
+	fs->generation = (uint32_t)(clock_wall_ns() / 1000);
 	fs->failures = failures_new(config->ckpt);
 	if (!fs->failures || pthread_key_create(&fs->buffer, free_buffer)) {
 		failures_free(fs->failures);
@@ -267,7 +270,9 @@ static int node_entry(struct fs *fs, ckpt_node node, struct fuse_entry_param *re
 {
 	int rc;
 
-	*ret = (struct fuse_entry_param){ .ino = node };
+	/* The kernel gives the root 0, and file handles 32 bits. */
+	*ret = (struct fuse_entry_param){ .ino = node,
+					  .generation = node == FUSE_ROOT_ID ? 0 : fs->generation };
 	rc = node_attr(fs, node, &ret->attr, &ret->attr_timeout, e);
 	ret->entry_timeout = ret->attr_timeout;
 	return rc;

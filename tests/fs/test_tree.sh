@@ -261,4 +261,31 @@ if os.getuid() == 0:
 END
 }
 
+# Another mount at the same place may have given the number to another file.
+test_file_handles_of_an_earlier_mount_are_stale() {
+  local step
+  [[ $EUID == 0 ]] || skip "not root"
+  for step in keep "open 0" "open 116"; do
+    [[ $step == "open 0" ]] || mount_at m "$(big)/ckpt"
+    # shellcheck disable=SC2086 # words
+    python3 - m/tensors/v handle $step <<'END'
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("data", ctypes.c_char * 128)]
+path, file, what, *error = sys.argv[1:]
+h, mount_id = Handle(128), ctypes.c_int()
+if what == "keep":
+    assert libc.name_to_handle_at(-100, path.encode(), ctypes.byref(h), ctypes.byref(mount_id), 0) == 0
+    open(file, "wb").write(h)
+else:
+    open(file, "rb").readinto(h)
+    at = os.open(os.path.dirname(path), os.O_RDONLY)
+    fd = libc.open_by_handle_at(at, ctypes.byref(h), os.O_RDONLY)
+    assert (fd < 0 and ctypes.get_errno()) == int(error[0]), (fd, os.strerror(ctypes.get_errno()))
+END
+    [[ $step == keep ]] || ckptfs umount m
+  done
+}
+
 run_suite "$@"
