@@ -564,6 +564,18 @@ static enum place_change compare(struct files *f, struct file *x, const struct p
 	return change == PLACE_RENAMED ? PLACE_SAME : change;
 }
 
+/* What is in the file's place now. */
+static int look_by_path(const struct files *f, uint32_t i, struct place_seen *ret)
+{
+	const struct file *x = &f->v[i];
+	struct ckpt_err e;
+	int rc = place_look(x->within ? x->within : f->place,
+			    x->within ? x->name : f->sources[i].path, ret, &e);
+
+	return rc < 0 ? rc : rc ? 0 : -ENOENT;
+}
+
+/* s: the open file; NULL: it is looked for. */
 static int check(struct files *f, uint32_t i, struct source *s, struct ckpt_err *e)
 {
 	struct file *x = &f->v[i];
@@ -574,9 +586,9 @@ static int check(struct files *f, uint32_t i, struct source *s, struct ckpt_err 
 		return 0;
 	/* Another thread may accept a new or removed name at the same time. */
 	for (int tries = 0; change == PLACE_TOUCHED && tries < MAX_LOOKS; tries++) {
-		int rc = source_look(s, &now);
+		int rc = s ? source_look(s, &now) : look_by_path(f, i, &now);
 
-		if (rc && rc != -ESTALE)
+		if (rc && rc != -ESTALE && rc != -ENOENT)
 			return err_sys(e, -rc,
 				       "cannot tell whether '%s' has changed since the checkpoint "
 				       "was opened",
@@ -603,15 +615,10 @@ int files_check(struct files *f, uint32_t i, struct ckpt_err *e)
 
 int files_look(struct files *f, uint32_t i, struct ckpt_err *e)
 {
-	int rc = 0;
+	int rc;
 
-	if (!pin_open(&f->v[i])) {
-		if (place_fd(f->place) < 0)
-			return 0;
-		rc = pin(f, i, e);
-	}
-	if (rc)
-		return rc;
+	if (!pin_open(&f->v[i]))
+		return place_fd(f->place) < 0 ? 0 : check(f, i, NULL, e);
 	rc = files_check(f, i, e);
 	unpin(f, i);
 	return rc;
@@ -649,14 +656,11 @@ bool files_written(struct files *f, uint32_t i)
 {
 	struct file *x = &f->v[i];
 	struct place_seen now;
-	struct ckpt_err e;
 	enum place_change change;
 
 	if (f->sources[i].bytes)
 		return false;
-	if (x->given ? source_look(x->source, &now) != 0
-		     : place_look(x->within ? x->within : f->place,
-				  x->within ? x->name : f->sources[i].path, &now, &e) <= 0)
+	if (x->given ? source_look(x->source, &now) != 0 : look_by_path(f, i, &now) != 0)
 		return false;
 	change = compare(f, x, &now.id);
 	return change == PLACE_WRITTEN || change == PLACE_TOUCHED;

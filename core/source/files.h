@@ -112,7 +112,7 @@ void files_unlend(struct files *f, uint32_t i);
 /* Is mapped file i what files_new saw? Call it after taking the bytes, unless they are lent, so
  * that an overwrite that began earlier is noticed. */
 int files_check(struct files *f, uint32_t i, struct ckpt_err *e);
-/* Is file i what files_new saw? On this machine, it is opened for that if necessary. */
+/* Is file i what files_new saw? One in a store is looked at only while it is open. */
 int files_look(struct files *f, uint32_t i, struct ckpt_err *e);
 /* Makes files_changed tell of all files that are open now. */
 void files_look_at_open(struct files *f);
