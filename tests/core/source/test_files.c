@@ -579,6 +579,49 @@ START_TEST(a_file_that_has_become_shorter_has_changed)
 }
 END_TEST
 
+/* Bit 0: the file is open; what happens to it: nothing, another name, other bytes, another file, it
+ * is removed. */
+START_LOOP_TEST(a_change_is_seen_without_a_read, 10)
+{
+	const struct stored_file s[] = { { "a", 5, NULL }, { "b", 5, NULL } };
+	const bool open = _i & 1;
+	const int what = _i / 2;
+	struct ckpt_err e = { 0 };
+	struct files *f;
+	char b[5];
+
+	put_file(dir_fd, "a", "01234", 5);
+	put_file(dir_fd, "b", "01234", 5);
+	f = open_files(s, 2);
+	if (open)
+		ck_assert_int_eq(files_read(f, 0, b, 5, 0, &e), 0);
+	ck_assert_int_eq(files_look(f, 0, &e), 0);
+	if (what == 1)
+		REQUIRE(!linkat(dir_fd, "a", dir_fd, "another", 0));
+	if (what == 2)
+		put_file(dir_fd, "a", "56789", 5);
+	if (what == 3)
+		REQUIRE(!renameat(dir_fd, "b", dir_fd, "a"));
+	if (what == 4)
+		REQUIRE(!unlinkat(dir_fd, "a", 0));
+	/* A removed file that is open has all its bytes. */
+	if (what > 1 && !(open && what == 4)) {
+		files_look_at_open(f);
+		ck_assert_int_eq(files_changed(f), open && what == 2);
+		if (!(open && what == 3)) { /* the open one is as it was */
+			ck_assert_int_eq(files_look(f, 0, &e), -EIO);
+			ck_assert_str_eq(e.msg, "'a' was changed after the checkpoint was opened");
+			ck_assert(files_changed(f));
+		}
+	} else {
+		ck_assert_msg(!files_look(f, 0, &e), "%s", e.msg);
+		files_look_at_open(f);
+		ck_assert(!files_changed(f));
+	}
+	files_free(f);
+}
+END_TEST
+
 START_TEST(a_failing_read_is_told_with_its_place)
 {
 	const struct stored_file s[] = { { "a", 5, NULL } };
