@@ -155,6 +155,8 @@ test_a_file_system_without_locks() {
   [[ $2 == 37 || -z $(find cache -name '*.lock') ]] || fail "$(find cache)"
 }
 
+is_locked() { ! flock -n "$1" true; }
+
 # Whoever builds the index may have been stopped.
 test_a_lock_that_is_never_given_back() {
   local path holder
@@ -163,7 +165,7 @@ test_a_lock_that_is_never_given_back() {
   rm "$path"
   flock "$path.lock" sleep 600 &
   holder=$!
-  wait_until eval '! flock -n "$path.lock" true'
+  wait_until is_locked "$path.lock"
   timeout 120 "$CKPTFS" ls c | cmp - <(printf 'v\nw\n')
   refused "another process has been building the chunk index '.*/x' for [0-9]* seconds: wait until" \
     flock x.lock timeout 120 "$CKPTFS" ls c --index=x
