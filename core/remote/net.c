@@ -41,6 +41,25 @@ static unsigned retry_ms(const struct net *n, const struct call *c)
 	return c->how.retry_ms ? c->how.retry_ms : n->o.retry_ms;
 }
 
+/* How long a call goes on without a byte. */
+static uint64_t patience_ms(const struct net *n, const struct call *c)
+{
+	bool unknown = c->how.answered && !atomic_load(c->how.answered);
+
+	return unknown ? min_u64(retry_ms(n, c), UNKNOWN_MS) : retry_ms(n, c);
+}
+
+/* When a call is given up, unless it has a request under way that may still be answered. */
+static uint64_t deadline_ns(const struct net *n, const struct call *c)
+{
+	uint64_t bytes = c->how.upload		    ? c->how.upload
+			 : c->how.len != UINT64_MAX ? c->how.len
+						    : c->most;
+	uint64_t total = retry_ms(n, c) + bytes / LEAST_BPS * 1000 + stall_ms(n, c);
+
+	return min_u64(c->byte_ns + patience_ms(n, c) * CLOCK_MS, c->began_ns + total * CLOCK_MS);
+}
+
 static void note_lost(const struct call *c, const struct transfer *t)
 {
 	if (c->how.lost && transfer_is_lost(t))
@@ -89,6 +108,7 @@ static bool start(struct net *n, struct call *c, uint64_t now)
 	if (!c->begun)
 		c->began_ns = c->byte_ns = now;
 	c->begun = true;
+	c->hedged = slot;
 	n->pace.v.requests++;
 	return true;
 }
@@ -96,22 +116,13 @@ static bool start(struct net *n, struct call *c, uint64_t now)
 /* The call has no transfer left, and is to be tried again. */
 static void again(struct net *n, struct call *c, uint64_t now, uint64_t at_least_ms)
 {
-	uint64_t limit = retry_ms(n, c),
-		 delay = (uint64_t)BACKOFF_MS << (c->tries < 7 ? c->tries : 7);
-	uint64_t bytes = c->how.upload		    ? c->how.upload
-			 : c->how.len != UINT64_MAX ? c->how.len
-						    : c->most;
-	uint64_t total = retry_ms(n, c) + bytes / LEAST_BPS * 1000 + stall_ms(n, c);
-	bool unknown = c->how.answered && !atomic_load(c->how.answered);
+	uint64_t delay = (uint64_t)BACKOFF_MS << (c->tries < 7 ? c->tries : 7);
 
-	if (unknown)
-		limit = min_u64(limit, UNKNOWN_MS);
 	/* A quarter of the time left for it, so that it is tried more than once. */
-	delay = random_below(n, min_u64(min_u64(delay, BACKOFF_MAX_MS), limit / 4) + 1);
+	delay = random_below(n, min_u64(min_u64(delay, BACKOFF_MAX_MS), patience_ms(n, c) / 4) + 1);
 	delay = max_u64(delay, min_u64(at_least_ms, BACKOFF_MAX_MS));
 	c->tries++;
-	if (now + delay * CLOCK_MS - c->byte_ns > limit * CLOCK_MS ||
-	    now - c->began_ns > total * CLOCK_MS) {
+	if (now + delay * CLOCK_MS > deadline_ns(n, c)) {
 		struct ckpt_err e = c->last;
 		int code = c->timed_out ? ETIMEDOUT : EIO;
 
@@ -161,7 +172,7 @@ static void ended(struct net *n, struct transfer *t, CURLcode code, uint64_t now
 		transfers_drop(c);
 		c->due_ns = now;
 	} else if (o.later && others)
-		return; /* the hedge, or what was hedged, may still answer */
+		return; /* the hedge, or what was hedged, may still answer in its own time */
 	else if (o.later) {
 		c->last = e;
 		c->timed_out = o.timed_out;
@@ -227,7 +238,8 @@ static uint64_t look_at_clock(struct net *n, uint64_t now)
 			t->mark_ns = now;
 			t->mark_bytes = t->bytes + t->sent;
 		}
-		if (!c->how.urgent || t->first_ns || c->t[1])
+		/* One hedge a try: if one could replace another, the try would never be over. */
+		if (!c->how.urgent || t->first_ns || c->hedged)
 			continue;
 		hedge = t->began_ns + pace_hedge_ns(&n->pace);
 		if (now < hedge)

@@ -131,7 +131,8 @@ struct call {
 	uint64_t byte_ns;    /* when the last byte came, or began_ns */
 	/* Owned by net.c. */
 	uint64_t due_ns, began_ns;
-	bool begun; /* before, it waited for a connection: that is not the server's doing */
+	bool hedged; /* this try has had its second request */
+	bool begun;  /* before, it waited for a connection: that is not the server's doing */
 	unsigned tries, moves;
 	struct ckpt_err last; /* why it is tried again */
 	bool timed_out;	      /* that was because nothing came */

@@ -607,6 +607,24 @@ START_TEST(a_second_request_that_wins_is_the_only_one)
 }
 END_TEST
 
+/* The second request is sent after a second, before the first one is given up. */
+START_TEST(second_requests_do_not_put_off_the_end)
+{
+	struct reader r;
+	struct net_pace pace;
+
+	on_get = silent;
+	start(&(struct net_options){ .stall_ms = 1500, .retry_ms = 1500 });
+	ck_assert_int_eq(read_range(&r, store, "a b", &seen, 7, 1000), -ETIMEDOUT);
+	ck_assert_msg(strstr(r.e.msg, "/dir/a b': no byte came for ") != NULL, "%s", r.e.msg);
+	net_pace(net, &pace);
+	ck_assert_uint_eq(pace.hedges, 1);
+	ck_assert_uint_eq(atomic_load(&gets), 2);
+	reader_release(&r);
+	stop();
+}
+END_TEST
+
 START_TEST(a_get_can_be_cancelled_also_when_it_is_over)
 {
 	struct reader r[20];
