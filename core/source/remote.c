@@ -443,18 +443,32 @@ static int list(struct place *x, const char *path, place_entry_fn *each, void *a
 
 /* ---- files ---- */
 
-/* An object that is open already; NULL: none. */
+/* An object that is open already; NULL: none. One that the store has answered is another, or is not
+ * there, is dropped: if that version is there again, it has to be opened anew to be read. */
 static struct rfile *find_file(struct remote_tree *t, const char *path,
 			       const struct place_seen *seen)
 {
 	uint64_t hash = XXH3_64bits(path, strlen(path));
-	SCOPED_LOCK(&trees.lock);
+	struct rfile *found = NULL, *gone = NULL;
 
-	for (size_t i = t->n_files; i-- > 0;)
-		if (t->files[i].hash == hash && rfile_is(t->files[i].file, path, seen) &&
-		    rfile_hold(t->files[i].file))
-			return t->files[i].file;
-	return NULL;
+	{
+		SCOPED_LOCK(&trees.lock);
+		for (size_t i = t->n_files; i-- > 0 && !found;) {
+			struct rfile *f = t->files[i].file;
+
+			if (t->files[i].hash != hash || !rfile_is(f, path, seen))
+				continue;
+			if (!rfile_is_gone(f)) {
+				found = rfile_hold(f) ? f : NULL;
+			} else if (!gone) { /* a second one is dropped next time */
+				gone = f;
+				memmove(t->files + i, t->files + i + 1,
+					(--t->n_files - i) * sizeof(*t->files));
+			}
+		}
+	}
+	rfile_put(gone);
+	return found;
 }
 
 /* Keeps a reference of its own, in place of the oldest if there are many. */

@@ -231,6 +231,11 @@ bool rfile_is(const struct rfile *f, const char *path, const struct place_seen *
 	       f->seen.size == seen->size;
 }
 
+bool rfile_is_gone(const struct rfile *f)
+{
+	return f->gone;
+}
+
 bool rfile_is_unused(const struct rfile *f)
 {
 	return f->users == 1;

@@ -156,6 +156,9 @@ void rfile_put(struct rfile *f);  /* NULL is fine */
 int rfile_open(struct rplace *p, const char *path, const struct place_seen *seen,
 	       struct rfile **ret, struct ckpt_err *e);
 bool rfile_is(const struct rfile *f, const char *path, const struct place_seen *seen);
+/* Was it another object, or none, when it was last read? No read through it succeeds any more, but
+ * for what is here. */
+bool rfile_is_gone(const struct rfile *f);
 /* Has it one user? */
 bool rfile_is_unused(const struct rfile *f);
 /* A source of it; takes over a reference on success. */

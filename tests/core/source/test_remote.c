@@ -391,6 +391,37 @@ START_TEST(a_changed_object_never_gives_other_bytes)
 }
 END_TEST
 
+/* The name is gone for a moment only, as while somebody restores it, or for a server that is behind
+ * the others. */
+START_TEST(an_object_that_is_there_again_can_be_read_again)
+{
+	const struct place_options how = { .cache_dir = "none" };
+	char here[4300], away[4300];
+	struct source *s, *again;
+	struct place *p;
+	struct ckpt_err e = { 0 };
+	struct place_seen seen;
+	uint8_t buf[100];
+
+	put_object("x", 2 * MIB);
+	p = open_at("s3://b", &how);
+	s = source_of(p, "x");
+	(void)snprintf(here, sizeof(here), "%s/b/x", store);
+	(void)snprintf(away, sizeof(away), "%s/away", store);
+	ck_assert_int_eq(rename(here, away), 0);
+	ck_assert_int_eq(source_read(s, buf, sizeof(buf), MIB, &e), -ESTALE);
+	ck_assert_int_eq(rename(away, here), 0);
+	/* What was opened before stays an error: its user has been told that it has changed. */
+	ck_assert_int_eq(source_read(s, buf, sizeof(buf), MIB, &e), -ESTALE);
+	ck_assert_int_eq(source_look(s, &seen), -ESTALE);
+	again = source_of(p, "x");
+	read_and_check(again, 0, 2 * MIB);
+	source_free(s);
+	source_free(again);
+	place_free(p);
+}
+END_TEST
+
 START_TEST(a_request_that_fails_is_an_error_with_a_reason)
 {
 	const struct place_options how = { .cache_dir = cache };
