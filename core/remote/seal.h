@@ -9,10 +9,10 @@
  *
  *	- places are opened only where it was told that they would be: in the same bucket, on the same
  *	  server, in the same repository, with the same options;
- *	- of this machine's files (file://) only those are read that lie beneath a directory that it
- *	  has named, or, where it has named a file, that one and what it had opened beside it. That a
- *	  directory has been opened for reading proves nothing: Landlock may keep from the daemon what
- *	  is in a directory that it has open;
+ *	- of this machine's files (file://) only those are read or looked at that lie beneath a
+ *	  directory that it has named, or, where it has named a file, that one and what it had opened
+ *	  beside it. That a directory has been opened for reading proves nothing: Landlock may keep
+ *	  from the daemon what is in a directory that it has open;
  *	- nothing is written;
  *	- a fetcher that is started again gets no other cache directory, and no other size of it:
  *	  a smaller one would have it remove what others have cached.
@@ -56,7 +56,7 @@ void seal_take(struct seal *s, const struct wire_msg *m);
 /* May a message be answered? Of WIRE_HELLO, WIRE_OPEN and WIRE_BEGIN; all others may. */
 bool seal_allows(const struct seal *s, const struct wire_msg *m);
 /* Of file://, which seal_allows does not look at, and of a directory that is open: may it be a
- * place, may it be listed, may its file `path` be read? It may block. */
+ * place, may it be listed, may its file `path` be read or looked at? It may block. */
 enum seal_use { SEAL_OPEN, SEAL_LIST, SEAL_READ };
 bool seal_allows_files(const struct seal *s, int dir, enum seal_use use, const char *path);
 

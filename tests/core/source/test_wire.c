@@ -374,7 +374,11 @@ START_TEST(files_are_read_only_where_the_seal_says)
 		{ 0, WIRE_FILE, "mode", false },    { 0, WIRE_FILE, "secret", false },
 		{ 0, WIRE_FILE, "d/model", false }, { 0, WIRE_LIST, ".", false },
 		{ 0, WIRE_LIST, "d", false },	    { 1, WIRE_FILE, "secret", true },
-		{ 1, WIRE_FILE, "d/model", true },  { 1, WIRE_LIST, ".", true },
+		{ 0, WIRE_LOOK, "model", true },    { 0, WIRE_LOOK, ".", true },
+		{ 0, WIRE_LOOK, "secret", false },  { 0, WIRE_LOOK, "d", false },
+		{ 0, WIRE_LOOK, "d/model", false }, { 1, WIRE_LOOK, "d", true },
+		{ 1, WIRE_LOOK, "secret", true },   { 1, WIRE_FILE, "d/model", true },
+		{ 1, WIRE_LIST, ".", true }, /* with two answers */
 	};
 	const struct wire_head hello = { .kind = WIRE_HELLO, .n = { WIRE_VERSION } },
 			       open_place = { .kind = WIRE_OPEN };
