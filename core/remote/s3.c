@@ -84,6 +84,8 @@ int s3_request(struct s3 *s, const char *key, const char *query, const struct ob
 	if (host.err || path.err)
 		m->url.err = host.err ? host.err : path.err;
 	object_add_fields(o, m);
+	if (o->token)
+		http_add_field(m, S3_TOKEN, o->token);
 	if (!k.access || m->url.err)
 		return 0;
 
@@ -101,6 +103,8 @@ int s3_request(struct s3 *s, const char *key, const char *query, const struct ob
 		f[n++] = (struct sign_field){ "range", o->range };
 	f[n++] = (struct sign_field){ "x-amz-content-sha256", payload };
 	f[n++] = (struct sign_field){ "x-amz-date", date };
+	if (o->token)
+		f[n++] = (struct sign_field){ S3_TOKEN, o->token };
 	if (k.token)
 		f[n++] = (struct sign_field){ "x-amz-security-token", k.token };
 	sign_request(&(struct sign_request){ .method = o->method ? o->method : "GET",

@@ -17,6 +17,9 @@
 
 enum { REGION_BYTES = 40 };
 
+/* In which the token of upload.h is sent, and comes back. */
+#define S3_TOKEN "x-amz-meta-ckptfs"
+
 struct s3 {
 	struct store base;
 	struct creds *creds;

@@ -50,8 +50,8 @@ struct ask {
 	bool proves;	  /* the answer's ETag is to be that of the bytes */
 	bool conditional; /* the last request was */
 	unsigned tries;
-	char *etag; /* UPLOAD_ETAG bytes, or NULL */
-	uint64_t size;
+	char *etag;		  /* UPLOAD_ETAG bytes, or NULL */
+	struct upload_seen *seen; /* NULL: not wanted */
 };
 
 static int ask_make(void *arg, uint64_t from, struct http_message *m, struct ckpt_err *e)
@@ -106,10 +106,13 @@ static bool is_wrong(const struct ask *a, const struct http_answer *h)
 static enum http_verdict ask_take(struct ask *a, const struct http_answer *h, struct ckpt_err *e)
 {
 	const char *etag = http_field(h, "ETag");
+	const char *token = a->seen ? http_field(h, S3_TOKEN) : NULL;
 	size_t len;
 
-	if (!http_number(h, "Content-Length", &a->size))
-		a->size = UINT64_MAX;
+	if (a->seen && !http_number(h, "Content-Length", &a->seen->size))
+		a->seen->size = UINT64_MAX;
+	if (a->seen)
+		(void)snprintf(a->seen->token, UPLOAD_TOKEN, "%s", token ? token : "");
 	if (!a->etag || !etag)
 		return HTTP_TAKE;
 	etag = object_etag(etag, &len);
@@ -246,26 +249,28 @@ static int payload_of(const struct s3 *s, const struct upload_bytes *b, char ret
 }
 
 static int send(struct s3 *s, const char *path, const char *query, const struct upload_bytes *b,
-		const char *type, bool only_new, char *etag, unsigned *lost, struct ckpt_err *e)
+		const struct object_request *o, struct upload_result *ret, struct ckpt_err *e)
 {
 	char payload[65], md5[BASE64_ENCODE_RAW_LENGTH(MD5_DIGEST_SIZE) + 1];
-	struct ask a = { .s = s, .query = query, .bytes = b, .etag = etag, .proves = true };
+	struct ask a = {
+		.s = s, .query = query, .o = *o, .bytes = b, .etag = ret->etag, .proves = true
+	};
 	int rc = payload_of(s, b, payload, e);
 
+	*ret = (struct upload_result){ 0 };
 	if (rc)
 		return rc;
 	base64_encode_raw(md5, MD5_DIGEST_SIZE, b->md5);
 	md5[sizeof(md5) - 1] = 0;
-	*etag = 0;
-	a.o = (struct object_request){ .method = "PUT",
-				       .if_none_match = only_new ? "*" : NULL,
-				       .type = type,
-				       .md5 = md5,
-				       .payload = payload };
+	a.o.method = "PUT";
+	a.o.md5 = md5;
+	a.o.payload = payload;
 	rc = ask(&a, path,
-		 &(struct ask_how){ .stall_ms = PART_STALL_MS, .cancel = b->cancel, .lost = lost },
+		 &(struct ask_how){
+			 .stall_ms = PART_STALL_MS, .cancel = b->cancel, .lost = &ret->lost },
 		 NULL, e);
-	if (!rc && !*etag)
+	ret->repeated = a.tries > 1;
+	if (!rc && !*ret->etag)
 		rc = err_set(e, EIO, "'%s': the server did not return an ETag for what it stored",
 			     path);
 	return rc;
@@ -273,23 +278,31 @@ static int send(struct s3 *s, const char *path, const char *query, const struct 
 
 static const char binary[] = "application/octet-stream";
 
-static int s3_put(void *store, const char *path, const struct upload_bytes *b, bool only_new,
-		  char etag[static UPLOAD_ETAG], unsigned *ret_lost, struct ckpt_err *e)
+static int s3_put(void *store, const char *path, const struct upload_bytes *b, const char *token,
+		  bool only_new, struct upload_result *ret, struct ckpt_err *e)
 {
-	*ret_lost = 0;
-	return send(s3_of(store), path, "", b, binary, only_new, etag, ret_lost, e);
+	const struct object_request o = { .type = binary,
+					  .if_none_match = only_new ? "*" : NULL,
+					  .token = token };
+
+	return send(s3_of(store), path, "", b, &o, ret, e);
 }
 
 static int s3_part(void *store, const char *path, const char *id, unsigned number,
 		   const struct upload_bytes *b, char etag[static UPLOAD_ETAG], struct ckpt_err *e)
 {
+	static const struct object_request plain;
+	struct upload_result r;
 	char before[64];
 	autofree char *query = NULL;
+	int rc;
 
 	(void)snprintf(before, sizeof(before), "partNumber=%u&uploadId=", number);
 	query = id_query(before, id);
-	return query ? send(s3_of(store), path, query, b, NULL, false, etag, NULL, e)
-		     : err_nomem(e);
+	rc = query ? send(s3_of(store), path, query, b, &plain, &r, e) : err_nomem(e);
+	if (!rc)
+		memcpy(etag, r.etag, UPLOAD_ETAG);
+	return rc;
 }
 
 /* ---- uploads ---- */
@@ -304,14 +317,14 @@ static int on_begun(void *arg, const char *path, const char *text, size_t len, s
 	return *id ? 0 : err_nomem(e);
 }
 
-static int s3_begin(void *store, const char *path, struct upload_begun *ret,
+static int s3_begin(void *store, const char *path, const char *token, struct upload_begun *ret,
 		    const atomic_bool *cancel, struct ckpt_err *e)
 {
 	struct buf body CLEANUP(buf_release) = BUF_INIT(BODY_MAX);
 	struct ask a = { .s = s3_of(store),
 			 .query = "uploads=",
 			 .once = true,
-			 .o = { .method = "POST", .type = binary } };
+			 .o = { .method = "POST", .type = binary, .token = token } };
 	autofree char *id = NULL;
 	unsigned lost = 0;
 	int rc = ask(&a, path, &(struct ask_how){ .cancel = cancel, .lost = &lost }, &body, e);
@@ -396,7 +409,7 @@ static void list_parts(const struct upload_done *parts, size_t n, struct buf *to
 
 static int s3_complete(void *store, const char *path, const char *id,
 		       const struct upload_done *parts, size_t n, bool only_new,
-		       char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+		       struct upload_result *ret, struct ckpt_err *e)
 {
 	struct buf xml CLEANUP(buf_release) = BUF_INIT(4 << 20);
 	struct buf body CLEANUP(buf_release) = BUF_INIT(BODY_MAX);
@@ -405,6 +418,7 @@ static int s3_complete(void *store, const char *path, const char *id,
 	struct ask a = { .s = s3_of(store), .query = query, .xml = &xml };
 	int rc;
 
+	*ret = (struct upload_result){ 0 };
 	list_parts(parts, n, &xml);
 	if (!query || xml.err)
 		return err_nomem(e);
@@ -415,9 +429,12 @@ static int s3_complete(void *store, const char *path, const char *id,
 				       .payload = hash };
 	for (unsigned i = 0;; i++) {
 		buf_restart(&body);
-		rc = ask(&a, path, &(struct ask_how){ .stall_ms = COMPLETE_STALL_MS }, &body, e);
+		rc = ask(&a, path,
+			 &(struct ask_how){ .stall_ms = COMPLETE_STALL_MS, .lost = &ret->lost },
+			 &body, e);
+		ret->repeated = a.tries > 1;
 		if (!rc)
-			rc = read_completed(&body, etag, e);
+			rc = read_completed(&body, ret->etag, e);
 		if (rc != -EAGAIN)
 			return rc ? err_wrap(e, "'%s'", path) : 0;
 		if (i == COMPLETE_TRIES)
@@ -426,16 +443,20 @@ static int s3_complete(void *store, const char *path, const char *id,
 	}
 }
 
-static int s3_look(void *store, const char *path, char etag[static UPLOAD_ETAG], uint64_t *ret_size,
-		   struct ckpt_err *e)
+static int s3_look(void *store, const char *path, struct upload_seen *ret, struct ckpt_err *e)
 {
-	struct ask a = { .s = s3_of(store), .query = "", .o = { .method = "HEAD" }, .etag = etag };
+	struct upload_seen seen = { 0 };
+	struct ask a = { .s = s3_of(store),
+			 .query = "",
+			 .o = { .method = "HEAD" },
+			 .etag = seen.etag,
+			 .seen = &seen };
 	int rc = ask(&a, path, &(struct ask_how){ 0 }, NULL, e);
 
 	if (rc == -ENOENT)
 		return 0;
 	if (!rc)
-		*ret_size = a.size;
+		*ret = seen;
 	return rc ? rc : 1;
 }
 

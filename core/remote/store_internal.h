@@ -42,6 +42,7 @@ struct object_request {
 	const char *if_none_match; /* "*" */
 	const char *type;	   /* Content-Type */
 	const char *md5;	   /* Content-MD5 */
+	const char *token;	   /* of upload.h, as metadata of the object */
 	const char *payload;	   /* SHA-256 of the body in hex, or SIGN_UNSIGNED; NULL: no body */
 };
 

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum state {
 	FRESH,
@@ -49,6 +50,7 @@ struct uploads {
 	const struct upload_ops *ops;
 	void *store;
 	struct uploads_options o;
+	char token[33]; /* of all of its objects */
 	atomic_bool stopped;
 	bool committed, removed_old;
 	bool kept; /* what is visible stays: the commit point may be, too */
@@ -61,15 +63,27 @@ struct uploads {
 	struct names names[UPLOADS_NAMES];
 };
 
+static void hex(const uint8_t v[static 16], char ret[static 33])
+{
+	base16_encode_update(ret, 16, v);
+	ret[32] = 0;
+}
+
 int uploads_new(const struct upload_ops *ops, void *store, const struct uploads_options *o,
 		struct uploads **ret, struct ckpt_err *e)
 {
 	struct uploads *u = calloc(1, sizeof(*u));
+	uint8_t random[16];
 
 	if (!u)
 		return err_nomem(e);
 	*u = (struct uploads){ .ops = ops, .store = store, .o = *o };
 	u->o.held = o->held ? o->held : UPLOAD_HELD;
+	if (getrandom(random, sizeof(random), 0) != sizeof(random)) {
+		free(u);
+		return err_sys(e, errno, "get a random number");
+	}
+	hex(random, u->token);
 	(void)pthread_mutex_init(&u->lock, NULL);
 	(void)pthread_cond_init(&u->change, NULL);
 	*ret = u;
@@ -210,7 +224,7 @@ static int open_upload(struct uploads *u, struct object *x, struct ckpt_err *e)
 	}
 	if (!mine)
 		return 0;
-	rc = u->ops->begin(u->store, x->path, &begun, &u->stopped, e);
+	rc = u->ops->begin(u->store, x->path, u->token, &begun, &u->stopped, e);
 	SCOPED_LOCK(&u->lock);
 	x->id = begun.id;
 	x->doubtful |= begun.doubtful || rc;
@@ -343,12 +357,6 @@ static size_t for_all(struct crew *c, struct ckpt_err *e)
 
 /* ---- the commit ---- */
 
-static void hex(const uint8_t *md5, char ret[static 2 * MD5_DIGEST_SIZE + 1])
-{
-	base16_encode_update(ret, MD5_DIGEST_SIZE, md5);
-	ret[2 * MD5_DIGEST_SIZE] = 0;
-}
-
 static uint64_t size_of(const struct object *x)
 {
 	uint64_t sum = 0;
@@ -369,7 +377,7 @@ static bool expected_etag(const struct object *x, char ret[static 64])
 	uint8_t all[MD5_DIGEST_SIZE];
 	char one[2 * MD5_DIGEST_SIZE + 1];
 
-	if (x->state == HELD) {
+	if (x->held) {
 		hex(x->parts[0].md5, ret);
 		return true;
 	}
@@ -386,26 +394,35 @@ static bool expected_etag(const struct object *x, char ret[static 64])
 	return true;
 }
 
-/* Whether the object there is ours, after a request without a clear answer. */
-enum found { FOUND_NONE, FOUND_OURS, FOUND_OTHER, FOUND_UNKNOWN };
+/* What is there after a request without a clear answer. */
+enum found {
+	FOUND_NONE,
+	FOUND_OURS,
+	FOUND_BROKEN,  /* ours, but with other bytes */
+	FOUND_OTHER,   /* not ours */
+	FOUND_UNKNOWN, /* nobody can tell: it must neither count as written nor be removed */
+};
 
 static enum found find(struct uploads *u, const struct object *x)
 {
-	char etag[UPLOAD_ETAG] = "", expected[64];
+	struct upload_seen seen = { 0 };
 	struct ckpt_err ignored = { 0 };
-	uint64_t size = 0;
-	int rc = u->ops->look(u->store, x->path, etag, &size, &ignored);
+	char expected[64];
+	int rc = u->ops->look(u->store, x->path, &seen, &ignored);
+	bool differs;
 
 	if (rc < 0)
 		return FOUND_UNKNOWN;
 	if (!rc)
 		return FOUND_NONE;
-	if (size != size_of(x))
-		return FOUND_OTHER;
-	if (expected_etag(x, expected) && strlen(etag) == strlen(expected))
-		return strcmp(etag, expected) ? FOUND_OTHER : FOUND_OURS;
-	/* The store has ETags of its own kind: it was not there before, and has the right size. */
-	return u->o.only_new ? FOUND_OURS : FOUND_UNKNOWN;
+	/* ETags of another kind say nothing. */
+	differs = seen.size != size_of(x) ||
+		  (expected_etag(x, expected) && strlen(seen.etag) == strlen(expected) &&
+		   strcmp(seen.etag, expected) != 0);
+	if (!strcmp(seen.token, u->token))
+		return differs ? FOUND_BROKEN : FOUND_OURS;
+	/* Without a token: somebody else's, or the store keeps none. */
+	return differs || *seen.token ? FOUND_OTHER : FOUND_UNKNOWN;
 }
 
 static int read_held(void *arg, uint64_t off, void *buf, size_t n)
@@ -416,39 +433,51 @@ static int read_held(void *arg, uint64_t off, void *buf, size_t n)
 	return 0;
 }
 
+/* It could not be stored because there is one. */
+static int say_there_is_one(const struct object *x, enum found found, struct ckpt_err *e)
+{
+	if (found == FOUND_BROKEN)
+		return err_set(e, EIO, "'%s': the store has stored other bytes", x->path);
+	if (x->state == UNKNOWN)
+		return err_set(e, EEXIST,
+			       "'%s' is there, and may or may not have been written by this save",
+			       x->path);
+	return err_set(e, EEXIST, "'%s' has meanwhile been created by somebody else", x->path);
+}
+
 /* Makes an object visible. */
 static int show(struct uploads *u, struct object *x, struct ckpt_err *e)
 {
 	struct upload_bytes b = { .read = read_held, .arg = x };
-	char etag[UPLOAD_ETAG] = "";
+	struct upload_result r = { 0 };
 	enum found found;
-	unsigned lost = 0;
+	bool refused;
 	int rc;
 
 	if (x->state == HELD) {
 		b.len = x->parts[0].len;
 		memcpy(b.md5, x->parts[0].md5, sizeof(b.md5));
-		rc = u->ops->put(u->store, x->path, &b, u->o.only_new, etag, &lost, e);
+		rc = u->ops->put(u->store, x->path, &b, u->token, u->o.only_new, &r, e);
 	} else
 		rc = u->ops->complete(u->store, x->path, x->id, x->parts, x->last, u->o.only_new,
-				      etag, e);
+				      &r, e);
 	if (!rc) {
 		x->state = VISIBLE;
 		return 0;
 	}
-	/* Whatever the last request's error is, one before it may have been carried out. */
+	/* Whatever the last request's error is, one before it may have been carried out. If it was
+	 * the only one and was refused, what is there is somebody else's; it is looked at all the
+	 * same, because libcurl may have repeated that one without a word. */
+	refused = !r.lost && (rc == -EACCES || (rc == -EEXIST && !r.repeated));
 	found = find(u, x);
-	if (found == FOUND_OURS) {
+	if (found == FOUND_OURS || found == FOUND_BROKEN)
 		x->state = VISIBLE;
+	if (found == FOUND_OURS)
 		return 0;
-	}
-	x->late = lost;
-	if ((found == FOUND_UNKNOWN && rc != -EACCES) || (found == FOUND_NONE && lost))
+	x->late = r.lost;
+	if ((found == FOUND_UNKNOWN && !refused) || (found == FOUND_NONE && r.lost))
 		x->state = UNKNOWN;
-	if (rc == -EEXIST)
-		return err_set(e, EEXIST, "'%s' has meanwhile been created by somebody else",
-			       x->path);
-	return rc;
+	return rc == -EEXIST ? say_there_is_one(x, found, e) : rc;
 }
 
 static int check_whole(const struct uploads *u, struct ckpt_err *e)
@@ -565,7 +594,7 @@ static int withdraw(struct uploads *u, struct object *x, struct ckpt_err *e)
 	enum found found = x->state == UNKNOWN ? find(u, x) : FOUND_NONE;
 	int rc = 0;
 
-	if (x->state == VISIBLE || found == FOUND_OURS)
+	if (x->state == VISIBLE || found == FOUND_OURS || found == FOUND_BROKEN)
 		rc = u->ops->remove(u->store, x->path, e);
 	else if (x->id)
 		rc = u->ops->abort(u->store, x->path, x->id, e);

@@ -20,9 +20,10 @@
  * removed (UPLOADS_REMOVED); those named by UPLOADS_COMES_LAST appear one after another. If a step
  * fails, what has appeared is removed again: the last of UPLOADS_COMES_LAST, the commit point,
  * before all others, which stay if it may still be visible, so that no checkpoint is ever visible
- * in part. A request whose answer is lost is decided by looking at the object: its ETag is that of
- * the MD5 of the parts, or it is not ours. If it is not there, it may still appear: a store may be
- * slow.
+ * in part. A request whose answer is lost is decided by looking at the object: a random token that
+ * the store keeps with it is that of this `struct uploads`, or it is not ours. Neither its size nor
+ * the right bytes are proof, because somebody else may have written the same; and what is not
+ * proved to be ours is not removed. If it is not there, it may still appear: a store may be slow.
  *
  * Private to core/remote.
  *
@@ -43,6 +44,7 @@ struct uploads;
 
 enum {
 	UPLOAD_ETAG = 256,	/* bytes of an ETag without its quotes, and NUL */
+	UPLOAD_TOKEN = 64,	/* bytes of a token, and NUL: longer ones are cut */
 	UPLOAD_PARTS = 10000,	/* of an object; the limit of S3 */
 	UPLOAD_FILES = 4 << 20, /* of a checkpoint */
 	UPLOAD_HELD = 64 << 20, /* bytes; the default of options.held */
@@ -75,33 +77,47 @@ struct upload_begun {
 		lost; /* requests that were sent and not answered: the store may carry them out later */
 };
 
+/* What has become of an object that was to appear. */
+struct upload_result {
+	char etag[UPLOAD_ETAG];
+	/* These are set in any case. */
+	unsigned
+		lost; /* requests that were sent and not answered: the store may carry them out later */
+	bool repeated; /* there were requests before the last, and they may have been carried out */
+};
+
+/* An object that is there; "": the store does not say. */
+struct upload_seen {
+	char etag[UPLOAD_ETAG]; /* also "" if it says nothing about the bytes */
+	char token[UPLOAD_TOKEN];
+	uint64_t size;
+};
+
 /*
  * What a store can do. Each call waits and makes its own retries. Errors: EEXIST of put and
  * complete: there is such an object, and only_new was asked for; ENOENT: there is no such object or
  * upload. ETags are without their quotes.
  */
 struct upload_ops {
-	/* *ret_lost: set in any case: requests that were sent and not answered, which the store may
-	 * carry out later. */
-	int (*put)(void *store, const char *path, const struct upload_bytes *b, bool only_new,
-		   char etag[static UPLOAD_ETAG], unsigned *ret_lost, struct ckpt_err *e);
-	/* *ret is set in any case. */
-	int (*begin)(void *store, const char *path, struct upload_begun *ret,
+	/* The token is kept with the object. */
+	int (*put)(void *store, const char *path, const struct upload_bytes *b, const char *token,
+		   bool only_new, struct upload_result *ret, struct ckpt_err *e);
+	/* *ret is set in any case. The token is that of the object that the upload will be. */
+	int (*begin)(void *store, const char *path, const char *token, struct upload_begun *ret,
 		     const atomic_bool *cancel, struct ckpt_err *e);
 	int (*part)(void *store, const char *path, const char *id, unsigned number,
 		    const struct upload_bytes *b, char etag[static UPLOAD_ETAG],
 		    struct ckpt_err *e);
 	int (*complete)(void *store, const char *path, const char *id,
 			const struct upload_done *parts, size_t n, bool only_new,
-			char etag[static UPLOAD_ETAG], struct ckpt_err *e);
+			struct upload_result *ret, struct ckpt_err *e);
 	/* Returns 0 even if the upload no longer exists. */
 	int (*abort)(void *store, const char *path, const char *id, struct ckpt_err *e);
 	/* Aborts the uploads of exactly this path, but `keep` (may be NULL), that this process may
 	 * have begun. Their number, or an error. */
 	int (*sweep)(void *store, const char *path, const char *keep, struct ckpt_err *e);
 	/* 1: there is an object; 0: there is none. */
-	int (*look)(void *store, const char *path, char etag[static UPLOAD_ETAG],
-		    uint64_t *ret_size, struct ckpt_err *e);
+	int (*look)(void *store, const char *path, struct upload_seen *ret, struct ckpt_err *e);
 	int (*remove)(void *store, const char *path, struct ckpt_err *e);
 };
 

@@ -16,7 +16,7 @@
  *				system call, a thread; the log says "fault NAME"
  *
  * The first line of the log is "pid PID". s3:// can be written to; only the process that wrote an
- * object knows its ETag.
+ * object knows its ETag and token.
  */
 #include "remote/store.h"
 
@@ -480,7 +480,7 @@ struct made {
 	char *path;
 	unsigned id; /* 0: an object */
 	struct part parts[PARTS_MAX];
-	char etag[64];
+	char etag[64], token[UPLOAD_TOKEN];
 };
 
 static struct {
@@ -581,8 +581,20 @@ static bool is_there(const struct store *s, const char *path, uint64_t *ret_size
 	return true;
 }
 
-static int dir_put(void *store, const char *path, const struct upload_bytes *b, bool only_new,
-		   char etag[static UPLOAD_ETAG], unsigned *ret_lost, struct ckpt_err *e)
+static void set_made(const char *path, const char *etag, const char *token)
+{
+	struct made *x;
+
+	drop_made(find_made(path, 0));
+	x = new_made(path, 0);
+	if (!x)
+		return;
+	(void)snprintf(x->etag, sizeof(x->etag), "%s", etag);
+	(void)snprintf(x->token, sizeof(x->token), "%s", token);
+}
+
+static int dir_put(void *store, const char *path, const struct upload_bytes *b, const char *token,
+		   bool only_new, struct upload_result *ret, struct ckpt_err *e)
 {
 	const struct store *s = store;
 	bool lost = request(s->net, "put", path, 0, b->len);
@@ -590,9 +602,8 @@ static int dir_put(void *store, const char *path, const struct upload_bytes *b, 
 	uint64_t size;
 	int rc = take_bytes(b, &all, e);
 	SCOPED_LOCK(&made.lock);
-	struct made *x;
 
-	*ret_lost = lost;
+	*ret = (struct upload_result){ .lost = lost };
 	if (!rc && only_new && is_there(s, path, &size))
 		rc = err_set(e, EEXIST, "there is one");
 	if (!rc)
@@ -600,23 +611,22 @@ static int dir_put(void *store, const char *path, const struct upload_bytes *b, 
 	free(all.p);
 	if (rc)
 		return rc;
-	hex_of(b->md5, etag);
-	drop_made(find_made(path, 0));
-	x = new_made(path, 0);
-	if (x)
-		(void)snprintf(x->etag, sizeof(x->etag), "%s", etag);
+	hex_of(b->md5, ret->etag);
+	set_made(path, ret->etag, token);
 	return lost ? no_request("put", e) : 0;
 }
 
-static int dir_begin(void *store, const char *path, struct upload_begun *ret,
+static int dir_begin(void *store, const char *path, const char *token, struct upload_begun *ret,
 		     const atomic_bool *cancel, struct ckpt_err *e)
 {
 	const struct store *s = store;
 	bool lost = request(s->net, "begin", path, 0, 0);
 	SCOPED_LOCK(&made.lock);
-	const struct made *x = new_made(path, ++made.ids);
+	struct made *x = new_made(path, ++made.ids);
 
 	(void)cancel;
+	if (x)
+		(void)snprintf(x->token, sizeof(x->token), "%s", token);
 	*ret = (struct upload_begun){ .lost = lost };
 	if (lost)
 		return no_request("begin", e);
@@ -652,18 +662,20 @@ static int dir_part(void *store, const char *path, const char *id, unsigned n,
 
 static int dir_complete(void *store, const char *path, const char *id,
 			const struct upload_done *parts, size_t n, bool only_new,
-			char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+			struct upload_result *ret, struct ckpt_err *e)
 {
 	const struct store *s = store;
 	bool lost = request(s->net, "complete", path, 0, n);
 	uint8_t all[MD5_DIGEST_SIZE];
 	char one[2 * MD5_DIGEST_SIZE + 1];
 	SCOPED_LOCK(&made.lock);
-	struct made *u = find_made(path, id_of(id)), *x;
+	struct made *u = find_made(path, id_of(id));
+	char token[UPLOAD_TOKEN];
 	struct md5_ctx c;
 	uint64_t size;
 	int rc;
 
+	*ret = (struct upload_result){ .lost = lost };
 	if (!u)
 		return err_set(e, ENOENT, "no such upload");
 	if (only_new && is_there(s, path, &size))
@@ -676,12 +688,10 @@ static int dir_complete(void *store, const char *path, const char *id,
 		md5_update(&c, MD5_DIGEST_SIZE, parts[i].md5);
 	md5_digest(&c, sizeof(all), all);
 	hex_of(all, one);
-	(void)snprintf(etag, UPLOAD_ETAG, "%s-%zu", one, n);
+	(void)snprintf(ret->etag, UPLOAD_ETAG, "%s-%zu", one, n);
+	memcpy(token, u->token, sizeof(token));
 	drop_made(u);
-	drop_made(find_made(path, 0));
-	x = new_made(path, 0);
-	if (x)
-		(void)snprintf(x->etag, sizeof(x->etag), "%s-%zu", one, n);
+	set_made(path, ret->etag, token);
 	return lost ? no_request("complete", e) : 0;
 }
 
@@ -711,8 +721,7 @@ static int dir_sweep(void *store, const char *path, const char *keep, struct ckp
 	return lost ? no_request("sweep", e) : n;
 }
 
-static int dir_look(void *store, const char *path, char etag[static UPLOAD_ETAG],
-		    uint64_t *ret_size, struct ckpt_err *e)
+static int dir_look(void *store, const char *path, struct upload_seen *ret, struct ckpt_err *e)
 {
 	const struct store *s = store;
 	bool lost = request(s->net, "see", path, 0, 0);
@@ -721,8 +730,12 @@ static int dir_look(void *store, const char *path, char etag[static UPLOAD_ETAG]
 
 	if (lost)
 		return no_request("see", e);
-	(void)snprintf(etag, UPLOAD_ETAG, "%s", x ? x->etag : "another");
-	return is_there(s, path, ret_size);
+	*ret = (struct upload_seen){ .etag = "another" };
+	if (x) {
+		memcpy(ret->etag, x->etag, sizeof(x->etag));
+		memcpy(ret->token, x->token, sizeof(x->token));
+	}
+	return is_there(s, path, &ret->size);
 }
 
 static int dir_remove(void *store, const char *path, struct ckpt_err *e)

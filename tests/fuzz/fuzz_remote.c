@@ -271,21 +271,21 @@ static void upload(struct store *s)
 	const struct upload_bytes b = { .len = READ, .read = read_sent };
 	char etag[UPLOAD_ETAG] = "";
 	struct upload_begun begun = { 0 };
+	struct upload_result r = { 0 };
+	struct upload_seen seen;
 	struct ckpt_err e = { 0 };
-	uint64_t size;
-	unsigned lost;
 
 	if (!ops)
 		return;
-	check(ops->put(s, "p", &b, true, etag, &lost, &e), &e);
+	check(ops->put(s, "p", &b, "token", true, &r, &e), &e);
 	e = (struct ckpt_err){ 0 };
-	if (!ops->begin(s, "q", &begun, NULL, &e)) {
-		const struct upload_done part = { .len = READ, .etag = etag };
+	if (!ops->begin(s, "q", "token", &begun, NULL, &e)) {
+		const struct upload_done part = { .len = READ, .etag = r.etag };
 
 		require(begun.id);
 		check(ops->part(s, "q", begun.id, 1, &b, etag, &e), &e);
 		e = (struct ckpt_err){ 0 };
-		check(ops->complete(s, "q", begun.id, &part, 1, false, etag, &e), &e);
+		check(ops->complete(s, "q", begun.id, &part, 1, false, &r, &e), &e);
 		e = (struct ckpt_err){ 0 };
 		check(ops->abort(s, "q", begun.id, &e), &e);
 	} else {
@@ -295,7 +295,7 @@ static void upload(struct store *s)
 	e = (struct ckpt_err){ 0 };
 	check(ops->sweep(s, "q", NULL, &e), &e);
 	e = (struct ckpt_err){ 0 };
-	check(ops->look(s, "q", etag, &size, &e), &e);
+	check(ops->look(s, "q", &seen, &e), &e);
 	e = (struct ckpt_err){ 0 };
 	check(ops->remove(s, "q", &e), &e);
 }

@@ -1197,6 +1197,8 @@ static struct upload_bytes hello = { .len = 5,
 				     .md5 = { 0x5d, 0x41, 0x40, 0x2a, 0xbc, 0x4b, 0x2a, 0x76, 0xb9,
 					      0x71, 0x9d, 0x91, 0x10, 0x17, 0xc5, 0x92 } };
 
+static struct upload_result result; /* of the last put or complete */
+
 /* `gives` gets the ETag, or the id. */
 static int write_something(enum what what, char gives[static UPLOAD_ETAG],
 			   struct upload_begun *begun, struct ckpt_err *e)
@@ -1204,20 +1206,21 @@ static int write_something(enum what what, char gives[static UPLOAD_ETAG],
 	const struct upload_ops *ops = store_uploads(store);
 	char one[] = "a&b", two[] = "c<d";
 	const struct upload_done parts[] = { { .len = 5, .etag = one }, { .len = 5, .etag = two } };
-	uint64_t size = 0;
-	unsigned lost;
+	struct upload_seen seen = { 0 };
 	int rc;
 
 	gives[0] = 0;
+	result = (struct upload_result){ 0 };
 	switch (what) {
 	case PUT:
 	case PUT_NEW:
 	case PUT_BROKEN:
 		hello.read = what == PUT_BROKEN ? read_broken : read_hello;
-		rc = ops->put(store, "k", &hello, what == PUT_NEW, gives, &lost, e);
+		rc = ops->put(store, "k", &hello, "token", what == PUT_NEW, &result, e);
+		memcpy(gives, result.etag, UPLOAD_ETAG);
 		break;
 	case BEGIN:
-		rc = ops->begin(store, "k", begun, NULL, e);
+		rc = ops->begin(store, "k", "token", begun, NULL, e);
 		(void)snprintf(gives, UPLOAD_ETAG, "%s", begun->id ? begun->id : "");
 		free(begun->id);
 		break;
@@ -1226,12 +1229,14 @@ static int write_something(enum what what, char gives[static UPLOAD_ETAG],
 		break;
 	case COMPLETE:
 	case COMPLETE_NEW:
-		rc = ops->complete(store, "k", "u&1", parts, 2, what == COMPLETE_NEW, gives, e);
+		rc = ops->complete(store, "k", "u&1", parts, 2, what == COMPLETE_NEW, &result, e);
+		memcpy(gives, result.etag, UPLOAD_ETAG);
 		break;
 	case LOOK:
-		rc = ops->look(store, "k", gives, &size, e);
+		rc = ops->look(store, "k", &seen, e);
+		memcpy(gives, seen.etag, UPLOAD_ETAG);
 		if (rc == 1)
-			ck_assert_uint_eq(size, 5);
+			ck_assert_uint_eq(seen.size, 5);
 		break;
 	case REMOVE:
 		rc = ops->remove(store, "k", e);
@@ -1327,6 +1332,71 @@ START_TEST(requests_to_begin_whose_answers_are_lost_are_counted)
 	(void)close(server.fd);
 	ck_assert_int_eq(write_something(BEGIN, gives, &begun, &e), -EIO);
 	ck_assert_uint_eq(begun.lost, 0);
+	stop();
+}
+END_TEST
+
+/* What writes, and what becomes of it. */
+static const struct {
+	enum what what; /* the token is of PUT and BEGIN */
+	struct reply replies[2];
+	int rc;
+	unsigned lost;
+	bool repeated;
+} outcomes[] = {
+	{ PUT, { { 200, RIGHT, NULL } }, 0, 0, false },
+	{ PUT, { { 500, NULL, NULL }, { 200, RIGHT, NULL } }, 0, 0, true },
+	{ PUT_NEW, { { 412, NULL, NULL } }, -EEXIST, 0, false },
+	{ PUT_NEW, { { 200, WRONG, NULL }, { 412, NULL, NULL } }, -EEXIST, 1, true },
+	{ PUT_NEW, { { 0, NULL, "HTTP/1.1 200" }, { 412, NULL, NULL } }, -EEXIST, 1, true },
+	{ BEGIN, { { 200, NULL, STARTED("<UploadId>u</UploadId>") } }, 0, 0, false },
+	{ COMPLETE_NEW, { { 412, NULL, NULL } }, -EEXIST, 0, false },
+	{ COMPLETE_NEW, { { 500, NULL, NULL }, { 412, NULL, NULL } }, -EEXIST, 0, true },
+	{ COMPLETE_NEW, { { 0, NULL, "HTTP/1.1 200" }, { 412, NULL, NULL } }, -EEXIST, 1, true },
+};
+
+START_LOOP_TEST(what_writes_says_whose_it_is_and_whether_it_was_repeated, ARRAY_LEN(outcomes))
+{
+	static const char fields[] = ";x-amz-date;x-amz-meta-ckptfs;x-amz-security-token,";
+	const enum what what = outcomes[_i].what;
+	const bool has_token = what <= PUT_NEW || what == BEGIN;
+	char gives[UPLOAD_ETAG];
+	struct ckpt_err e = { 0 };
+	struct upload_begun begun = { 0 };
+
+	script_set(outcomes[_i].replies, outcomes[_i].replies[1].status ? 2 : 1);
+	start(serve_script, "s3://b");
+	ck_assert_int_eq(write_something(what, gives, &begun, &e), outcomes[_i].rc);
+	ck_assert_uint_eq(result.lost, outcomes[_i].lost);
+	ck_assert_int_eq(result.repeated, outcomes[_i].repeated);
+	ck_assert_int_eq(strstr(script.head, "\r\nx-amz-meta-ckptfs: token\r\n") != NULL,
+			 has_token);
+	ck_assert_int_eq(strstr(script.head, fields) != NULL, has_token);
+	stop();
+}
+END_TEST
+
+START_TEST(the_token_of_what_is_there_is_seen)
+{
+	static const struct reply theirs = { 200, RIGHT "X-Amz-Meta-Ckptfs: theirs\r\n", "hello" };
+	static const struct reply nobodys = { 200, RIGHT, "hello" };
+	static const struct reply endless = { 200, "x-amz-meta-ckptfs: " LONG LONG "\r\n",
+					      "hello" };
+	struct upload_seen seen;
+	struct ckpt_err e = { 0 };
+
+	script_set(&theirs, 1);
+	start(serve_script, "s3://b");
+	ck_assert_int_eq(store_uploads(store)->look(store, "k", &seen, &e), 1);
+	ck_assert_str_eq(seen.token, "theirs");
+	ck_assert_str_eq(seen.etag, MD5);
+	ck_assert_uint_eq(seen.size, 5);
+	script_set(&nobodys, 1);
+	ck_assert_int_eq(store_uploads(store)->look(store, "k", &seen, &e), 1);
+	ck_assert_str_eq(seen.token, "");
+	script_set(&endless, 1);
+	ck_assert_int_eq(store_uploads(store)->look(store, "k", &seen, &e), 1);
+	ck_assert_uint_eq(strlen(seen.token), UPLOAD_TOKEN - 1);
 	stop();
 }
 END_TEST

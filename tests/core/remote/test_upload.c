@@ -24,7 +24,7 @@ enum { MAX = 16, PARTS = 4, BYTES = 64 };
 
 struct thing { /* an object, or an upload */
 	bool there;
-	char path[64], id[16], etag[64], part[PARTS + 1][BYTES + 1];
+	char path[64], id[16], etag[64], token[UPLOAD_TOKEN], part[PARTS + 1][BYTES + 1];
 	char bytes[PARTS * BYTES + 1];
 };
 
@@ -33,14 +33,16 @@ static struct {
 	struct thing objects[MAX], uploads[MAX];
 	unsigned calls, ids;
 	unsigned fails; /* number of the call at which `how` begins, from 1; 0: none */
-	/* For each call: '.' works, 'b' fails before its effect, 'a' fails after it; the last one
-	 * stands for all that follow. */
+	/* For each call: '.' works, 'b' fails before its effect, 'a' fails after it, 'r' as if it
+	 * were made again after it (a put or complete); the last one stands for all that follow. */
 	const char *how;
-	bool is_slow; /* a begin or put that fails before its effect has that effect later */
+	bool no_tokens, other_etags; /* it keeps no tokens; its ETags are no MD5s */
+	size_t rivals; /* somebody else makes so many of our objects just before us, of our size */
+	bool is_slow;  /* a begin or put that fails before its effect has that effect later */
 	char log[4096];
 } store = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Returns 0; 1: fail now; 2: fail after the effect. */
+/* Returns 0; 1: fail now; 2: fail after the effect; 3: be made again after it. */
 static int call(const char *what, const char *path)
 {
 	size_t n = strlen(store.log), at;
@@ -50,7 +52,7 @@ static int call(const char *what, const char *path)
 	if (!store.fails || store.calls < store.fails)
 		return 0;
 	at = min_u64(store.calls - store.fails, strlen(store.how) - 1);
-	return store.how[at] == '.' ? 0 : store.how[at] == 'b' ? 1 : 2;
+	return store.how[at] == '.' ? 0 : store.how[at] == 'b' ? 1 : store.how[at] == 'a' ? 2 : 3;
 }
 
 static int broken(struct ckpt_err *e)
@@ -91,15 +93,39 @@ static void must(bool ok)
 		abort();
 }
 
-static int do_put(void *s, const char *path, const struct upload_bytes *b, bool only_new,
-		  char etag[static UPLOAD_ETAG], unsigned *ret_lost, struct ckpt_err *e)
+static void keep_token(struct thing *x, const char *token)
+{
+	(void)snprintf(x->token, sizeof(x->token), "%s", store.no_tokens ? "" : token);
+}
+
+static void set_etag(struct thing *x, const char *md5)
+{
+	(void)snprintf(x->etag, sizeof(x->etag), "%s%.40s", store.other_etags ? "other-" : "", md5);
+}
+
+static void be_rival(const char *path, size_t size)
+{
+	struct thing *x;
+
+	if (!store.rivals || find(store.objects, path, NULL))
+		return;
+	store.rivals--;
+	x = make(store.objects, path);
+	memset(x->bytes, 'R', size);
+	set_etag(x, "00000000000000000000000000000000");
+}
+
+static int do_put(void *s, const char *path, const struct upload_bytes *b, const char *token,
+		  bool only_new, struct upload_result *ret, struct ckpt_err *e)
 {
 	SCOPED_LOCK(&store.lock);
 	int how = call("put", path);
-	struct thing *x = find(store.objects, path, NULL);
+	struct thing *x;
 
 	(void)s;
-	*ret_lost = how == 2 || (how && store.is_slow);
+	be_rival(path, b->len);
+	x = find(store.objects, path, NULL);
+	*ret = (struct upload_result){ .lost = how == 2 || (how && store.is_slow) };
 	if (how == 1)
 		return broken(e);
 	if (x && only_new)
@@ -108,13 +134,18 @@ static int do_put(void *s, const char *path, const struct upload_bytes *b, bool 
 		x = make(store.objects, path);
 	must(!b->read(b->arg, 0, x->bytes, b->len));
 	x->bytes[b->len] = 0;
-	hex(b->md5, x->etag);
-	(void)snprintf(etag, UPLOAD_ETAG, "%s", x->etag);
+	hex(b->md5, ret->etag);
+	set_etag(x, ret->etag);
+	keep_token(x, token);
+	if (how == 3) { /* the second request of this call */
+		ret->repeated = true;
+		return err_set(e, EEXIST, "there is one");
+	}
 	return how ? broken(e) : 0;
 }
 
-static int do_begin(void *s, const char *path, struct upload_begun *ret, const atomic_bool *cancel,
-		    struct ckpt_err *e)
+static int do_begin(void *s, const char *path, const char *token, struct upload_begun *ret,
+		    const atomic_bool *cancel, struct ckpt_err *e)
 {
 	SCOPED_LOCK(&store.lock);
 	int how = call("begin", path);
@@ -127,6 +158,7 @@ static int do_begin(void *s, const char *path, struct upload_begun *ret, const a
 		return broken(e);
 	x = make(store.uploads, path);
 	(void)snprintf(x->id, sizeof(x->id), "u%u", ++store.ids);
+	keep_token(x, token);
 	if (how)
 		return broken(e);
 	ret->id = strdup(x->id);
@@ -157,16 +189,22 @@ static int do_part(void *s, const char *path, const char *id, unsigned number,
 }
 
 static int do_complete(void *s, const char *path, const char *id, const struct upload_done *parts,
-		       size_t n, bool only_new, char etag[static UPLOAD_ETAG], struct ckpt_err *e)
+		       size_t n, bool only_new, struct upload_result *ret, struct ckpt_err *e)
 {
 	SCOPED_LOCK(&store.lock);
 	int how = call("complete", path);
-	struct thing *u = find(store.uploads, path, id), *x = find(store.objects, path, NULL);
+	struct thing *u = find(store.uploads, path, id), *x;
 	uint8_t all[MD5_DIGEST_SIZE];
 	struct md5_ctx c;
+	size_t size = 0;
 	char one[33];
 
 	(void)s;
+	for (size_t i = 0; i < n; i++)
+		size += parts[i].len;
+	be_rival(path, size);
+	x = find(store.objects, path, NULL);
+	*ret = (struct upload_result){ .lost = how == 2 || (how && store.is_slow) };
 	if (how == 1)
 		return broken(e);
 	if (!u)
@@ -184,9 +222,14 @@ static int do_complete(void *s, const char *path, const char *id, const struct u
 	}
 	md5_digest(&c, sizeof(all), all);
 	hex(all, one);
-	(void)snprintf(x->etag, sizeof(x->etag), "%s-%zu", one, n);
-	(void)snprintf(etag, UPLOAD_ETAG, "%s", x->etag);
+	(void)snprintf(ret->etag, UPLOAD_ETAG, "%s-%zu", one, n);
+	set_etag(x, ret->etag);
+	(void)snprintf(x->token, sizeof(x->token), "%s", u->token);
 	u->there = false;
+	if (how == 3) {
+		ret->repeated = true;
+		return err_set(e, EEXIST, "there is one");
+	}
 	return how ? broken(e) : 0;
 }
 
@@ -221,8 +264,7 @@ static int do_sweep(void *s, const char *path, const char *keep, struct ckpt_err
 	return how ? broken(e) : n;
 }
 
-static int do_look(void *s, const char *path, char etag[static UPLOAD_ETAG], uint64_t *ret_size,
-		   struct ckpt_err *e)
+static int do_look(void *s, const char *path, struct upload_seen *ret, struct ckpt_err *e)
 {
 	SCOPED_LOCK(&store.lock);
 	int how = call("look", path);
@@ -233,8 +275,9 @@ static int do_look(void *s, const char *path, char etag[static UPLOAD_ETAG], uin
 		return broken(e);
 	if (!x)
 		return 0;
-	(void)snprintf(etag, UPLOAD_ETAG, "%s", x->etag);
-	*ret_size = strlen(x->bytes);
+	*ret = (struct upload_seen){ .size = strlen(x->bytes) };
+	(void)snprintf(ret->etag, UPLOAD_ETAG, "%s", x->etag);
+	(void)snprintf(ret->token, UPLOAD_TOKEN, "%s", x->token);
 	return 1;
 }
 
@@ -269,7 +312,8 @@ static void reset(void)
 	memset(store.uploads, 0, sizeof(store.uploads));
 	store.calls = store.fails = store.ids = 0;
 	store.log[0] = 0;
-	store.is_slow = false;
+	store.is_slow = store.no_tokens = store.other_etags = false;
+	store.rivals = 0;
 }
 
 static int read_text(void *arg, uint64_t off, void *buf, size_t n)
@@ -433,6 +477,88 @@ START_TEST(what_somebody_else_has_made_stays)
 	ck_assert(has("b", "his"));
 	ck_assert_uint_eq(count(store.objects), 1);
 	ck_assert_uint_eq(count(store.uploads), 0);
+	uploads_free(u);
+}
+END_TEST
+
+/* Others may make objects of our size, or of our bytes, and the store's ETags may tell nothing of
+ * either. What is lost against them is no success, and is not removed. _i: bit 0: ETags of another
+ * kind; bit 1: no tokens; bit 2: small objects are
+ * uploads, too. */
+START_LOOP_TEST(what_is_lost_to_a_rival_of_the_same_size_stays, 8)
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+
+	reset();
+	store.other_etags = _i & 1;
+	store.no_tokens = _i & 2;
+	store.rivals = 4;
+	u = begin(true, _i & 4 ? 1 : 1000);
+	ck_assert_int_eq(write_all(u, &e), -EEXIST);
+	ck_assert_msg(strstr(e.msg, "' has meanwhile been created by somebody else"), "%s", e.msg);
+	uploads_undo(u, &left);
+	ck_assert_ptr_null(strstr(store.log, "remove"));
+	ck_assert_uint_eq(left.len, 0);
+	ck_assert_uint_eq(count(store.uploads), 0);
+	ck_assert_uint_eq(count(store.objects), 4 - store.rivals);
+	for (size_t i = 0; i < MAX; i++)
+		ck_assert(!store.objects[i].there || store.objects[i].bytes[0] == 'R');
+	uploads_free(u);
+}
+END_TEST
+
+/* A request that is repeated finds what the one before has made. */
+static const struct {
+	unsigned fails; /* 6: the end of an upload, 7: a put; see write_all */
+	const char *how;
+	bool no_tokens, other_etags;
+	const char *says, *left; /* NULL: it is a success */
+} repeats[] = {
+	{ 6, "r.", false, false, NULL, NULL },
+	{ 7, "r.", false, false, NULL, NULL },
+	{ 6, "r.", false, true, NULL, NULL },
+	{ 7, "r.", false, true, NULL, NULL },
+	{ 6, "a.", false, true, NULL, NULL },
+	{ 7, "a.", false, true, NULL, NULL },
+	/* The bytes are ours, and perhaps only they. */
+	{ 9, "r.", true, false,
+	  "'.metadata' is there, and may or may not have been written by this save",
+	  "the checkpoint may be complete and visible: '.metadata' could not be removed (it may "
+	  "have "
+	  "become visible), so the other files were kept" },
+	{ 9, "r.", true, true,
+	  "'.metadata' is there, and may or may not have been written by this save",
+	  "the checkpoint may be complete and visible: '.metadata' could not be removed (it may "
+	  "have "
+	  "become visible), so the other files were kept" },
+	{ 9, "a.", true, true, "a call fails",
+	  "the checkpoint may be complete and visible: '.metadata' could not be removed (it may "
+	  "have "
+	  "become visible), so the other files were kept" },
+};
+
+START_LOOP_TEST(what_a_repeated_request_finds_is_ours_by_its_token, ARRAY_LEN(repeats))
+{
+	struct buf left CLEANUP(buf_release) = BUF_INIT(1024);
+	struct ckpt_err e = { 0 };
+	struct uploads *u;
+	int rc;
+
+	reset();
+	store.fails = repeats[_i].fails;
+	store.how = repeats[_i].how;
+	store.no_tokens = repeats[_i].no_tokens;
+	store.other_etags = repeats[_i].other_etags;
+	u = begin(true, 4);
+	rc = write_all(u, &e);
+	uploads_undo(u, &left);
+	ck_assert_msg(!rc == !repeats[_i].says, "%s", e.msg);
+	ck_assert_str_eq(e.msg, repeats[_i].says ? repeats[_i].says : "");
+	ck_assert_str_eq(left.data ? left.data : "", repeats[_i].left ? repeats[_i].left : "");
+	check_all_there();
+	ck_assert_ptr_null(strstr(store.log, "remove"));
 	uploads_free(u);
 }
 END_TEST
