@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CLEANUP(fn) __attribute__((cleanup(fn)))
@@ -77,6 +78,25 @@ static inline pthread_mutex_t *outer_lock_take(pthread_mutex_t *m)
 	return m;
 }
 
+/* NULL: another thread has kept it for that long. */
+static inline pthread_mutex_t *outer_lock_take_within(pthread_mutex_t *m, unsigned ms)
+{
+	struct timespec end;
+
+	lock_note_take(true);
+	(void)clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += ms / 1000;
+	end.tv_nsec += (long)(ms % 1000) * 1000000;
+	if (end.tv_nsec >= 1000000000) {
+		end.tv_sec++;
+		end.tv_nsec -= 1000000000;
+	}
+	if (!pthread_mutex_timedlock(m, &end))
+		return m;
+	lock_note_give(true);
+	return NULL;
+}
+
 static inline void cleanup_unlock(pthread_mutex_t **m)
 {
 	lock_give(*m);
@@ -84,6 +104,8 @@ static inline void cleanup_unlock(pthread_mutex_t **m)
 
 static inline void cleanup_outer_unlock(pthread_mutex_t **m)
 {
+	if (!*m)
+		return;
 	(void)pthread_mutex_unlock(*m);
 	lock_note_give(true);
 }
@@ -98,6 +120,10 @@ static inline void cleanup_outer_unlock(pthread_mutex_t **m)
 #define SCOPED_OUTER_LOCK(m) \
 	pthread_mutex_t *outer_lock CLEANUP(cleanup_outer_unlock) = outer_lock_take(m); \
 	(void)outer_lock
+
+/* The same, but outer_lock is NULL if another thread has kept it for that many milliseconds. */
+#define SCOPED_OUTER_LOCK_WITHIN(m, ms) \
+	pthread_mutex_t *outer_lock CLEANUP(cleanup_outer_unlock) = outer_lock_take_within(m, ms)
 
 static inline void *steal_ptr_(void *pp)
 {

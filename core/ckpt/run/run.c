@@ -23,8 +23,11 @@
 enum {
 	MAX_ENTRIES = 1000000, /* directory entries */
 	SCAN_PAUSE_NS = 1000000000,
-	SCAN_SHARE = 10, /* at most 1/10 of the time is spent on scanning */
+	SCAN_SHARE = 10,   /* at most 1/10 of the time is spent on scanning */
+	PATIENCE_MS = 100, /* before the table is used while another thread scans */
 };
+#define LOST_NS	 CLOCK_SECOND	    /* an error that takes longer is the storage's, not a name's */
+#define BLIND_NS (5 * CLOCK_SECOND) /* for how long such storage is left alone */
 
 static const char *const inner_dirs[] = { NULL, "weights", "pytorch_model_fsdp_0",
 					  "model_and_optim" };
@@ -107,6 +110,15 @@ static bool is_absence(int rc)
 	return rc == -ENOENT || rc == -ENOTDIR || rc == -ELOOP;
 }
 
+/*
+ * Has the storage failed after so many nanoseconds? Each further name would cost as much again. A
+ * quick error may be of one bad directory on a disk.
+ */
+static bool is_lost(int rc, uint64_t spent_ns)
+{
+	return rc == -ETIMEDOUT || (err_is_io(rc) && spent_ns >= LOST_NS);
+}
+
 /* Is the subdirectory, or `inner` in it, a checkpoint? */
 static int look_into(const struct ckpt_run *r, const char *name, const char *inner, struct look *l,
 		     struct ckpt_err *e)
@@ -174,20 +186,25 @@ static int look_at(const struct ckpt_run *r, const char *name, struct look *l, s
 	return 0;
 }
 
-/* Checks without asking the format: are the subdirectory and one metadata file unchanged? */
-static bool untouched(const struct ckpt_run *r, const struct run_child *k)
+/*
+ * Checks without asking the format: are the subdirectory and one metadata file unchanged? 1: yes;
+ * < 0: that cannot be known now.
+ */
+static int untouched(const struct ckpt_run *r, const struct run_child *k, struct ckpt_err *e)
 {
 	char path[3 * (CKPT_NAME_MAX + 1)];
 	struct place_seen dir, first;
-	struct ckpt_err ignored;
+	int rc = place_look_at(r->place, k->name, &dir, e);
 
-	if (place_look_at(r->place, k->name, &dir, &ignored) <= 0)
-		return false;
-	if (snprintf(path, sizeof(path), "%s/%s%s%s", k->name, k->inner ? k->inner : "",
-		     k->inner ? "/" : "", k->first) >= (int)sizeof(path) ||
-	    place_look(r->place, path, &first, &ignored) <= 0)
-		return false;
-	return place_id_equal(&dir.id, &k->dir) && place_id_equal(&first.id, &k->first_seen);
+	if (rc > 0 && snprintf(path, sizeof(path), "%s/%s%s%s", k->name, k->inner ? k->inner : "",
+			       k->inner ? "/" : "", k->first) >= (int)sizeof(path))
+		rc = 0;
+	if (rc > 0)
+		rc = place_look(r->place, path, &first, e);
+	if (err_is_external(rc))
+		return err_wrap(e, "'%s'", r->root);
+	return rc > 0 && place_id_equal(&dir.id, &k->dir) &&
+	       place_id_equal(&first.id, &k->first_seen);
 }
 
 int run_still(const struct ckpt_run *r, const struct run_child *k, struct ckpt_err *e)
@@ -316,16 +333,18 @@ static int look_again(struct ckpt_run *r, const char *name, struct ckpt_err *e)
 	/* no lock needed: only the holder of scan_lock changes the table */
 	struct run_child *k = find(r, name);
 	bool replaced = false;
-	int rc;
+	int rc = 0;
 
 	if (k) {
 		SCOPED_LOCK(&r->lock);
 		replaced = k->replaced;
 	}
-	if (k && k->complete && !replaced && untouched(r, k)) {
+	if (k && k->complete && !replaced)
+		rc = untouched(r, k, e);
+	if (rc > 0)
 		k->scan = r->scans;
-		return 0;
-	}
+	if (rc)
+		return rc > 0 ? 0 : rc;
 	rc = look_at(r, name, &l, e);
 	if (rc || (!k && l.what == LOOK_OTHER))
 		return rc;
@@ -385,60 +404,128 @@ static int cannot_look(struct ckpt_run *r, const char *name, const struct ckpt_e
 	return put(r, name, NULL, &l, e);
 }
 
-static int scan(struct ckpt_run *r, struct ckpt_err *e)
+/* Nanoseconds added to *spent: what a look at the name cost in vain. */
+static int look_timed(struct ckpt_run *r, const char *name, uint64_t *spent, struct ckpt_err *e)
+{
+	uint64_t start = clock_ns();
+	int rc = look_again(r, name, e);
+
+	*spent += rc ? clock_ns() - start : 0;
+	return rc;
+}
+
+/* *ret_lost: it has ended early because the storage failed. */
+static int scan(struct ckpt_run *r, bool *ret_lost, struct ckpt_err *e)
 {
 	struct name_list names CLEANUP(name_list_release) = { 0 };
 	struct ckpt_err why;
+	uint64_t spent = 0;
 	int rc = list_names(r, &names, e);
 
 	if (!rc)
 		r->scans++;
 	for (size_t i = 0; !rc && i < names.n; i++) {
-		rc = look_again(r, names.v[i], &why);
-		if (err_is_shortage(rc))
+		rc = look_timed(r, names.v[i], &spent, &why);
+		*ret_lost = is_lost(rc, spent);
+		if (err_is_shortage(rc) || *ret_lost)
 			*e = why;
 		else if (rc)
 			rc = is_absence(rc) ? 0 : cannot_look(r, names.v[i], &why, e);
 	}
-	if (rc)
-		return rc;
-	for (size_t i = r->n_names; i-- > 0;)
-		if (r->names[i]->scan != r->scans)
-			(void)look_again(r, r->names[i]->name, &why);
-	return 0;
+	for (size_t i = r->n_names; !rc && i-- > 0;) {
+		if (r->names[i]->scan == r->scans)
+			continue;
+		*ret_lost = is_lost(look_timed(r, r->names[i]->name, &spent, &why), spent);
+		if (*ret_lost) {
+			*e = why;
+			rc = -why.code;
+		}
+	}
+	return rc;
+}
+
+static void become_blind(struct ckpt_run *r, int rc)
+{
+	r->blind_until_ns = clock_ns() + BLIND_NS;
+	r->blind_code = rc;
+}
+
+static int refresh(struct ckpt_run *r, bool now, struct ckpt_err *e)
+{
+	uint64_t start = clock_ns();
+	bool lost = false;
+	int rc;
+
+	if (!now && start < max_u64(r->next_scan_ns, r->blind_until_ns))
+		return 0;
+	rc = scan(r, &lost, e);
+	r->next_scan_ns = clock_ns();
+	if (is_lost(rc, r->next_scan_ns - start)) {
+		become_blind(r, rc);
+		r->next_scan_ns = r->blind_until_ns;
+	} else {
+		r->next_scan_ns += max_u64(SCAN_PAUSE_NS, (r->next_scan_ns - start) * SCAN_SHARE);
+	}
+	return lost && !now ? 0 : rc;
 }
 
 int run_refresh(struct ckpt_run *r, bool now, struct ckpt_err *e)
 {
-	uint64_t start = clock_ns();
-	int rc;
+	if (!now) {
+		SCOPED_OUTER_LOCK_WITHIN(&r->scan_lock, PATIENCE_MS);
+		return outer_lock ? refresh(r, false, e) : 0;
+	}
 	SCOPED_OUTER_LOCK(&r->scan_lock);
-
-	if (!now && start < r->next_scan_ns)
-		return 0;
-	rc = scan(r, e);
-	r->next_scan_ns = clock_ns();
-	r->next_scan_ns += max_u64(SCAN_PAUSE_NS, (r->next_scan_ns - start) * SCAN_SHARE);
-	return rc;
+	return refresh(r, true, e);
 }
 
 /* ---- queries ---- */
 
-int run_find(struct ckpt_run *r, const char *name, unsigned *ret)
+/* Slot of a name in the table, 1 if it has none; -ENOENT: the name is not there. */
+static int known(struct ckpt_run *r, const char *name, unsigned *ret)
 {
-	struct ckpt_err ignored;
 	const struct run_child *k;
-	int rc;
-	SCOPED_OUTER_LOCK(&r->scan_lock);
+	SCOPED_LOCK(&r->lock);
 
-	rc = look_again(r, name, &ignored);
-	k = find(r, name); /* after a failure, use what was known */
+	k = find(r, name);
 	if (!k)
-		return rc < 0 ? rc : 1;
+		return -ENOENT;
 	if (!k->slot)
 		return 1;
 	*ret = k->slot;
 	return 0;
+}
+
+/* Under scan_lock. */
+static int find_now(struct ckpt_run *r, const char *name, unsigned *ret)
+{
+	uint64_t start = clock_ns(), spent = 0;
+	struct ckpt_err ignored;
+	int rc = r->blind_code, is;
+
+	if (start >= r->blind_until_ns || *name == '.') { /* hidden names cost nothing */
+		rc = look_timed(r, name, &spent, &ignored);
+		if (is_lost(rc, spent))
+			become_blind(r, rc);
+	}
+	is = known(r, name, ret); /* after a failure, use what was known */
+	return is != -ENOENT ? is : rc < 0 ? rc : 1;
+}
+
+int run_find(struct ckpt_run *r, const char *name, unsigned *ret)
+{
+	int rc;
+
+	{
+		SCOPED_OUTER_LOCK_WITHIN(&r->scan_lock, PATIENCE_MS);
+		if (outer_lock)
+			return find_now(r, name, ret);
+	}
+	rc = known(r, name, ret);
+	if (rc != -ENOENT)
+		return rc;
+	SCOPED_OUTER_LOCK(&r->scan_lock);
+	return find_now(r, name, ret);
 }
 
 bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e)

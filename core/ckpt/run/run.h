@@ -16,7 +16,8 @@
  * Private to core/ckpt.
  *
  * Threads: new and free from one thread, everything else from any. `lock` is never held across I/O;
- * `scan_lock` is held while checkpoints are searched for, by one thread at a time.
+ * `scan_lock` is held while checkpoints are searched for, by one thread at a time. If that takes
+ * long, the others use what is known. Storage that fails slowly is left alone for a while.
  */
 #ifndef CKPT_RUN_H
 #define CKPT_RUN_H
@@ -80,6 +81,9 @@ struct ckpt_run {
 
 	pthread_mutex_t scan_lock; /* held to change names and slots */
 	uint64_t scans, next_scan_ns;
+	/* Until then nothing is looked for, because the storage failed, with that error. */
+	uint64_t blind_until_ns;
+	int blind_code;
 
 	pthread_mutex_t lock;
 	pthread_cond_t opened;
@@ -112,10 +116,13 @@ void run_free(struct ckpt_run *r); /* NULL is fine; no checkpoint may be in use 
 
 /*
  * Looks for checkpoints that have come or gone: immediately if `now`, else at most about once a
- * second.
+ * second, and not if another thread has been doing so for a while. If a checkpoint cannot be looked
+ * at because the storage fails slowly, the search ends and what is known stays; that is an error
+ * only if `now`.
  */
 int run_refresh(struct ckpt_run *r, bool now, struct ckpt_err *e);
-/* Slot of the complete checkpoint that has this name now. 1: there is none. */
+/* Slot of the complete checkpoint that has this name now, or, if finding out takes long or fails,
+ * had it last. 1: there is none. */
 int run_find(struct ckpt_run *r, const char *name, unsigned *ret);
 /* Does the name belong to an incomplete checkpoint? If so, *e says what it lacks, or why it could
  * not be read. */

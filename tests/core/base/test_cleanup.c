@@ -35,6 +35,31 @@ START_TEST(a_lock_ends_with_its_scope)
 }
 END_TEST
 
+/* Another thread that has the lock is not waited for forever. */
+static void *in_vain(void *arg)
+{
+	SCOPED_OUTER_LOCK_WITHIN(arg, 1);
+
+	return outer_lock;
+}
+
+START_TEST(a_lock_is_waited_for_within_a_time)
+{
+	pthread_t thread;
+	void *got = &outer;
+
+	for (int i = 0; i < 2; i++) {
+		SCOPED_OUTER_LOCK_WITHIN(&outer, 1);
+		ck_assert_ptr_eq(outer_lock, &outer);
+		ck_assert_int_eq(pthread_create(&thread, NULL, in_vain, &outer), 0);
+		ck_assert_int_eq(pthread_join(thread, &got), 0);
+		ck_assert_ptr_null(got);
+	}
+	ck_assert_ptr_eq(in_vain(&outer), &outer);
+	ck_assert_int_eq(pthread_mutex_trylock(&outer), 0);
+}
+END_TEST
+
 #ifdef CHECK_LOCKS
 /* Mistakes that only builds with sanitizers find. */
 static void inner_twice(void)
@@ -79,6 +104,7 @@ Suite *cleanup_suite(void)
 	TCase *t = tcase_create("cleanup");
 
 	tcase_add_test(t, a_lock_ends_with_its_scope);
+	tcase_add_test(t, a_lock_is_waited_for_within_a_time);
 #ifdef CHECK_LOCKS
 	tcase_add_loop_test_raise_signal(t, a_second_lock_is_the_end, SIGABRT, 0,
 					 sizeof(mistakes) / sizeof(mistakes[0]));

@@ -10,6 +10,7 @@
 #include "dcp_util.h"
 #include "dir_util.h"
 #include "fault.h"
+#include "memory_place.h"
 #include "opts_util.h"
 #include "rng.h"
 #include "st_util.h"
@@ -1444,6 +1445,137 @@ START_TEST(what_cannot_be_listed_is_not_called_incomplete)
 	}
 	ck_assert_uint_gt(lost, 0);
 	ckpt_close(known);
+}
+END_TEST
+
+/* ---- storage that fails or hangs ---- */
+
+enum { MANY = 12 };
+
+static struct ckpt_run *run_in_memory(struct place **ret)
+{
+	struct ckpt_opts o = { .index = ":memory:" };
+	struct ckpt_err e = { 0 };
+	struct ckpt_run *r;
+	char name[16];
+
+	for (unsigned i = 0; i < MANY; i++) {
+		(void)snprintf(name, sizeof(name), "step-%u", i);
+		save(name, i);
+	}
+	*ret = memory_place(dir_fd);
+	if (run_new(*ret, "memory", &o, &r, &e))
+		ck_abort_msg("%s", e.msg);
+	ck_assert_uint_eq(r->n_complete, MANY);
+	return r;
+}
+
+/* In a store each name costs as long as requests are tried again. Until 0.5.1, a search went on to
+ * the next name, twice for each. */
+START_LOOP_TEST(storage_that_fails_is_not_asked_about_each_name, 2)
+{
+	static const struct {
+		int code;
+		unsigned delay_us;
+	} how[] = { { ETIMEDOUT, 0 }, { EIO, 1000000 } };
+	struct ckpt_opts o = { .index = ":memory:" };
+	struct ckpt_err e = { 0 };
+	struct ckpt_run *r, *other;
+	struct place *place;
+	unsigned slot = 0;
+
+	r = run_in_memory(&place);
+	memory_place_fail(place, 2, UINT64_MAX, how[_i].code); /* it is listed, nothing else */
+	memory_place_delay(place, how[_i].delay_us);
+	ck_assert_int_eq(run_refresh(r, true, &e), -how[_i].code);
+	ck_assert_ptr_nonnull(strstr(e.msg, "'memory'"));
+	ck_assert_uint_eq(memory_place_calls(place), 2);
+	ck_assert_uint_eq(r->n_complete, MANY);
+
+	/* for a while it is left alone */
+	ck_assert_int_eq(run_find(r, "step-3", &slot), 0);
+	ck_assert_uint_ne(slot, 0);
+	ck_assert_int_eq(run_find(r, "new", &slot), -how[_i].code);
+	ck_assert_int_eq(run_refresh(r, false, &e), 0);
+	ck_assert_uint_eq(memory_place_calls(place), 2);
+
+	/* then a known name costs one request; what is known is still listed */
+	r->blind_until_ns = r->next_scan_ns = 0;
+	ck_assert_int_eq(run_find(r, "step-3", &slot), 0);
+	ck_assert_uint_eq(memory_place_calls(place), 3);
+	r->blind_until_ns = r->next_scan_ns = 0;
+	memory_place_fail(place, 2, UINT64_MAX, how[_i].code);
+	ck_assert_int_eq(run_refresh(r, false, &e), 0);
+	ck_assert_uint_eq(memory_place_calls(place), 2);
+	ck_assert_uint_eq(r->n_complete, MANY);
+
+	/* who opens the run is told */
+	memory_place_fail(place, 2, UINT64_MAX, how[_i].code);
+	ck_assert_int_eq(run_new(place, "memory", &o, &other, &e), -how[_i].code);
+
+	memory_place_fail(place, 0, 0, 0);
+	memory_place_delay(place, 0);
+	r->blind_until_ns = 0;
+	ck_assert_int_eq(run_refresh(r, true, &e), 0);
+	ck_assert_int_eq(run_find(r, "new", &slot), 1);
+	ck_assert_uint_eq(r->n_complete, MANY);
+	run_free(r);
+	place_free(place);
+}
+END_TEST
+
+struct hang {
+	struct ckpt_run *run;
+	atomic_bool reached, over;
+};
+
+static void hang(void *arg)
+{
+	struct hang *h = arg;
+
+	h->reached = true;
+	while (!h->over)
+		next_tick();
+}
+
+static void *search(void *arg)
+{
+	struct hang *h = arg;
+	struct ckpt_err e = { 0 };
+
+	REQUIRE(!run_refresh(h->run, true, &e));
+	return NULL;
+}
+
+START_TEST(known_names_do_not_wait_for_a_search)
+{
+	struct hang h = { 0 };
+	struct ckpt_err e = { 0 };
+	pthread_t thread;
+	struct ckpt *c;
+	ckpt_node before, n;
+
+	save("step-1", 1);
+	save_part("step-2", "step-2", 2, false);
+	c = open_run(&plain);
+	h.run = c->run;
+	before = node_of(c, "step-1");
+	fault_on(FAULT_STAT, 1, 1);
+	fault_act(hang, &h);
+	REQUIRE(!pthread_create(&thread, NULL, search, &h));
+	while (!h.reached)
+		next_tick();
+	ck_assert_int_eq(ckpt_lookup(c, CKPT_ROOT, "step-1", &n), 0);
+	ck_assert_uint_eq(n, before);
+	ck_assert_int_eq(ckpt_lookup(c, CKPT_ROOT, "step-2", &n), 1);
+	c->run->next_scan_ns = 0; /* it would search now */
+	ck_assert_int_eq(ckpt_enter(c, CKPT_ROOT, &e), 0);
+	expect_save(c, "step-1", "step-1", 1);
+	h.over = true;
+	REQUIRE(!pthread_join(thread, NULL));
+	(void)fault_off();
+	fault_act(NULL, NULL);
+	ckpt_close(c);
 }
 END_TEST
 
