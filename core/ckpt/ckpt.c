@@ -123,7 +123,7 @@ static int open_root(struct ckpt *c, const char *path, const struct ckpt_opts *o
 		     const struct place_options *how, struct ckpt_err *e)
 {
 	autofree char *address = NULL;
-	int rc = ckpt_address(path, &address, e);
+	int rc = address_resolve(path, o, &address, e);
 
 	if (!rc)
 		rc = place_open(address, how, &c->place, &c->root, &c->file, e);
@@ -216,7 +216,11 @@ int ckpt_open_run(const char *path, const struct ckpt_opts *given, struct ckpt *
 		  struct ckpt_err *e)
 {
 	const struct place_options how = ckpt_opts_place(given);
-	const struct ckpt_opts o = { 0 };
+	/* What decides if a checkpoint can be opened, except allow_missing: which one is meant must
+	 * not depend on the command, and many set it. */
+	const struct ckpt_opts o = { .include = given->include,
+				     .exclude = given->exclude,
+				     .index = given->index ? ":memory:" : NULL };
 	struct ckpt *c = new_ckpt(e);
 	int rc = c ? open_root(c, path, NULL, &how, e) : -ENOMEM;
 
@@ -245,7 +249,7 @@ static int refuse_run(struct ckpt_run *r, struct ckpt_err *e)
 	struct run_about one = { 0 };
 	unsigned slot;
 
-	if (run_latest(r, &slot))
+	if (run_newest(r, &slot))
 		slot = 1;
 	if (run_next(r, &slot, &one))
 		return err_set(e, ENOENT, "it is a run without a complete checkpoint");

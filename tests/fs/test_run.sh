@@ -223,6 +223,24 @@ test_one_that_cannot_be_opened_leaves_the_rest_alone() {
   grep -q "^ckptfs: open '/step-2': checkpoint .*data file '__v_0.distcp' is missing" log || fail "$(cat log)"
 }
 
+# Programs that copy take .metadata first, as its name comes first.
+test_latest_stays_until_a_copy_is_complete() {
+  saved 1 step-1
+  mount_at m run
+  holds 1 latest
+  mkdir run/step-2
+  cp -p "$(template 2)/.metadata" run/step-2
+  wait_until test -e m/step-2
+  is step-1 "$(readlink m/latest)"
+  holds 1 latest
+  ckptfs cat run/latest tensors/w | cmp - "$(template 1).w.bin"
+  ckptfs info run | grep -x 'latest      step-1' >/dev/null
+  is "complete step-1 (latest)" "$(ckptfs ls -l run '*1' | xargs)"
+  cp -p "$(template 2)"/*.distcp run/step-2
+  wait_until latest_is step-2
+  holds 2 latest
+}
+
 test_a_signal_ends_it_whatever_is_open() {
   local pid
   saved 1 step-1

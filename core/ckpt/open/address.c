@@ -147,7 +147,7 @@ static char *split(const char *path, size_t *ret_dir)
 }
 
 /* The path of the checkpoint that a name in the run refers to. */
-static int meant(struct ckpt *run, const char *path, const char *name, char **ret,
+static int meant(struct ckpt *run, const char *path, const char *name, bool may_open, char **ret,
 		 struct ckpt_err *e)
 {
 	struct nearest near = NEAREST_INIT(name, strlen(name));
@@ -155,7 +155,8 @@ static int meant(struct ckpt *run, const char *path, const char *name, char **re
 	unsigned slot;
 
 	if (!strcmp(name, "latest")) {
-		if (run_latest(run->run, &slot) || run_about(run->run, slot, &about))
+		if ((may_open ? run_latest : run_newest)(run->run, &slot) ||
+		    run_about(run->run, slot, &about))
 			return err_set(
 				e, ENOENT,
 				"open '%s': the run's latest checkpoint cannot be determined: no "
@@ -183,15 +184,16 @@ int address_in_run(const char *path, const struct ckpt_opts *o, char **ret, stru
 	size_t n_dir;
 	autofree char *name = split(path, &n_dir);
 	autofree char *dir = name ? n_dir ? strndup(path, n_dir) : strdup(".") : NULL;
+	const struct ckpt_opts none = { 0 };
 	struct ckpt_err ignored;
 	struct ckpt *run;
 	int rc;
 
 	if (!dir ||
 	    !(place_is_remote(dir) ? dir[strcspn(dir, ":") + 3] : is_there(dir, SIZE_MAX)) ||
-	    ckpt_open_run(dir, o, &run, &ignored))
+	    ckpt_open_run(dir, o ? o : &none, &run, &ignored))
 		return 1;
-	rc = meant(run, path, name, ret, e);
+	rc = meant(run, path, name, o, ret, e);
 	ckpt_close(run);
 	return rc;
 }
@@ -206,9 +208,8 @@ static bool is_latest(const char *path)
 	return name && !strcmp(name, "latest") && !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
-int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
+int address_resolve(const char *path, const struct ckpt_opts *o, char **ret, struct ckpt_err *e)
 {
-	const struct ckpt_opts none = { 0 };
 	char shown[200];
 	int rc, code;
 
@@ -217,13 +218,13 @@ int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
 		*ret = strdup(path);
 		return *ret ? 0 : err_nomem(e);
 	}
-	if (is_latest(path) && !address_in_run(path, &none, ret, e))
+	if (is_latest(path) && !address_in_run(path, o, ret, e))
 		return 0;
 	*ret = local_real_name(path);
 	if (*ret)
 		return 0;
 	code = errno;
-	rc = code == ENOENT ? address_in_run(path, &none, ret, e) : 1;
+	rc = code == ENOENT ? address_in_run(path, o, ret, e) : 1;
 	if (rc <= 0)
 		return rc;
 	rc = strstr(path, "://")
@@ -231,4 +232,10 @@ int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
 		     : err_sys(e, code, "open '%s'", path);
 	explain(path, e);
 	return rc;
+}
+
+/* The options are not known, and they decide if a checkpoint can be opened. */
+int ckpt_address(const char *path, char **ret, struct ckpt_err *e)
+{
+	return address_resolve(path, NULL, ret, e);
 }

@@ -12,9 +12,13 @@
 struct ckpt_err;
 struct ckpt_opts;
 
+/* Like ckpt_address, for a checkpoint to be opened with these options. NULL: for a directory in
+ * which no checkpoint is opened to find out if it can be. */
+int address_resolve(const char *path, const struct ckpt_opts *o, char **ret, struct ckpt_err *e);
+
 /*
  * Resolves a name in a run, such as `latest`, that is not there itself: the address of the
- * checkpoint, freed by the caller. 1: it is not in a run.
+ * checkpoint, freed by the caller. 1: it is not in a run. o: as above.
  */
 int address_in_run(const char *path, const struct ckpt_opts *o, char **ret, struct ckpt_err *e);
 

@@ -10,9 +10,7 @@
 #include "base/vec.h"
 #include "ckpt/model/model_recipe.h"
 #include "format/format.h"
-#include "source/source.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -539,83 +537,6 @@ bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e)
 	(void)err_set(e, ENOENT, "checkpoint '%s' %s%s", name,
 		      k->unread ? "" : "is not complete: ", k->why);
 	return true;
-}
-
-/* Are the checkpoints versions kept by the storage? If so, `out` is the newest; "": unknown. */
-static bool is_versions(const struct ckpt_run *r, char out[static 256])
-{
-	int64_t n = place_tip(r->place, out, 255);
-
-	out[n < 0 ? 0 : n] = 0;
-	out[strcspn(out, "\r\n")] = 0;
-	return n >= 0;
-}
-
-/* The first line of a small file, or a link's target; "" if it does not exist. */
-static void first_line(const struct ckpt_run *r, const char *name, char out[static 256])
-{
-	struct source *file CLEANUP(source_freep) = NULL;
-	struct ckpt_err ignored;
-	int64_t n = place_link(r->place, name, out, 255);
-
-	if (n < 0 && !place_file(r->place, name, &file, &ignored))
-		n = source_read(file, out, 255, 0, &ignored);
-	out[n < 0 ? 0 : n] = 0;
-	out[strcspn(out, "\r\n")] = 0;
-}
-
-/*
- * The newest checkpoint as recorded by the saver: the tracker file of Megatron or DeepSpeed, or a
- * link.
- */
-static bool tracked(struct ckpt_run *r, unsigned *ret)
-{
-	char line[256], name[300];
-	unsigned long long number;
-	char *end;
-
-	if (is_versions(r, line))
-		return *line && !strchr(line, '/') && !run_find(r, line, ret);
-	first_line(r, "latest_checkpointed_iteration.txt", line);
-	errno = 0;
-	number = strtoull(line, &end, 10);
-	if (isdigit((unsigned char)*line) && !*end && !errno) {
-		(void)snprintf(name, sizeof(name), "iter_%07llu", number);
-		if (!run_find(r, name, ret))
-			return true;
-	} else if (!strcmp(line, "release") && !run_find(r, line, ret)) {
-		return true;
-	}
-	first_line(r, "latest", line);
-	return *line && !strchr(line, '/') && !run_find(r, line, ret);
-}
-
-int run_latest(struct ckpt_run *r, unsigned *ret)
-{
-	const struct run_child *best = NULL;
-	struct ckpt_err ignored;
-	bool numbered, one;
-	char line[256];
-
-	if (tracked(r, ret))
-		return 0;
-	(void)run_refresh(r, false, &ignored);
-	numbered = !is_versions(r, line); /* versions are named by hashes */
-	SCOPED_LOCK(&r->lock);
-
-	one = r->n_complete == 1;
-	for (size_t i = 0; i < r->n_names; i++) {
-		const struct run_child *k = r->names[i];
-		size_t n = strlen(k->name);
-
-		if (k->slot && (numbered ? isdigit((unsigned char)k->name[n - 1]) != 0 : one) &&
-		    (!best || text_natural_cmp(best->name, strlen(best->name), k->name, n) < 0))
-			best = k;
-	}
-	if (!best)
-		return 1;
-	*ret = best->slot;
-	return 0;
 }
 
 static void tell(const struct run_child *k, struct run_about *ret)

@@ -129,12 +129,23 @@ int run_find(struct ckpt_run *r, const char *name, unsigned *ret);
 bool run_incomplete(struct ckpt_run *r, const char *name, struct ckpt_err *e);
 /* The sum of ckpt_counters over all checkpoints, open and closed. */
 void run_counters(struct ckpt_run *r, struct ckpt_counters *ret);
-/* Slot of the newest checkpoint. 1: it cannot be determined. */
+/*
+ * Slot of the newest checkpoint that can be opened, or of the newest one if none can. 1: it cannot
+ * be determined. What opens only because of allow_missing does not count. If there are several it
+ * may have to be opened, as by run_use. It is not tried
+ * again each time; and if the storage fails, that says nothing about it.
+ */
 int run_latest(struct ckpt_run *r, unsigned *ret);
+/* Slot of the newest checkpoint, whether or not it can be opened. Opens nothing. */
+int run_newest(struct ckpt_run *r, unsigned *ret);
 
 /* Acquires a checkpoint, and opens it if needed. -ESTALE: the slot has ended. */
 int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ckpt_err *e);
 void run_done(struct ckpt_run *r, struct run_child *k);
+/* The same, but if nobody else uses it, it is closed, and opened again by the next use. */
+void run_close(struct ckpt_run *r, struct run_child *k);
+/* Has it ever been open? */
+bool run_was_open(struct ckpt_run *r, unsigned slot);
 /* Closes the data files of checkpoints that have had no users for that long. True: of some that
  * will have, call it again later. */
 bool run_let_go(struct ckpt_run *r, uint64_t unused_ns);

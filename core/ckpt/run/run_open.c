@@ -362,6 +362,13 @@ int run_use(struct ckpt_run *r, unsigned slot, struct run_child **ret, struct ck
 	return rc;
 }
 
+bool run_was_open(struct ckpt_run *r, unsigned slot)
+{
+	SCOPED_LOCK(&r->lock);
+
+	return slot < r->n_slots && r->slots[slot] && r->slots[slot]->identified;
+}
+
 /* left_ns: when it was used for the last time. */
 static void end_use(struct ckpt_run *r, struct run_child *k, uint64_t left_ns, bool let_go)
 {
@@ -408,6 +415,12 @@ static void close_unused(struct ckpt_run *r, struct run_child *k)
 		}
 	}
 	ckpt_close(close);
+}
+
+void run_close(struct ckpt_run *r, struct run_child *k)
+{
+	close_unused(r, k);
+	end_use(r, k, clock_ns(), false);
 }
 
 /*

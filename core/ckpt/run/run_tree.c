@@ -197,7 +197,7 @@ int ckpt_run_open_sized(struct ckpt *c, const char *path, const char *const opts
 	struct ckpt_opts o;
 	const char *rest;
 	unsigned slot = 0;
-	ckpt_node node;
+	ckpt_node node = CKPT_ROOT;
 	struct ckpt_err why = { 0 };
 	int rc;
 
@@ -216,6 +216,9 @@ int ckpt_run_open_sized(struct ckpt *c, const char *path, const char *const opts
 			"in 'latest/hf'",
 			path);
 	rc = ckpt_opts_parse(opts, hooks, size, &words, &o, &why);
+	/* It was opened to find out if it can be, so its warnings were issued. */
+	if (target_of(node) && run_was_open(c->run, slot) && o.warn == c->run->opts.warn)
+		o.warn = NULL;
 	if (!rc)
 		rc = run_open(c->run, slot, &o, ret, &why);
 	if (rc) {

@@ -143,7 +143,8 @@ static inline bool ckpt_network(struct ckpt *c, struct ckpt_network *ret)
  * NULL: it is kept, or was asked for elsewhere. */
 CKPT_API const char *ckpt_index_why(const struct ckpt *c);
 
-/* The absolute path of what ckpt_open opens for `path`; the caller frees *ret with free(). */
+/* The absolute path of what ckpt_open opens for `path`; the caller frees *ret with free(). For
+ * RUN/latest it is the newest checkpoint, even if that cannot be opened. */
 CKPT_API int ckpt_address(const char *path, char **ret, struct ckpt_err *e);
 
 /* ---- files outside the checkpoint, for programs that sandbox themselves ---- */

@@ -1579,6 +1579,181 @@ START_TEST(known_names_do_not_wait_for_a_search)
 }
 END_TEST
 
+/* ---- while a checkpoint is copied into the run ---- */
+
+/* Takes a data file away (".distcp.XXXX", as rsync calls it while it is copied), or puts it back.
+ */
+static void hide_data(const char *name, bool hide)
+{
+	static const char *const as[] = { "__0_1.distcp", ".__0_1.distcp.Xq3" };
+	int fd = sub_dir(name);
+
+	REQUIRE(!renameat(fd, as[!hide], fd, as[hide]));
+	(void)close(fd);
+}
+
+static void save_without_data(const char *name, unsigned number)
+{
+	save(name, number);
+	hide_data(name, true);
+}
+
+static struct run_child *child_of(struct ckpt *c, const char *name)
+{
+	unsigned slot = 0;
+
+	REQUIRE(!run_find(c->run, name, &slot));
+	return c->run->slots[slot];
+}
+
+/* Until 0.5.1, everything below `latest` was EIO while a newer checkpoint was copied. */
+START_TEST(latest_stays_where_it_can_be_opened)
+{
+	struct run_child *k;
+	struct ckpt *c;
+
+	save("step-1", 1);
+	c = open_run(&plain);
+	expect_latest(c, "step-1");
+	ck_assert_ptr_null(child_of(c, "step-1")->ckpt); /* there is no other */
+	save_without_data("step-2", 2);
+	expect_latest(c, "step-1");
+	expect_save(c, "latest", "step-1", 1);
+
+	/* asking again does not open it again */
+	k = child_of(c, "step-2");
+	ck_assert_ptr_nonnull(k->why);
+	k->retry_ns = UINT64_MAX;
+	expect_latest(c, "step-1");
+	ck_assert(k->retry_ns == UINT64_MAX);
+	k->retry_ns = 0;
+	expect_latest(c, "step-1");
+	ck_assert(k->retry_ns > 0);
+
+	/* nor does what the saver says count before it is there */
+	put_file(dir_fd, "latest", "step-3", 6);
+	save_without_data("step-3", 3);
+	expect_latest(c, "step-1");
+	hide_data("step-2", false);
+	k->retry_ns = 0;
+	expect_latest(c, "step-2");
+	expect_save(c, "latest", "step-2", 2);
+	hide_data("step-3", false);
+	child_of(c, "step-3")->retry_ns = 0;
+	expect_latest(c, "step-3");
+	expect_save(c, "latest", "step-3", 3);
+	put_file(dir_fd, "latest", "step-1", 6);
+	expect_latest(c, "step-1");
+	ckpt_close(c);
+}
+END_TEST
+
+/* As commands resolve it, and if nothing can be opened. */
+START_TEST(latest_in_a_path_is_what_can_be_opened)
+{
+	struct ckpt_opts o = { .index = ":memory:", .allow_missing = true };
+	char path[4200];
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	save_without_data("step-1", 1);
+	save_without_data("step-2", 2);
+	expect_address("latest", "checkpoint '@/latest': data file '__0_1.distcp' is missing; with "
+				 "the option allow_missing, the rest can be read");
+	c = open_run(&plain);
+	expect_latest(c, "step-2");
+	ckpt_close(c);
+	hide_data("step-1", false);
+	expect_address("latest", "@/step-1");
+	(void)snprintf(path, sizeof(path), "%s/latest", dir);
+	REQUIRE(!open_typed(path, &o, &c, &e));
+	expect_at(dir, c->root, "@/step-1"); /* commands add that option by themselves */
+	ckpt_close(c);
+	c = open_run(&o);
+	expect_latest(c, "step-1");
+	expect_save(c, "latest", "step-1", 1);
+	hide_data("step-2", false);
+	child_of(c, "step-2")->retry_ns = UINT64_MAX;
+	expect_latest(c, "step-1"); /* it is not opened each time */
+	child_of(c, "step-2")->retry_ns = 0;
+	expect_latest(c, "step-2");
+	expect_save(c, "latest", "step-2", 2);
+	ckpt_close(c);
+}
+END_TEST
+
+/* That says nothing about a checkpoint. */
+START_TEST(latest_stays_if_the_storage_fails)
+{
+	struct place *place;
+	struct ckpt_run *r = run_in_memory(&place);
+	struct run_about about;
+	struct run_child *k;
+	unsigned newest = 0, slot = 0, tried = 0;
+
+	REQUIRE(!run_newest(r, &newest) && !run_about(r, newest, &about));
+	ck_assert_str_eq(about.name, "step-11");
+	k = r->slots[newest];
+	for (uint64_t n = 1; !k->ckpt; n++) {
+		free(k->why);
+		k->why = NULL;
+		r->next_scan_ns = UINT64_MAX;
+		r->blind_until_ns = 0;
+		memory_place_fail(place, n, UINT64_MAX, EIO);
+		for (int i = 0; i < 2; i++) {
+			ck_assert_int_eq(run_latest(r, &slot), 0);
+			ck_assert_uint_eq(slot, newest);
+		}
+		tried += k->why && k->why_code == EIO;
+	}
+	ck_assert_uint_gt(tried, 0);
+	for (unsigned i = 1; i < r->n_slots; i++)
+		ck_assert(i == newest || (!r->slots[i]->why && !r->slots[i]->ckpt));
+	run_free(r);
+	place_free(place);
+}
+END_TEST
+
+static void *use_newest(void *arg)
+{
+	struct hang *h = arg;
+	struct run_child *k;
+	struct ckpt_err e = { 0 };
+	unsigned slot = 0;
+
+	REQUIRE(!run_newest(h->run, &slot));
+	REQUIRE(!run_use(h->run, slot, &k, &e));
+	run_done(h->run, k);
+	return NULL;
+}
+
+START_TEST(latest_does_not_wait_until_another_thread_has_opened_it)
+{
+	struct hang h = { 0 };
+	pthread_t thread;
+	struct ckpt *c;
+
+	save("step-1", 1);
+	c = open_run(&plain);
+	expect_save(c, "step-1", "step-1", 1);
+	save("step-2", 2);
+	refresh(c);
+	h.run = c->run;
+	fault_on(FAULT_READ, 1, 1);
+	fault_act(hang, &h);
+	REQUIRE(!pthread_create(&thread, NULL, use_newest, &h));
+	while (!h.reached)
+		next_tick();
+	expect_latest(c, "step-1");
+	h.over = true;
+	REQUIRE(!pthread_join(thread, NULL));
+	(void)fault_off();
+	fault_act(NULL, NULL);
+	expect_latest(c, "step-2");
+	ckpt_close(c);
+}
+END_TEST
+
 /* ---- random operations, compared with a list of what there is ---- */
 
 enum { POOL = 5, SEEN = 4000 };
