@@ -25,9 +25,13 @@ enum {
 	MAX_IDLE = 16,
 	IDLE_FDS = 32, /* descriptors that an unused checkpoint may keep */
 	SETTLE_SECONDS = 20,
+	RETRY_SHARE = 10,
 };
 #define COPY_STEP CLOCK_SECOND /* between the creation of a directory, its metadata and its data */
-#define RETRY_NS  (5 * CLOCK_SECOND) /* interval between attempts to open a failing checkpoint */
+/* Interval between attempts to open a failing checkpoint: a copy may be complete soon, but at most
+ * 1/RETRY_SHARE of the time is spent on them, unless they take longer than the longest interval. */
+#define RETRY_NS      CLOCK_SECOND
+#define RETRY_MOST_NS (5 * CLOCK_SECOND)
 
 void run_child_free(struct run_child *k)
 {
@@ -250,15 +254,22 @@ static int may_open(const struct run_child *k, struct ckpt_err *e)
 	return 0;
 }
 
+/* Opening it has failed and has taken so long. */
+static void retry_later(struct run_child *k, uint64_t spent_ns)
+{
+	k->retry_ns =
+		clock_ns() + min_u64(max_u64(RETRY_NS, spent_ns * RETRY_SHARE), RETRY_MOST_NS);
+}
+
 /* It may be tried again soon; until then its error message is kept. */
-static void note_failure(struct run_child *k, const struct ckpt_err *e)
+static void note_failure(struct run_child *k, uint64_t spent_ns, const struct ckpt_err *e)
 {
 	if (e->code == ESTALE || e->code == ENOMEM || e->code == EMFILE || e->code == ENFILE)
 		return;
 	free(k->why);
 	k->why = strdup(e->msg);
 	k->why_code = e->code;
-	k->retry_ns = clock_ns() + RETRY_NS;
+	retry_later(k, spent_ns);
 }
 
 /* Records that c was opened. Returns c if it is not the same checkpoint as before. */
@@ -305,18 +316,19 @@ static int open_for_all(struct ckpt_run *r, struct run_child *k, struct ckpt_err
 {
 	struct ckpt *c = NULL, *other = NULL, *old = NULL;
 	struct ckpt_err why = { 0 };
-	uint64_t identity = 0;
+	uint64_t identity = 0, start = clock_ns(), spent;
 	int rc = open_child(r, k, &c, &identity, &why);
 
+	spent = clock_ns() - start;
 	if (!rc)
 		c->in_run = true;
 	{
 		SCOPED_LOCK(&r->lock);
 		if (rc && k->ckpt) {
-			k->retry_ns = clock_ns() + RETRY_NS;
+			retry_later(k, spent);
 			rc = 0;
 		} else if (rc) {
-			note_failure(k, &why);
+			note_failure(k, spent, &why);
 			*e = why;
 		} else {
 			old = steal_ptr(&k->ckpt);

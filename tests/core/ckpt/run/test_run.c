@@ -1648,6 +1648,33 @@ START_TEST(latest_stays_where_it_can_be_opened)
 }
 END_TEST
 
+/* A copy can be used soon after it has ended; but if opening takes long, it is not tried all the
+ * time. */
+START_TEST(what_cannot_be_opened_is_tried_again_soon)
+{
+	const uint64_t second = CLOCK_SECOND;
+	struct run_child *k;
+	uint64_t start, end;
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+
+	save_without_data("step-1", 1);
+	c = open_run(&plain);
+	k = child_of(c, "step-1");
+	start = clock_ns();
+	ck_assert_int_eq(ckpt_enter(c, node_of(c, "step-1"), &e), -ERR_CORRUPT);
+	end = clock_ns();
+	ck_assert(k->retry_ns >= start + second);
+	ck_assert(k->retry_ns <= end + max_u64(second, 10 * (end - start)));
+	ck_assert(k->retry_ns <= end + 5 * second);
+	hide_data("step-1", false);
+	while (clock_ns() < k->retry_ns)
+		next_tick();
+	expect_save(c, "step-1", "step-1", 1);
+	ckpt_close(c);
+}
+END_TEST
+
 /* As commands resolve it, and if nothing can be opened. */
 START_TEST(latest_in_a_path_is_what_can_be_opened)
 {
