@@ -2,6 +2,7 @@
 """python.py TEST [ARG...] - the Python package, compared with what the commands print. For test_python.sh."""
 import ctypes
 import errno
+import functools
 import io
 import json
 import math
@@ -379,6 +380,49 @@ def test_errors(path):
     ck.close()
     fails(ValueError, "closed", lambda: t[...])
     fails(ValueError, "closed", lambda: list(ck))
+
+
+def shares_memory(shape, strides, itemsize):
+    """Whether elements share a byte, by looking at each."""
+    at = sum((n * s for n, s in zip(np.indices(shape), strides)), np.zeros(shape, int)).ravel()
+    return len(np.unique(at[:, None] + np.arange(itemsize))) < at.size * itemsize
+
+
+def test_overlaps(path):
+    """Memory that several elements share is refused, whatever its strides, and no other."""
+    with ckptfs.open(path) as ck:
+        t = ck.tensor("model.n")
+        whole, room = t[...], np.zeros(64, "i4")
+        for strides in (0, 4), (4, 0), (4, 4), (8, 3), (0, 0), (8, 12), (8, 4), (4, 12), (20, 4), (-8, -4), (-8, 12), (4, -4):
+            view = np.lib.stride_tricks.as_strided(room[32:], t.shape, strides)
+            room[...] = -1
+            if shares_memory(t.shape, strides, 4):
+                fails(ValueError, "share memory", t.read_into, view)
+                assert (room == -1).all()
+            else:
+                t.read_into(view)
+                assert (view == whole).all() and np.sum(room != -1) == whole.size
+        # Large tensors are read in parts, which alone do not overlap.
+        big = types.SimpleNamespace(shape=(4, 1 << 20), itemsize=4, name="big", _room=functools.partial(ckptfs.Tensor._room, t),
+                                    read_into=lambda out, index: None)
+        ckptfs._load.PIECE = 1 << 20
+        box = tuple(slice(0, n) for n in big.shape)
+        shared = np.lib.stride_tricks.as_strided(np.zeros(big.shape[1:], "i4"), big.shape, (0, 4))
+        fails(ValueError, "share memory", ckptfs._load.read_boxes, [(big, shared, box)])
+        ckptfs._load.read_boxes([(big, np.zeros(big.shape, "i4"), box)])
+    seen, r = set(), random.Random(path)
+    for _ in range(4000):
+        shape = [r.randrange(5) if r.random() < 0.1 else r.randrange(1, 5) for _ in range(r.randrange(5))]
+        itemsize = r.choice([1, 2, 4, 8, 16])
+        strides = [r.choice([-1, 1]) * r.choice([itemsize * r.randrange(20), r.randrange(40)]) for _ in shape]
+        want = shares_memory(shape, strides, itemsize)
+        assert ckptfs._tensor._overlap(shape, strides, itemsize) is want, (shape, strides, itemsize)
+        seen.add((len(shape), want))
+    assert len(seen) == 9, seen  # a single element overlaps with nothing
+    # Neither has as many steps as elements.
+    n = 1 << 10
+    assert not ckptfs._tensor._overlap((n,) * 4, (n ** 3, 1, n, n * n), 1)
+    assert not ckptfs._tensor._overlap((n, n, 2), (2 * n + 2, 2 * n, 1), 1)
 
 
 def test_values(path):

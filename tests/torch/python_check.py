@@ -22,6 +22,7 @@ import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 import transformers
+from ckptfs.dcp import StorageReader
 from ckptfs.transformers import from_pretrained
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -394,6 +395,23 @@ def check_rooms_without_elements():
             assert "in memory" in said(t.torch)
         for room in fake, wrapper:
             assert "in memory" in said(t.read_into, room), type(room)
+    with ckptfs.open(DATA / "shapes/ckpt") as ck:
+        t = next(t for t in map(ck.tensor, ck) if t.ndim == 2 and min(t.shape) > 2)
+        n, m = t.shape
+        dtype = t.torch_dtype()
+        for room in (torch.zeros(1, m, dtype=dtype).expand(n, m), torch.zeros(n, 1, dtype=dtype).expand(n, m),
+                     torch.zeros(n + m, dtype=dtype).as_strided((n, m), (1, 1))):
+            assert "share memory" in said(t.read_into, room) and not room.any(), room.stride()
+        try:
+            dcp.load({t.name: torch.zeros(1, m, dtype=dtype).expand(n, m)}, storage_reader=StorageReader(DATA / "shapes/ckpt"),
+                     no_dist=True)
+        except BaseException as e:  # CheckpointException is one
+            assert f"tensor '{t.name}': there is no room" in str(e), e
+        else:
+            raise AssertionError("elements share memory")
+        room = torch.zeros(3 * n * m, dtype=dtype).as_strided((n, m), (2, 2 * n + 1))
+        t.read_into(room)
+        assert bits(room) == bits(t.torch())
 
 
 def main():

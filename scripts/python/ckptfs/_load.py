@@ -74,7 +74,12 @@ def read_boxes(wanted: Iterable[tuple[Tensor, Any, Box]], threads: int = 0) -> N
     """Read a box of each Tensor (slices with start and stop) into the array or torch tensor beside it, by several
     threads; see read_into(). The boxes should be in the order of the files. threads: 0 is one for each CPU that this
     process may use. If one read fails, so does the call, and the contents of all the memory are undefined."""
-    jobs = [(t, out, here, there) for t, out, box in wanted for here, there in _pieces(box, t.itemsize)]
+    jobs = []
+    for t, out, box in wanted:
+        pieces = list(_pieces(box, t.itemsize))
+        if len(pieces) > 1:
+            t._room(out)  # its parts may be in order although the whole is not
+        jobs += [(t, out, here, there) for here, there in pieces]
     threads = min(threads or len(os.sched_getaffinity(0)), len(jobs))
 
     def read(job) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from ctypes import byref, c_int, c_int64, c_uint64
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -58,6 +59,33 @@ def _address(t: _torch.Tensor) -> int:
     if t.numel() and not at:
         raise ValueError(f"a {type(t).__name__} has no elements in memory")
     return at
+
+
+def _overlap(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether two elements share a byte. strides: in bytes.
+
+    They do if the sum of all strides, each times the difference of their indices, is nearer to 0 than itemsize. As a
+    difference may be negative, strides need not. The sums are made from the largest stride on, and only those are kept
+    that the smaller strides could bring back near 0. In an ordinary array there are none; with others it takes longer,
+    but the answer is right."""
+    dims = sorted(((abs(s), n) for n, s in zip(shape, strides) if n > 1), reverse=True)
+    if 0 in shape or not dims:
+        return False
+    rest = sum(stride * (n - 1) for stride, n in dims) + itemsize - 1  # the furthest byte from the first
+    if dims[-1][0] < itemsize or math.prod(shape) * itemsize > rest + 1:
+        return True
+    sums: set[int] = set()
+    for stride, n in dims:
+        rest -= stride * (n - 1)
+        # The first difference that is not 0 may be taken to be positive.
+        found = {d * stride for d in range(1, min(n - 1, rest // stride) + 1)}
+        for x in sums:
+            first, last = max(1 - n, -((rest + x) // stride)), min(n - 1, (rest - x) // stride)
+            found.update(x + d * stride for d in range(first, last + 1))
+        sums = found
+        if any(-itemsize < x < itemsize for x in sums):
+            return True
+    return False
 
 
 class Tensor:
@@ -187,10 +215,19 @@ class Tensor:
 
     def read_into(self, out: Any, index: Index = ...) -> None:
         """Read t[index] into a NumPy array or a torch tensor (in CPU memory) with the same shape and
-        element size, which need not be contiguous. A lazily conjugated or negated torch tensor is refused, because
-        its memory holds other elements."""
+        element size, which need not be contiguous. Refused are a lazily conjugated or negated torch tensor, because
+        its memory holds other elements, and memory that several elements share, as those of expand() do."""
         wanted = _resolve(index, self.shape)
         shape = tuple(count for _, _, count, stays in wanted if stays)
+        at, itemsize, strides = self._room(out)
+        if tuple(out.shape) != shape or itemsize != self.itemsize:
+            raise ValueError(f"room for {list(out.shape)} elements of {itemsize} bytes, but there "
+                             f"are {list(shape)} of {self.itemsize}")
+        self._read(wanted, at, strides)
+
+    def _room(self, out: Any) -> tuple[int, int, Sequence[int]]:
+        """The address of an array or torch tensor that elements can be read into, its element size and its strides in
+        bytes."""
         if hasattr(out, "data_ptr"):
             if out.device.type != "cpu":
                 raise TypeError(f"the tensor must be in CPU memory, not on {out.device}")
@@ -207,10 +244,11 @@ class Tensor:
             if out.dtype.str.startswith(">"):
                 raise TypeError(f"the array is big-endian ({out.dtype.str}), but elements are little-endian")
             at, itemsize, strides = out.ctypes.data, out.itemsize, out.strides
-        if tuple(out.shape) != shape or itemsize != self.itemsize:
-            raise ValueError(f"room for {list(out.shape)} elements of {itemsize} bytes, but there "
-                             f"are {list(shape)} of {self.itemsize}")
-        self._read(wanted, at, strides)
+        if _overlap(out.shape, strides, itemsize):
+            raise ValueError(f"tensor '{self.name}': there is no room for all elements, because those of the "
+                             f"{'tensor' if hasattr(out, 'data_ptr') else 'array'} share memory (strides of "
+                             f"{list(strides)} bytes): read into a copy")
+        return at, itemsize, strides
 
     def _backing(self) -> Optional[tuple[int, int]]:
         """A descriptor of the file that contains the whole tensor unconverted, and the offset; the caller closes it.
