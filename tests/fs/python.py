@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """python.py TEST [ARG...] - the Python package, compared with what the commands print. For test_python.sh."""
+import array
 import ctypes
 import errno
 import functools
 import io
 import json
 import math
+import mmap
 import os
 import pathlib
 import pickle
@@ -380,6 +382,36 @@ def test_errors(path):
     ck.close()
     fails(ValueError, "closed", lambda: t[...])
     fails(ValueError, "closed", lambda: list(ck))
+
+
+def test_buffers(path):
+    """Buffers that are neither arrays nor tensors get bytes; anything else is refused with a sentence."""
+    with ckptfs.open(path) as ck:
+        t = ck.tensor("model.n")
+        for index in (..., 1, np.s_[::-2, 1:], np.s_[0, 0], np.s_[3:]):
+            want = t[index].tobytes()
+            rooms = [bytearray(len(want)), memoryview(bytearray(2 * len(want)))[len(want):], array.array("i", want),
+                     memoryview(np.zeros((len(want) // 4, 1), ">f4")), (ctypes.c_uint16 * (len(want) // 2))()]
+            if want:
+                rooms.append(mmap.mmap(-1, len(want)))
+            for room in rooms:
+                t.read_into(room, index)
+                assert memoryview(room).tobytes() == want, (index, room)
+        room = bytearray(24)
+        t.read_into(room)
+        room += b"x"  # it may be resized again
+        fails(ValueError, "room for 25 bytes, but there are 24: [3, 2] elements of 4", t.read_into, room)
+        fails(ValueError, "room for 0 bytes, but there are 24", t.read_into, bytearray())
+        fails(ValueError, "(bytes) is read-only", t.read_into, bytes(24))
+        fails(ValueError, "(float32) is read-only", t.read_into, np.float32(1))
+        fails(ValueError, "(memoryview) is not contiguous", t.read_into, memoryview(bytearray(48))[::2])
+        for other in [0] * 6, None, "x" * 24, 5:
+            fails(TypeError, f"can be read into, and not {type(other).__name__}", t.read_into, other)
+    with ckptfs.open(os.path.join(os.environ["DATA"], "dtypes/ckpt")) as ck:
+        for t in map(ck.tensor, ck):
+            room = bytearray(t.nbytes)
+            t.read_into(room)
+            assert room == t.bits().tobytes(), t
 
 
 def shares_memory(shape, strides, itemsize):

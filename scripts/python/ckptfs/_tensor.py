@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from ctypes import byref, c_int, c_int64, c_uint64
+from ctypes import addressof, Array, byref, c_char, c_int, c_int64, c_uint64
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._libckpt import _check, _Err, _lent, _Slice, _Tensor, _text
@@ -59,6 +60,25 @@ def _address(t: _torch.Tensor) -> int:
     if t.numel() and not at:
         raise ValueError(f"a {type(t).__name__} has no elements in memory")
     return at
+
+
+def _is_array(out: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return bool(numpy) and isinstance(out, numpy.ndarray)
+
+
+def _buffer(out: Any) -> Array:
+    """The bytes of an object with a buffer that can be written to; they keep it in place."""
+    try:
+        view = memoryview(out)
+    except TypeError:
+        raise TypeError("only NumPy arrays, torch tensors and buffers, such as a bytearray, can be read into, and not "
+                        f"{type(out).__name__}") from None
+    if view.readonly:
+        raise ValueError(f"the buffer ({type(out).__name__}) is read-only")
+    if not view.c_contiguous:
+        raise ValueError(f"the buffer ({type(out).__name__}) is not contiguous")
+    return (c_char * view.nbytes).from_buffer(view)
 
 
 def _overlap(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
@@ -216,9 +236,23 @@ class Tensor:
     def read_into(self, out: Any, index: Index = ...) -> None:
         """Read t[index] into a NumPy array or a torch tensor (in CPU memory) with the same shape and
         element size, which need not be contiguous. Refused are a lazily conjugated or negated torch tensor, because
-        its memory holds other elements, and memory that several elements share, as those of expand() do."""
+        its memory holds other elements, and memory that several elements share, as those of expand() do.
+
+        Another buffer, such as a bytearray or a mmap, gets the bytes of the elements in C order. It must be contiguous
+        and have as many bytes, whatever its own shape and type."""
         wanted = _resolve(index, self.shape)
         shape = tuple(count for _, _, count, stays in wanted if stays)
+        if not hasattr(out, "data_ptr") and not _is_array(out):
+            buffer = _buffer(out)
+            size, strides = self.itemsize, []
+            for n in reversed(shape):
+                strides.insert(0, size)
+                size *= n
+            if len(buffer) != size:
+                raise ValueError(f"room for {len(buffer)} bytes, but there are {size}: {list(shape)} elements of "
+                                 f"{self.itemsize}")
+            self._read(wanted, addressof(buffer), strides)
+            return
         at, itemsize, strides = self._room(out)
         if tuple(out.shape) != shape or itemsize != self.itemsize:
             raise ValueError(f"room for {list(out.shape)} elements of {itemsize} bytes, but there "
