@@ -498,7 +498,8 @@ def test_files(path):
         assert f.seek(-5, os.SEEK_END) == len(want) - 5 and f.read(100) == want[-5:]
         assert f.read(1) == b"" and f.seek(1000, os.SEEK_END) and f.read() == b""
         assert f.seek(3) == 3 and io.BufferedReader(f).read() == want[3:]
-        for call in (f.tell, lambda: f.seek(0), f.read, lambda: f.pread_into(bytearray(1), 0)):  # the BufferedReader has closed it
+        for call in (f.tell, lambda: f.seek(0), f.read, lambda: f.pread_into(bytearray(1), 0),
+                     lambda: f.write(b"")):  # the BufferedReader has closed it
             fails(ValueError, "closed", call)
         whole = ck.read("npy/model.n.npy")
         assert (np.load(io.BytesIO(whole)) == ck["model.n"]).all()
@@ -513,6 +514,8 @@ def test_files(path):
             fails(ValueError, "whence=3", f.seek, 0, 3)
             fails(TypeError, "", f.seek, 0.5)
             assert f.seek(0) == 0 and f.readinto(np.empty((0, 2), "f4")) == 0
+            for call in (f.fileno, f.truncate, lambda: f.write(b"x"), lambda: f.writelines([b"x"])):
+                fails(io.UnsupportedOperation, "", call)
         g = ck.open_file("tensors/model.n")
     assert g.read() == out("cat", path, "tensors/model.n")  # an open file keeps the checkpoint open
     g.close()

@@ -357,6 +357,10 @@ class File(io.RawIOBase):
         n = self.readinto(out)
         return bytes(out if n == len(out) else out[:n])
 
+    def write(self, data) -> int:
+        self._check_open()
+        raise io.UnsupportedOperation("the file cannot be written to")
+
     def close(self) -> None:
         """Memory is freed once no read is in progress."""
         with self._lock:
