@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """python.py TEST [ARG...] - the Python package, compared with what the commands print. For test_python.sh."""
 import array
+import copy
 import ctypes
 import errno
 import functools
@@ -674,6 +675,9 @@ def test_pickled(path):
         code = "import pickle, sys; t = pickle.load(sys.stdin.buffer); print(t.bits().sum())"
         said = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(ck.tensor("w")), stdout=subprocess.PIPE, check=True)
         assert int(said.stdout) == want.sum()
+        with ck.open_file("tensors/w") as f:
+            for function in pickle.dumps, copy.copy, copy.deepcopy:
+                fails(TypeError, "a File cannot be pickled or copied: open 'tensors/w' again", function, f)
     fails(ValueError, "is closed", pickle.dumps, ck)
 
 

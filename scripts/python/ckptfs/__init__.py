@@ -42,7 +42,8 @@ according to its errno; unknown names raise KeyError, with similar names that ex
 
 Threads: everything may be called from any number of threads at once; reads release the GIL. A checkpoint
 that is closed meanwhile stays open until pending reads have finished. Checkpoints and what they contain can be pickled,
-for example for the workers of a DataLoader: where they are unpickled, the checkpoint is opened again.
+for example for the workers of a DataLoader: where they are unpickled, the checkpoint is opened again. Open
+files cannot be pickled.
 """
 
 from ._checkpoint import Checkpoint, File, Object, Objects, Tensors, Verdict, open, series

@@ -298,6 +298,10 @@ class File(io.RawIOBase):
         self._f = f
         self.size: int = checkpoint._lib.ckpt_file_size(f)
 
+    def __reduce_ex__(self, protocol) -> tuple:
+        """For pickle and copy: no second File may close the same one."""
+        raise TypeError(f"a File cannot be pickled or copied: open '{self.name}' again")
+
     def readable(self) -> bool:
         return True
 
