@@ -383,6 +383,10 @@ def test_errors(path):
     ck.close()
     fails(ValueError, "closed", lambda: t[...])
     fails(ValueError, "closed", lambda: list(ck))
+    fails(ValueError, "closed", ck.__enter__)
+    with ckptfs.safe_open(path, framework="np") as f:
+        pass
+    fails(ValueError, "closed", f.__enter__)
 
 
 def test_buffers(path):

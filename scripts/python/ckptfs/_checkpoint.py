@@ -536,7 +536,8 @@ class Checkpoint(Tensors):
             self._release()
 
     def __enter__(self) -> Checkpoint:
-        return self
+        with self._using():  # not closed
+            return self
 
     def __exit__(self, *_) -> None:
         self.close()

@@ -287,6 +287,7 @@ class safe_open:
         self._tensors = _model_of(self._checkpoint)
 
     def __enter__(self) -> safe_open:
+        self._checkpoint.__enter__()
         return self
 
     def __exit__(self, *_) -> None:
