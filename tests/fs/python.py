@@ -298,7 +298,11 @@ def test_options(path):
         assert list(ck.rank(0)) == list(ck.model)
         assert repr(ck.rank(1)) == f"<ckptfs.Tensors {str(path)!r}: {len(ck.model)} tensors of rank 1>"
         fails(ckptfs.NotFoundError, "the layout has 2 ranks", ck.rank, 2)
-        fails(ckptfs.NotFoundError, "the layout has 2 ranks", ck.rank, -1)
+        fails(ckptfs.NotFoundError, "the layout has 2 ranks", ck.rank, 1 << 70)
+        fails(ValueError, "rank -1 is negative", ck.rank, -1)
+        for number in "1", 1.0, None:
+            fails(TypeError, f"'{type(number).__name__}' object cannot be interpreted as an integer", ck.rank, number)
+        assert list(ck.rank(np.int8(1))) == list(ck.rank(1))
     with ckptfs.open(path, include="model.n") as ck:
         fails(ckptfs.NotFoundError, "there is no layout=", ck.rank, 0)
         assert repr(ck) == f"<ckptfs.Checkpoint {str(path)!r}: 1 tensor>"

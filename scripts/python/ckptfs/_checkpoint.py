@@ -439,6 +439,9 @@ class Checkpoint(Tensors):
     def rank(self, number: int) -> Tensors:
         """The part of the model that a rank holds; requires open(..., layout=...). NotFoundError if the layout has no
         such rank."""
+        number = operator.index(number)
+        if number < 0:
+            raise ValueError(f"rank {number} is negative")
         path, node, e = f"ranks/{number:05d}", c_uint64(), _Err()
         with self._using() as handle:
             _check(self._lib.ckpt_walk(handle, _path(path), byref(node), byref(e)), e, path)
