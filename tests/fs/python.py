@@ -393,6 +393,31 @@ def test_errors(path):
     fails(ValueError, "closed", f.__enter__)
 
 
+def test_items(_):
+    """A tensor of one element is a Python value, as in NumPy."""
+    with ckptfs.open(os.path.join(os.environ["DATA"], "dtypes/ckpt")) as ck:
+        tried = 0
+        for name in ck:
+            t = ck.tensor(name)
+            if t.size != 1:
+                for function in t.item, t.__bool__, t.__float__:
+                    fails(ValueError, f"'{name}' has {t.size} elements; only one alone is a Python value", function)
+            elif t.dtype in ckptfs._tensor._NUMPY:
+                whole = t[...]
+                assert repr(t.item()) == repr(whole.item()) and bool(t) is bool(whole) and complex(t) == complex(whole), name
+                if whole.dtype.kind != "c":
+                    assert float(t) == float(whole) and int(t) == int(whole), name
+                tried += 1
+            else:
+                fails(TypeError, "which NumPy does not have", t.item)
+        assert tried > 10, tried
+        t = ck.tensor("float32.scalar")
+        assert isinstance(t[()], np.ndarray) and isinstance(ck.tensor("float32")[(0,) * ck.tensor("float32").ndim], np.ndarray)
+    with ckptfs.open(os.path.join(os.environ["DATA"], "shapes/ckpt")) as ck:
+        t = ck.tensor("s_1x1x1")
+        assert t.item() == t[0, 0, 0].item() == float(t)
+
+
 def test_buffers(path):
     """Buffers that are neither arrays nor tensors get bytes; anything else is refused with a sentence."""
     with ckptfs.open(path) as ck:

@@ -38,6 +38,7 @@ test_options_are_those_of_the_mount() {
 }
 
 test_failures_are_exceptions_with_the_library_s_sentence() { check errors "$(zoo)"; }
+test_one_element_is_a_value() { check items -; }
 test_buffers_get_the_bytes_of_elements() { check buffers "$(zoo)"; }
 test_memory_that_elements_share_is_refused() { check overlaps "$(zoo)"; }
 test_bfloat16_is_a_type_of_ml_dtypes() { check ml_dtypes "$(zoo)"; }

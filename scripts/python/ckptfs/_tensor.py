@@ -110,7 +110,8 @@ def _overlap(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> boo
 
 class Tensor:
     """A tensor that is read on demand. t[...] reads, with NumPy's indices: integers, slices with
-    any step, '...'; only the selected elements are read."""
+    any step, '...'; only the selected elements are read. The result is an array even if no dimension is left.
+    item(), or float(t), int(t), complex(t) and bool(t), read a tensor of one element as a Python value."""
 
     def __init__(self, group: Tensors, number: int, about: _Tensor, box=None):
         self._group = group
@@ -181,6 +182,24 @@ class Tensor:
 
     def __getitem__(self, index: Index) -> numpy.ndarray:
         return self._array(index, self.numpy_dtype())
+
+    def item(self) -> Any:
+        """The only element, as a Python value."""
+        if self.size != 1:
+            raise ValueError(f"tensor '{self.name}' has {self.size} elements; only one alone is a Python value")
+        return self[...].item()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
 
     def __array__(self, dtype=None, copy=None) -> numpy.ndarray:
         if copy is False:
