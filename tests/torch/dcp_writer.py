@@ -11,6 +11,7 @@ import pathlib
 import pickle
 import signal
 import sys
+import threading
 import time
 
 import ckptfs
@@ -174,12 +175,47 @@ def check_failures(out):
     assert "expected" in raised(dcp.save, state(2.0), planner=Failing(3, "data"), storage_writer=writer)
     dcp.save(state(3.0), storage_writer=writer)  # the same again
     assert is_old(3.0)
+    # While the exceptions of failed saves live, so do their frames, and the writers that these refer to.
+    kept = []
+    for rank in 0, 2:
+        try:
+            dcp.save(state(4.0), planner=Failing(rank, "data"), storage_writer=StorageWriter(path, overwrite=True))
+        except BaseException as e:
+            kept.append(e)
+            dcp.save(state(5.0 + rank), storage_writer=StorageWriter(path, overwrite=True))
+        assert is_old(5.0 + rank), rank
+    dist.barrier()
+    assert len(kept) == 2 and [x for x in os.listdir(out) if x.startswith("old")] == ["old"], os.listdir(out)
+    alone = out / f"alone-again-{dist.get_rank()}"
+    for where in "data", "plan":
+        writer = StorageWriter(alone)
+        try:
+            dcp.save({"w": torch.ones(2)}, planner=Failing(dist.get_rank(), where), storage_writer=writer, no_dist=True)
+        except BaseException as e:
+            kept.append((writer, e))
+        assert where == "plan" or not [x for x in os.listdir(out) if x.startswith(alone.name)], os.listdir(out)
+    dcp.save({"w": torch.ones(2)}, storage_writer=StorageWriter(alone), no_dist=True)
+    assert [x for x in os.listdir(out) if x.startswith(alone.name)] == [alone.name] and len(kept) == 4, os.listdir(out)
+    assert "given up" in raised(kept[-1][0]._writer.global_plan, [])
+    # A save of another thread may be under way.
+    began, go_on = threading.Event(), threading.Event()
+    slow = Failing(-1, "")
+    slow.resolve_data = lambda item: (began.set(), go_on.wait(), dcp.DefaultSavePlanner.resolve_data(slow, item))[2]
+    thread = threading.Thread(target=dcp.save, args=[{"w": torch.zeros(2)}], kwargs={
+        "planner": slow, "storage_writer": StorageWriter(alone, overwrite=True), "no_dist": True})
+    thread.start()
+    began.wait()
+    assert "saving to" in raised(dcp.save, {"w": torch.ones(2)}, storage_writer=StorageWriter(alone, overwrite=True), no_dist=True)
+    go_on.set()
+    thread.join()
+    with ckptfs.open(alone, index=":memory:") as ck:
+        assert ck["w"].tolist() == [0, 0]
     dist.barrier()
     if dist.get_rank() == 0:
         (path / "mine").write_text("not of the checkpoint")
     dist.barrier()
     assert "mine" in raised(dcp.save, state(4.0), storage_writer=StorageWriter(path, overwrite=True))
-    assert is_old(3.0)
+    assert is_old(7.0)
     assert "there is no path" in raised(dcp.save, state(4.0), storage_writer=StorageWriter())
     assert "use_collectives" in raised(dcp.save, state(4.0), storage_writer=StorageWriter(out / "z"), use_collectives=False)
     assert StorageWriter.validate_checkpoint_id(out / "z") and not StorageWriter.validate_checkpoint_id("/no/where")

@@ -9,6 +9,7 @@ import functools
 import itertools
 import os
 import re
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_uint64, c_void_p
@@ -178,6 +179,18 @@ def _free(writer: _StorageWriter, pid: int) -> None:
         _writers().ckpt_storage_writer_free(byref(writer))
 
 
+#: by path: the writer that was the last to begin a save there
+_last: weakref.WeakValueDictionary[str, Writer] = weakref.WeakValueDictionary()
+
+
+def close_failed(path: str) -> None:
+    """Close the writer of a save to path that has failed. A save occupies its thread to its end, so that none is under
+    way in this thread, which begins another one, nor in one that has ended."""
+    last = _last.get(os.path.abspath(path))
+    if last and (last.thread is threading.current_thread() or not last.thread.is_alive()):
+        last.close()
+
+
 class Writer:
     """One rank's part of one save. close(), or the end of the last reference, removes an unfinished save."""
 
@@ -194,6 +207,8 @@ class Writer:
         self.close = weakref.finalize(self, _free, self._writer, os.getpid())
 
     def _call(self, function: str, *arguments: Any) -> None:
+        if not self.close.alive:
+            raise ValueError(f"the save to '{self._path}' has been given up")
         e = _Err()
         with _Callbacks() as calls:
             rc = getattr(_writers(), "ckpt_storage_writer_" + function)(
@@ -208,6 +223,9 @@ class Writer:
         self._call("set_up", byref(_StorageRanks(rank, size)))
         local = self._memory.plan(plan, self._names)
         self._call("prepare_local_plan", byref(local), byref(local))
+        if rank == 0:
+            self.thread = threading.current_thread()
+            _last[os.path.abspath(self._path)] = self
 
     def global_plan(self, plans: Sequence[SavePlan]) -> list[bytes]:
         """What each rank's writer must be told."""

@@ -41,7 +41,7 @@ from torch.futures import Future
 from ._checkpoint import Checkpoint, Object, _decoded
 from ._libckpt import Error, Option
 from ._load import read_boxes
-from ._writer import FORMATS, Writer, is_megatrons
+from ._writer import FORMATS, Writer, close_failed, is_megatrons
 
 __all__ = ["StorageReader", "StorageWriter"]
 
@@ -199,8 +199,9 @@ class StorageWriter(_AtPath, _StorageWriter):
 
     What is not a tensor is written as torch.save writes it (hyperparallel: as a pickle; megatron: as an object of
     one part, NAME/shard_0_1, unless it has one of Megatron-core's names). A writer can be used for one save after
-    another, also by async_save. The files that a failed save leaves beside path are removed when the writer is used
-    again, closed or no longer referred to, or by the next save there.
+    another, also by async_save. If writing fails in the only rank, nothing is left. Other files that a failed
+    save leaves beside path are removed when the writer is used again, closed or no longer referred to (the exception
+    refers to it), or by the next save there.
 
     """
 
@@ -253,7 +254,9 @@ class StorageWriter(_AtPath, _StorageWriter):
         except Error as e:
             if e.errno != errno.EBUSY:
                 raise
-            # The writer of a failed save may live on, in a cycle of its exception and the frames of its traceback.
+            # The writer of a failed save lives as long as its exception, whose traceback has the frames that refer to it:
+            # until that has been handled, or longer, in a cycle.
+            close_failed(os.fspath(self._path))
             gc.collect()
             self._writer = self._begun(0, len(plans), plans[0])
         try:
@@ -276,10 +279,15 @@ class StorageWriter(_AtPath, _StorageWriter):
         rank, size, told = plan.storage_data
         writer = self._writer or self._begun(rank, size, plan)
         try:
-            return _done(writer.write(plan, told, lambda item: self._data_of(item, planner)))
+            done = _done(writer.write(plan, told, lambda item: self._data_of(item, planner)))
+        except BaseException:
+            if size == 1:  # no other rank writes
+                self.close()
+            raise
         finally:
             if writer is not self._writer:
                 writer.close()
+        return done
 
     def _data_of(self, item: WriteItem, planner: SavePlanner) -> tuple[int, int, Any]:
         data: Any = planner.resolve_data(item)
