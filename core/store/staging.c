@@ -67,7 +67,7 @@ static int lock_file(const struct site *p, int fd, bool made, struct ckpt_err *e
 	if (!flock(fd, LOCK_EX | LOCK_NB))
 		return 0;
 	if (errno == EWOULDBLOCK)
-		return err_set(e, EBUSY, "another process is saving to '%s'", p->path);
+		return err_set(e, EBUSY, "another save to '%s' is under way", p->path);
 	if (errno != ENOSYS && errno != ENOTSUP && errno != ENOLCK)
 		return err_sys(e, errno, "lock '%s.partial.lock'", p->path);
 	if (made)

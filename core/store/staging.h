@@ -69,7 +69,7 @@ int staging_check(const char *dest, const char *const *over, const struct stagin
 /* An empty list of names: only a checkpoint is replaced. */
 extern const char *const staging_alone[];
 
-/* For the coordinator: checks, locks (EBUSY: another process is saving there), repairs and removes
+/* For the coordinator: checks, locks (EBUSY: another save there is under way), repairs and removes
  * what a killed save has left, and makes DEST.partial. over and how are borrowed until staging_end.
  */
 int staging_begin(const char *dest, const char *const *over, const struct staging_how *how,

@@ -543,7 +543,7 @@ test_two_at_once() {
   halted "10000 1000000000 3 19" reshard -q "$(big)/ckpt" x --ranks=16 --jobs=1 --zstd &
   pid=$!
   wait_until is_stopped $pid
-  refused "another process is saving to '.*/x'" ckptfs reshard "$ZOO_CKPT" x
+  refused "another save to '.*/x' is under way" ckptfs reshard "$ZOO_CKPT" x
   kill -CONT $pid
   wait $pid
   same "$(big)/ckpt" x

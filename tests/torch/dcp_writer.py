@@ -205,7 +205,7 @@ def check_failures(out):
         "planner": slow, "storage_writer": StorageWriter(alone, overwrite=True), "no_dist": True})
     thread.start()
     began.wait()
-    assert "saving to" in raised(dcp.save, {"w": torch.ones(2)}, storage_writer=StorageWriter(alone, overwrite=True), no_dist=True)
+    assert "is under way" in raised(dcp.save, {"w": torch.ones(2)}, storage_writer=StorageWriter(alone, overwrite=True), no_dist=True)
     go_on.set()
     thread.join()
     with ckptfs.open(alone, index=":memory:") as ck:

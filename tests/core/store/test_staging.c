@@ -569,7 +569,7 @@ START_TEST(two_do_not_save_at_once)
 
 	REQUIRE(!staging_begin(dest, staging_alone, NULL, &s, &ok));
 	REFUSED(staging_begin(dest, staging_alone, NULL, &t, &e), EBUSY,
-		"another process is saving to '%s'", dest);
+		"another save to '%s' is under way", dest);
 	ck_assert_ptr_null(t);
 	REQUIRE(!fill(s, 'a', &ok) && !staging_commit(s, &ok));
 	staging_end(s);
