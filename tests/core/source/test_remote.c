@@ -816,6 +816,8 @@ START_LOOP_TEST(without_a_word_the_cache_is_below_home, ARRAY_LEN(defaults))
 	REQUIRE(!chdir(dir));
 	set_below("XDG_CACHE_HOME", defaults[_i].xdg);
 	set_below("HOME", defaults[_i].home);
+	if (getenv("HOME")) /* it is not made, unlike what is in it */
+		(void)mkdir(getenv("HOME"), 0700);
 	put_object("x", MIB);
 	p = open_at("s3://b", &how);
 	s = source_of(p, "x");

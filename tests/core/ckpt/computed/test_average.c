@@ -480,9 +480,9 @@ static const struct {
 	{ "a-1,a-2", "w.weight F8_E4M3 3", "w.weight F8_E4M3 3", NULL,
 	  "is float8_e4m3fn, whose codes have no average" },
 	/* The text behind a colon is a weight only if all of it is a number. */
-	{ "a-1: 1,a-2: 1", "w F32 6", "w F32 6", NULL, "no such checkpoint" },
-	{ "a-1:,a-2:", "w F32 6", "w F32 6", NULL, "no such checkpoint" },
-	{ "a-1:1x,a-2:1x", "w F32 6", "w F32 6", NULL, "no such checkpoint" },
+	{ "a-1: 1,a-2: 1", "w F32 6", "w F32 6", NULL, "no such file or checkpoint" },
+	{ "a-1:,a-2:", "w F32 6", "w F32 6", NULL, "no such file or checkpoint" },
+	{ "a-1:1x,a-2:1x", "w F32 6", "w F32 6", NULL, "no such file or checkpoint" },
 	{ "ema:0.5x:last:2", "w F32 6", "w F32 6", NULL, "has no decay between 0 and 1" },
 	{ "ema:0:last:2", "w F32 6", "w F32 6", NULL, "has no decay between 0 and 1" },
 	{ "ema:0.5:last:2", "w F32 6", "w F32 6", NULL, NULL },
