@@ -249,7 +249,7 @@ test_a_file_that_is_written_to_is_told() {
   cmp <(tail -c +11 d/ckpt/model.safetensors) - <&5
   if [[ $2 == while.open ]]; then
     try_eio cat m/hf/model.safetensors
-    grep -q "open '/hf/model.safetensors': 'model.safetensors' was written to while" log
+    grep -q "open '/hf/model.safetensors': 'model.safetensors' was changed after the checkpoint was opened" log
     exec 5<&-
     wait_until closed
   else
