@@ -155,8 +155,9 @@ static int meant(struct ckpt *run, const char *path, const char *name, bool may_
 	unsigned slot;
 
 	if (!strcmp(name, "latest")) {
-		if ((may_open ? run_latest : run_newest)(run->run, &slot) ||
-		    run_about(run->run, slot, &about))
+		int rc = may_open ? run_latest(run->run, &slot) : run_newest(run->run, &slot);
+
+		if (rc || run_about(run->run, slot, &about))
 			return err_set(
 				e, ENOENT,
 				"open '%s': the run's latest checkpoint cannot be determined: no "
