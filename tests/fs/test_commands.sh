@@ -567,11 +567,11 @@ test_complete_means_that_all_is_there() {
   tells_what_it_lacks 'no chunk holds the elements at \[0,0\]' run/step-3
   tells_what_it_lacks "data file '__1_0.distcp' is missing" run/step-4
   is "step-1 step-2 step-3 step-4" "$(ckptfs ls run | xargs)" # as in a mount
-  is "complete step-1" "$(ckptfs ls -l run | grep ^complete | xargs)"
+  is "complete step-1 (latest)" "$(ckptfs ls -l run | grep ^complete | xargs)"
   status_of 0 ckptfs info run
   grep -qx 'complete    1' out || fail "$(cat out)"
   grep -qx 'incomplete  3' out || fail "$(cat out)"
-  grep -qx 'latest      step-4 (incomplete)' out || fail "$(cat out)"
+  grep -qx 'latest      step-1' out || fail "$(cat out)"
   status_of 0 ckptfs info --json run
   python3 - out <<'END'
 import json, sys
@@ -579,10 +579,10 @@ r = json.load(open(sys.argv[1]))
 assert (r["complete"], r["incomplete"]) == (1, 3), r
 assert [c["complete"] for c in r["checkpoints"]] == [True, False, False, False], r
 END
-  # A mount knows only of checkpoints that have been entered whether they are complete.
+  # A mount knows only of checkpoints that have been entered whether they are complete, and looks for the latest.
   mount_at m run
   for i in 1 2 3; do ls m/step-$i >/dev/null 2>&1 || true; done
-  is "true false false true" "$(grep -o '"complete": [a-z]*' m/.ckptfs/info.json | cut -d' ' -f2 | xargs)"
+  is "true false false false" "$(grep -o '"complete": [a-z]*' m/.ckptfs/info.json | cut -d' ' -f2 | xargs)"
 }
 
 test_check_finds_holes_and_missing_files() {

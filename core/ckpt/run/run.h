@@ -132,10 +132,12 @@ void run_counters(struct ckpt_run *r, struct ckpt_counters *ret);
 /*
  * Slot of the newest checkpoint that can be opened, or of the newest one if none can. 1: it cannot
  * be determined. What opens only because of allow_missing does not count. If there are several it
- * may have to be opened, as by run_use. It is not tried
- * again each time; and if the storage fails, that says nothing about it.
+ * may have to be opened, as by run_use. It is not tried again each time; and if the storage fails,
+ * that says nothing about it.
  */
 int run_latest(struct ckpt_run *r, unsigned *ret);
+/* The same as far as it is known. Opens nothing. */
+int run_latest_known(struct ckpt_run *r, unsigned *ret);
 /* Slot of the newest checkpoint, whether or not it can be opened. Opens nothing. */
 int run_newest(struct ckpt_run *r, unsigned *ret);
 

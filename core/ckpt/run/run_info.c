@@ -72,11 +72,11 @@ static int copy_table(struct ckpt_run *r, unsigned latest, struct listing *ret)
 	return 0;
 }
 
-static int list(struct ckpt_run *r, struct listing *ret, struct ckpt_err *e)
+static int list(struct ckpt_run *r, bool may_open, struct listing *ret, struct ckpt_err *e)
 {
 	unsigned latest;
 
-	if (run_latest(r, &latest))
+	if (may_open ? run_latest(r, &latest) : run_latest_known(r, &latest))
 		latest = 0;
 	return copy_table(r, latest, ret) ? err_nomem(e) : 0;
 }
@@ -101,7 +101,7 @@ int ckpt_run_each(struct ckpt *c, int (*each)(void *arg, const struct ckpt_run_e
 	int rc = c->run ? run_refresh(c->run, false, e) : run_is_none(e);
 
 	if (!rc)
-		rc = list(c->run, &l, e);
+		rc = list(c->run, false, &l, e);
 	for (size_t i = 0; !rc && i < l.n; i++)
 		rc = each(arg, &l.v[i]);
 	return rc;
@@ -125,7 +125,7 @@ int run_info_json(struct tree *t, char **ret, size_t *ret_len, struct ckpt_err *
 	const char *latest = NULL;
 	size_t complete = 0;
 	struct ckpt_run *r = run_of(t);
-	int rc = list(r, &l, e);
+	int rc = list(r, true, &l, e);
 
 	if (rc)
 		return rc;

@@ -186,7 +186,7 @@ static bool is_open(struct ckpt_run *r, unsigned slot)
  * A checkpoint that is being copied into the run is complete for its format before its data is
  * there, and the link must not lead to it yet.
  */
-static int find_latest(struct ckpt_run *r, bool opens, unsigned *ret)
+static int find_latest(struct ckpt_run *r, enum those those, unsigned *ret)
 {
 	struct ckpt_err ignored;
 	unsigned named = 0, slot;
@@ -196,7 +196,7 @@ static int find_latest(struct ckpt_run *r, bool opens, unsigned *ret)
 	uint64_t start;
 
 	/* versions have names without an order, so that none can take another one's place */
-	if (found && (!opens || versions || is_open(r, named))) {
+	if (found && (those == ALL || versions || is_open(r, named))) {
 		*ret = named;
 		return 0;
 	}
@@ -207,7 +207,7 @@ static int find_latest(struct ckpt_run *r, bool opens, unsigned *ret)
 	do {
 		bool may_try = clock_ns() - start < TRY_NS;
 
-		slot = choose(r, named, !opens ? ALL : may_try ? MAY_TRY : NOT_FAILED, &open);
+		slot = choose(r, named, those == MAY_TRY && !may_try ? NOT_FAILED : those, &open);
 	} while (open && cannot_open(r, slot));
 	if (!slot)
 		return 1;
@@ -217,10 +217,15 @@ static int find_latest(struct ckpt_run *r, bool opens, unsigned *ret)
 
 int run_latest(struct ckpt_run *r, unsigned *ret)
 {
-	return find_latest(r, true, ret);
+	return find_latest(r, MAY_TRY, ret);
+}
+
+int run_latest_known(struct ckpt_run *r, unsigned *ret)
+{
+	return find_latest(r, NOT_FAILED, ret);
 }
 
 int run_newest(struct ckpt_run *r, unsigned *ret)
 {
-	return find_latest(r, false, ret);
+	return find_latest(r, ALL, ret);
 }

@@ -563,7 +563,7 @@ START_TEST(a_fetcher_that_always_dies_is_an_error_in_the_end)
 	ck_assert_int_eq(source_read(s, buf, sizeof(buf), MIB, &e), -EIO);
 	ck_assert_msg(strstr(e.msg, "ckptfs-fetch, which reads object stores, has ended") != NULL,
 		      "%s", e.msg);
-	ck_assert_uint_ge(logged("pid ", &ignored), 3);
+	ck_assert_uint_ge(logged("pid ", &ignored), 2); /* more where processes start faster */
 	ck_assert_uint_le(logged("pid ", &ignored), 12);
 	source_free(s);
 	place_free(p);
