@@ -400,7 +400,7 @@ enum found {
 	FOUND_OURS,
 	FOUND_BROKEN,  /* ours, but with other bytes */
 	FOUND_OTHER,   /* not ours */
-	FOUND_UNKNOWN, /* nobody can tell: it must neither count as written nor be removed */
+	FOUND_UNKNOWN, /* it may be ours or not: do not count it as written, and do not remove it */
 };
 
 static enum found find(struct uploads *u, const struct object *x)
