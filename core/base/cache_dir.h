@@ -16,8 +16,7 @@ struct ckpt_err;
  * $XDG_CACHE_HOME/ckptfs/NAME, or below $HOME/.cache, with links resolved; it is made if it does
  * not exist. The caller frees it. NULL, and *e says why: neither variable has an absolute path;
  * $HOME does not exist; the cache cannot be written to; it belongs to another user, or others can
- * write to it or put another
- * directory in its place.
+ * write to it or put another directory in its place.
  */
 char *cache_dir(const char *name, struct ckpt_err *e);
 

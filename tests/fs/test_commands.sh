@@ -486,21 +486,6 @@ test_check_tells_that_nothing_was_verified() {
   grep -q ' [1-9][0-9]* CRCs verified, 0 faults' out || fail "$(cat out)"
 }
 
-test_check_counts_only_the_bytes_that_it_read() {
-  [[ $EUID == 0 ]] || skip "not root"
-  big_copy c
-  chmod 755 "$SCRATCH" "$T"
-  mkdir cache
-  chown 65534:65534 cache
-  # The index then has the positions of the elements, and only the data remains to be read.
-  status_of 0 setpriv --reuid=65534 --regid=65534 --clear-groups "$CKPTFS" check --data -o index=cache/x,ignore_ctime c
-  chmod 0 c/__v_*.distcp
-  status_of 1 setpriv --reuid=65534 --regid=65534 --clear-groups \
-    "$CKPTFS" check --data --json --include=v -o index=cache/x,ignore_ctime c
-  grep -q "data file '__v_0.distcp': Permission denied" out || fail "$(cat out err)"
-  grep -qx '  "bytes": 0,' out || fail "$(cat out)"
-}
-
 test_what_has_one_cause_is_said_once() {
   local name=layers.0.attention.wq.weight what="data file '__0_0.distcp' is missing"
   local first="$name, ${name/0/1}, ${name/0/2}"

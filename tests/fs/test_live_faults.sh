@@ -215,6 +215,22 @@ threads() { awk '/^Threads/ { print $2 }' "/proc/$DAEMON/status"; }
 many_threads() { (($(threads) > 40)); }
 few_threads() { (($(threads) <= 8)); }
 
+test_check_counts_only_the_bytes_that_it_read() {
+  local f
+  big_copy c
+  through_fuse c b
+  # The index then has the positions of the elements, and only the data remains to be read.
+  ckptfs check --data --index=x b >out
+  grep -q ' [1-9][0-9]* bytes read, ' out || fail "$(cat out)"
+  for f in b/__v_*; do
+    touch "orders/${f#b/}.eio"
+    cold "$f"
+  done
+  ckptfs check --data --json --include=v --index=x b >out && fail "no fault"
+  grep -q 'Input/output error' out || fail "$(cat out)"
+  grep -qx '  "bytes": 0,' out || fail "$(cat out)"
+}
+
 # More requests than threads hang, but other requests do not wait for them.
 test_hanging_reads_keep_nobody_else_waiting() {
   local i
