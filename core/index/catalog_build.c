@@ -256,28 +256,31 @@ static void put_str(struct buf *b, const char *p)
 }
 
 /* Will a later change of the file show? Where times are whole seconds, not if it comes in the same
- * second. */
+ * second, by a clock that may be a little ahead. */
 static bool is_settled(const struct place_seen *seen)
 {
-	uint64_t now = clock_wall_ns();
+	uint64_t now = clock_wall_ns(), then = seen->mtime_ns;
 
-	return seen->mtime_ns % CLOCK_SECOND ||
-	       (seen->mtime_ns < now && now - seen->mtime_ns >= CATALOG_SETTLED_NS);
+	return then % CLOCK_SECOND || max_u64(now, then) - min_u64(now, then) >= CATALOG_SETTLED_NS;
 }
 
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct place_seen *seen,
 			 const struct digest *hash, struct ckpt_err *e)
 {
 	autofinalize sqlite3_stmt *s = NULL;
-	char hex[DIGEST_HEX] = "", id[PLACE_ID_HEX] = "";
+	char hex[DIGEST_HEX] = "", id[1 + PLACE_ID_HEX] = "";
 	int rc = sql_prepare(w->db, "INSERT OR IGNORE INTO metadata_file VALUES(?,?,?,?)", &s, e);
 
 	if (rc)
 		return rc;
 	if (hash)
 		digest_hex(hash, hex);
-	if (seen && is_settled(seen)) /* if not, it is compared by its hash, or is not trusted */
-		place_id_hex(&seen->id, id);
+	if (seen) {
+		bool settled = is_settled(seen);
+
+		*id = CATALOG_UNSETTLED;
+		place_id_hex(&seen->id, id + !settled);
+	}
 	(void)sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
 	(void)sqlite3_bind_int64(s, 2, (int64_t)(seen ? seen->size : CATALOG_MISSING));
 	(void)sqlite3_bind_text(s, 3, id, -1, SQLITE_STATIC);

@@ -22,6 +22,8 @@
 /* A file that was written longer ago cannot change again without another time: no file system's
  * clock is coarser. */
 #define CATALOG_SETTLED_NS (2 * CLOCK_SECOND)
+/* Before the id of one that can. */
+#define CATALOG_UNSETTLED '?'
 
 struct catalog_file;
 struct ckpt_err;

@@ -317,6 +317,8 @@ static int parse_metadata(struct catalog *c, size_t len, struct ckpt_err *e)
 		d.bad = d.bad || !m->name || !m->id || !m->hash ||
 			(*m->hash && strlen(m->hash) != 32) ||
 			(i && strcmp(m[-1].name, m->name) >= 0);
+		m->settled = d.bad || *m->id != CATALOG_UNSETTLED;
+		m->id += !m->settled;
 	}
 	return d.bad || d.p != d.end ? catalog_damaged(e, "its list of metadata files") : 0;
 }

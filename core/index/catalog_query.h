@@ -67,6 +67,7 @@ struct catalog_metadata {
 	uint64_t size;
 	const char *id;	  /* place_id_hex when it was read */
 	const char *hash; /* XXH3-128 in hex; "": it was not hashed */
+	bool settled;	  /* a change after it was read shows in its id */
 };
 
 int catalog_open(const char *path, struct catalog **ret, struct ckpt_err *e);

@@ -36,7 +36,8 @@
  *	objects: count, each fqn, path, source, offset, length, encoding, fault, text
  * Tensors and objects are in natural order of their FQNs. The list of metadata files, in a row of
  * its own, since a copy of the checkpoint has other ids but the same seal:
- *	count, each name (in order of their bytes), size, id (place_id_hex), xxh128 (or "");
+ *	count, each name (in order of their bytes), size, id (place_id_hex, after a "?" if a later
+ *	change may not show in it), xxh128 (or "");
  *	XXH3-64 of all that, eight bytes, low first
  *
  * Threads: pure.

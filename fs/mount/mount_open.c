@@ -25,9 +25,12 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { TRIES = 10 }; /* the checkpoint may be saved again meanwhile */
+/* The checkpoint may be saved again meanwhile; and where times are whole seconds, an index is not
+ * trusted that was made so soon after it that it could have changed unseen. */
+enum { TRIES = 10, PAUSE_NS = 500 * 1000000 };
 
 static void log_warning(void *arg, const char *what)
 {
@@ -149,6 +152,7 @@ static bool is_apart(const struct mount *m)
 
 int mount_open(struct mount *m, struct ckpt_err *e)
 {
+	const struct timespec pause = { .tv_nsec = PAUSE_NS };
 	struct ckpt_err why = { 0 };
 
 	if (!is_apart(m))
@@ -160,6 +164,8 @@ int mount_open(struct mount *m, struct ckpt_err *e)
 			return rc;
 		if (why.code)
 			return err_set(e, why.code, "%s", why.msg);
+		if (i)
+			(void)nanosleep(&pause, NULL);
 		if (make_index_apart(m, &why, e))
 			return -e->code;
 	}

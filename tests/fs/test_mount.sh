@@ -323,6 +323,18 @@ test_unmounted_before_it_is_served() {
   is "ckptfs: mount '$T/m': unmounted before it could be used" "$(<err)"
 }
 
+# Where times are whole seconds, an index made in the second of its files is not trusted.
+test_files_of_this_second_are_mounted() {
+  local seconds
+  cp -rL "$DATA/hf_rank0/ckpt" c
+  for seconds in 0 +1 +86400; do
+    touch -d "$(date -d "$seconds seconds" '+%F %T')" c/*
+    mount_at m c
+    cmp m/tensors/model.embed.weight <(ckptfs cat "$DATA/hf_rank0/ckpt" tensors/model.embed.weight)
+    ckptfs umount m
+  done
+}
+
 test_two_mounts_share_the_index() {
   local a b
   mkdir m n

@@ -60,7 +60,7 @@ static int check_metadata(struct engine *eng, const struct index_request *rq,
 	same = !memcmp(before, &now, sizeof(now));
 	(void)catalog_metadata(eng->catalog, &n);
 	if (same && n != eng->metadata.n) /* there are others */
-		same = index_is_fresh(rq, eng->catalog);
+		same = index_still_matches(rq, eng->catalog);
 	return !same ? err_set(e, EAGAIN,
 			       "it was written to while it was opened: "
 			       "open it again when that is "

@@ -53,7 +53,9 @@ static bool is_whose(const struct catalog_metadata *m)
 
 /* ---- validity ---- */
 
-static bool same_metadata(const struct index_request *rq, const struct catalog_metadata *m)
+/* lately: it was made within this opening. */
+static bool same_metadata(const struct index_request *rq, const struct catalog_metadata *m,
+			  bool lately)
 {
 	struct place_seen seen;
 	struct digest hash;
@@ -66,9 +68,9 @@ static bool same_metadata(const struct index_request *rq, const struct catalog_m
 	if (found <= 0 || seen.size != m->size)
 		return false;
 	place_id_hex(&seen.id, id);
-	if (!strcmp(id, m->id))
+	if ((m->settled || lately) && !strcmp(id, m->id))
 		return true;
-	/* The file was copied or touched, so compare its contents. */
+	/* The file was copied or touched, or may have changed unseen, so compare its contents. */
 	if (!*m->hash || small_file_hash(rq->place, m->name, &hash, &seen, &ignored))
 		return false;
 	digest_hex(&hash, hex);
@@ -80,7 +82,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-bool index_is_fresh(const struct index_request *rq, const struct catalog *c)
+static bool matches(const struct index_request *rq, const struct catalog *c, bool lately)
 {
 	size_t n;
 	const struct catalog_metadata *m = catalog_metadata(c, &n);
@@ -105,11 +107,16 @@ bool index_is_fresh(const struct index_request *rq, const struct catalog *c)
 			is_mine = true;
 			continue;
 		}
-		if (!same_metadata(rq, &m[i]))
+		if (!same_metadata(rq, &m[i], lately))
 			return false;
 		named += named < n_names && !strcmp(m[i].name, names[named]);
 	}
 	return is_mine && named == n_names;
+}
+
+bool index_still_matches(const struct index_request *rq, const struct catalog *c)
+{
+	return matches(rq, c, true);
 }
 
 /* Must be a regular file: an untrusted checkpoint may contain a FIFO or a device with that name. */
@@ -132,7 +139,7 @@ static struct catalog *try_open(const struct index_request *rq, const char *path
 		log_msg(LOG_LEVEL_DEBUG, "'%s' is rebuilt: %s", path, why.msg);
 		return NULL;
 	}
-	if (index_is_fresh(rq, c))
+	if (matches(rq, c, false))
 		return c;
 	catalog_close(c);
 	return NULL;

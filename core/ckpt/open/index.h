@@ -36,8 +36,8 @@ struct index_request {
 int index_open(const struct index_request *rq, struct catalog **ret, char **ret_path,
 	       bool *ret_built, struct ckpt_err *e);
 
-/* Are the files that it was made from still the same? */
-bool index_is_fresh(const struct index_request *rq, const struct catalog *c);
+/* Do the files that it was just made from still look the same? */
+bool index_still_matches(const struct index_request *rq, const struct catalog *c);
 
 /* May the index that index_open has found or built be extended? */
 bool index_may_grow(const struct index_request *rq, const char *path);
