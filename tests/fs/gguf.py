@@ -8,6 +8,7 @@
     gguf.py names FILE              - print the names of its tensors
     gguf.py types FILE              - print their types, as ggml's numbers, sorted
     gguf.py key FILE NAME           - print the value of a key
+    gguf.py spoil FILE NAME         - change some bytes of a tensor
     gguf.py further FILE ARCH       - make the last layer one that predicts further tokens
     gguf.py vector FILE NAME        - give a tensor of one row one dimension, as llama-quantize does
     gguf.py set FILE KEY JSON       - set a value in a JSON file; "-": remove the key
@@ -358,27 +359,36 @@ def further(path, arch):
     key = struct.pack("<Q", len(key)) + key + struct.pack("<II", 4, 1)
     with open(path, "rb") as f:
         data = bytearray(f.read())
-    begin = Reader(path).begin
-    assert not any(data[begin - len(key):begin])
+    reader = Reader(path)
     at = data.index(layers) + len(layers) + 4
     data[at] += 1
     data[16] += 1
-    data[24:begin] = key + data[24:begin - len(key)]
+    data[24:reader.begin] = key + data[24:reader.at] + bytes(-(reader.at + len(key)) % 32)
     with open(path, "wb") as f:
         f.write(data)
+
+
+def spoil(path, name):
+    """Change some bytes of a tensor."""
+    reader = Reader(path)
+    at = reader.data.index(reader.tensors[name][2])
+    with open(path, "r+b") as f:
+        f.seek(at)
+        f.write(b"abcdefgh")
 
 
 def vector(path, name):
     name = name.encode()
     with open(path, "rb") as f:
         data = bytearray(f.read())
-    begin = Reader(path).begin
+    reader = Reader(path)
     at = data.index(struct.pack("<Q", len(name)) + name) + 8 + len(name)
     n, columns, rows = struct.unpack_from("<IQQ", data, at)
-    assert (n, rows) == (2, 1) and not any(data[begin - 8:begin]), (n, rows)
+    assert (n, rows) == (2, 1), (n, rows)
     data[at:at + 20] = struct.pack("<IQ", 1, columns)
+    end = reader.at - 8
     with open(path, "wb") as f:
-        f.write(data[:begin - 8] + bytes(8) + data[begin - 8:])
+        f.write(data[:end] + bytes(-end % 32) + data[reader.begin - 8:])
 
 
 def single(x):
@@ -463,4 +473,4 @@ def key(path, name):
 
 
 {"model": model, "check": check, "names": names, "types": types, "key": key, "set": change,
- "further": further, "vector": vector}[sys.argv[1]](*sys.argv[2:])
+ "further": further, "spoil": spoil, "vector": vector}[sys.argv[1]](*sys.argv[2:])
