@@ -120,7 +120,7 @@ struct http_how {
 	unsigned *lost;
 	const _Atomic bool
 		*cancel; /* set by anybody: ends the call, within a second, or three for the answer
-			  * to a body that has been sent; may be NULL */
+			  * to a request that counts as lost without it; may be NULL */
 };
 
 int http_start(struct net *n, const struct http_ops *ops, void *arg, const struct http_how *how,

@@ -18,7 +18,7 @@ enum {
 	SLOW_S = 30,	   /* a transfer slower than SLOW_BPS for this long is ended */
 	SLOW_BPS = 1024,
 	LEAST_BPS = 16 << 10, /* a call may take as long as at this speed, plus retry_ms */
-	LINGER_S = 2, /* for the answer to a body that has been sent, once it is cancelled */
+	LINGER_S = 2, /* for the answer to a request that has been sent, once it is cancelled */
 };
 
 static uint64_t random_below(struct net *n, uint64_t below)
@@ -251,14 +251,15 @@ static uint64_t look_at_clock(struct net *n, uint64_t now)
 }
 
 /*
- * Is there a request that has been sent with its whole body? The server may carry it out whether or
- * not anybody waits; if it does so after the upload has been aborted, the part stays for ever.
+ * Is there a request that has been sent as a whole, and whose effect matters? The server may carry
+ * it out whether or not anybody waits; if it does so after uploads have been aborted, a part or an
+ * upload stays for ever.
  */
 static bool is_sent(const struct call *c, uint64_t now)
 {
 	const struct transfer *t = c->t[0];
 
-	return t && t->m.upload && t->sent == t->m.upload &&
+	return t && c->how.lost && t->sent == t->m.upload && transfer_is_lost(t) &&
 	       now - t->sent_ns < LINGER_S * CLOCK_SECOND;
 }
 

@@ -13,6 +13,7 @@
 #include "remote/s3_internal.h"
 
 #include <curl/curl.h>
+#include <unistd.h>
 
 static struct net *net;
 static struct store *store;
@@ -43,7 +44,7 @@ static void start(serve_fn *f, const char *address)
 	(void)setenv("AWS_SESSION_TOKEN", "sessiontoken", 1);
 	(void)unsetenv("AWS_REGION");
 	(void)unsetenv("AWS_DEFAULT_REGION");
-	ck_assert_int_eq(net_new(&(struct net_options){ .retry_ms = 300 }, &net, &e), 0);
+	ck_assert_int_eq(net_new(&(struct net_options){ .retry_ms = 2500 }, &net, &e), 0);
 	ck_assert_msg(!store_open(net, address, &(struct store_options){ .endpoint = endpoint },
 				  &store, &e),
 		      "%s", e.msg);
@@ -1281,6 +1282,33 @@ START_LOOP_TEST(each_answer_to_what_writes_has_a_meaning, ARRAY_LEN(writes))
 	ck_assert_int_eq(strstr(script.head, "If-None-Match: *") != NULL,
 			 (writes[_i].what == PUT_NEW && n == 1 && rc == -EEXIST) ||
 				 writes[_i].what == COMPLETE_NEW);
+	stop();
+}
+END_TEST
+
+static atomic_bool cancelled;
+
+static bool serve_late(struct served *r)
+{
+	atomic_store(&cancelled, true);
+	(void)usleep(1100000); /* requests of which nothing remains are cancelled within a second */
+	return serve_script(r);
+}
+
+/* Else the server would begin it when everything has been undone. */
+START_TEST(an_upload_that_is_being_begun_is_waited_for)
+{
+	const struct upload_ops *ops;
+	struct upload_begun begun = { 0 };
+	struct ckpt_err e = { 0 };
+
+	script_set((const struct reply[]){ { 200, NULL, STARTED("<UploadId>u</UploadId>") } }, 1);
+	start(serve_late, "s3://b");
+	ops = store_uploads(store);
+	ck_assert_msg(!ops->begin(store, "k", "token", &begun, &cancelled, &e), "%s", e.msg);
+	ck_assert_str_eq(begun.id, "u");
+	ck_assert_uint_eq(begun.lost, 0);
+	free(begun.id);
 	stop();
 }
 END_TEST
