@@ -284,10 +284,10 @@ daemon_of() {
 }
 has_word() { tr '\0' '\n' <"$1" 2>/dev/null | grep -xF -- "$2" >/dev/null; }
 
-# wait_until COMMAND...: repeats it until it succeeds, for at most a minute
+# wait_until COMMAND...: repeats it until it succeeds, for at most a minute, or three if each try takes long
 wait_until() {
-  local i
-  for ((i = 0; i < 1200; i++)); do
+  local i until=$((SECONDS + 180))
+  for ((i = 0; i < 1200 && SECONDS < until; i++)); do
     "$@" && return
     sleep 0.05
   done
