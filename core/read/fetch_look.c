@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/crew.h"
 #include "index/catalog_found.h"
 #include "read/fetch_internal.h"
 #include "tensor/vtensor.h"
@@ -62,19 +63,12 @@ static void *look(void *arg)
 int fetch_look(struct fetch *f, size_t n, vtensor_make_fn *make, void *arg, struct ckpt_err *e)
 {
 	struct look l = { .f = f, .make = make, .arg = arg, .n = n, .e = e };
-	pthread_t threads[MAX_LOOKERS];
 	size_t at_once = min_u64(max_u64(files_at_once(f->store.files), 1), MAX_LOOKERS);
-	size_t started = 0, wanted = min_u64(at_once, n * at_once / TENSORS_OF_ALL);
 
 	files_look_at_open(f->store.files);
 	l.changed = files_changed(f->store.files);
 	(void)pthread_mutex_init(&l.lock, NULL);
-	/* If no more threads can be created, this one does the work. */
-	while (started < wanted && !pthread_create(&threads[started], NULL, look, &l))
-		started++;
-	(void)look(&l);
-	while (started)
-		(void)pthread_join(threads[--started], NULL);
+	crew_run(1 + min_u64(at_once, n * at_once / TENSORS_OF_ALL), look, &l);
 	(void)pthread_mutex_destroy(&l.lock);
 	if (l.failed)
 		return -e->code;

@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/crew.h"
 #include "base/err.h"
 #include "base/vec.h"
 
@@ -336,19 +337,11 @@ static void *crew_work(void *arg)
 	}
 }
 
-/* Calls each() for all of them; the number that failed, and why the first did. This thread takes
- * part, so it works if no other can be started. */
+/* Calls each() for all of them; the number that failed, and why the first did. */
 static size_t for_all(struct crew *c, struct ckpt_err *e)
 {
-	pthread_t t[UPLOAD_AT_ONCE];
-	size_t n = 0;
-
 	(void)pthread_mutex_init(&c->lock, NULL);
-	while (n + 1 < min_u64(UPLOAD_AT_ONCE, c->n) && !pthread_create(&t[n], NULL, crew_work, c))
-		n++;
-	(void)crew_work(c);
-	while (n)
-		(void)pthread_join(t[--n], NULL);
+	crew_run(min_u64(UPLOAD_AT_ONCE, c->n), crew_work, c);
 	(void)pthread_mutex_destroy(&c->lock);
 	if (c->failed)
 		*e = c->why;

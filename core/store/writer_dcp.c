@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/crew.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "store/dcp_file.h"
@@ -291,21 +292,14 @@ static void *take_jobs(void *arg)
 	return NULL;
 }
 
-/* This thread takes part, so it works even if no other can be started. */
 static int write_files(struct writer *w, const struct jobs *jobs, struct ckpt_save_planner *planner,
 		       struct ckpt_err *e)
 {
-	size_t want = min_u64(w->opts.threads, jobs->n), n = 0;
-	autofree pthread_t *threads = calloc(want + 1, sizeof(*threads));
 	struct work k = {
 		.w = w, .jobs = jobs, .planner = planner, .lock = PTHREAD_MUTEX_INITIALIZER, .e = e
 	};
 
-	while (threads && n + 1 < want && !pthread_create(&threads[n], NULL, take_jobs, &k))
-		n++;
-	(void)take_jobs(&k);
-	while (n)
-		(void)pthread_join(threads[--n], NULL);
+	crew_run(min_u64(w->opts.threads, jobs->n), take_jobs, &k);
 	(void)pthread_mutex_destroy(&k.lock);
 	return k.rc;
 }

@@ -16,6 +16,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/crew.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "base/progress.h"
@@ -432,16 +433,7 @@ static void *worker_main(void *arg)
 
 static int run_workers(struct run *x, struct ckpt_err *e)
 {
-	pthread_t thread[EXPORT_MAX_JOBS];
-	size_t n = 0, want = (size_t)min_u64(x->job->threads, x->list.units);
-
-	/* This thread is a worker, too, so the export continues even if no more threads can be
-	 * created. */
-	while (n + 1 < want && !pthread_create(&thread[n], NULL, worker_main, x))
-		n++;
-	(void)worker_main(x);
-	for (size_t i = 0; i < n; i++)
-		(void)pthread_join(thread[i], NULL);
+	crew_run(min_u64(x->job->threads, x->list.units), worker_main, x);
 	if (x->stop)
 		*e = x->err;
 	return x->stop ? -e->code : 0;

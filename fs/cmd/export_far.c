@@ -5,6 +5,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/crew.h"
 #include "base/err.h"
 #include "base/progress.h"
 #include "base/text.h"
@@ -144,16 +145,8 @@ static void *work(void *arg)
 
 static int copy_all(struct run *x, struct ckpt_err *e)
 {
-	pthread_t thread[EXPORT_MAX_JOBS];
-	size_t n = 0;
-
 	progress_start(&x->progress, "export", x->list.bytes, !x->job->quiet);
-	/* This thread is a worker, too. */
-	while (n + 1 < x->job->threads && !pthread_create(&thread[n], NULL, work, x))
-		n++;
-	(void)work(x);
-	while (n)
-		(void)pthread_join(thread[--n], NULL);
+	crew_run(x->job->threads, work, x);
 	progress_end(&x->progress);
 	if (x->e.code)
 		*e = x->e;

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/crew.h"
 #include "base/err.h"
 #include "base/io.h"
 #include "base/progress.h"
@@ -241,17 +242,9 @@ static void *work(void *arg)
 int warm_run(struct warm *w, const struct warm_how *how, struct ckpt_err *e)
 {
 	struct pool p = { .w = w, .how = how };
-	pthread_t thread[WARM_MAX_THREADS];
-	size_t n = 0;
 
 	(void)pthread_mutex_init(&p.lock, NULL);
-	/* If no more threads can be created, this one does the work. */
-	while (n + 1 < how->threads && n < WARM_MAX_THREADS &&
-	       !pthread_create(&thread[n], NULL, work, &p))
-		n++;
-	(void)work(&p);
-	while (n)
-		(void)pthread_join(thread[--n], NULL);
+	crew_run(how->threads, work, &p);
 	(void)pthread_mutex_destroy(&p.lock);
 	w->read = p.read;
 	w->there = p.there;
