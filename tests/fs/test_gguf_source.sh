@@ -17,6 +17,14 @@ test_blocks_are_bytes_without_dequantize() {
   is '"uint8" [3,102]' "$(ckptfs ls --json m.gguf w | sed -n 's/.*"dtype": \("[a-z0-9]*"\), "shape": \(\[[0-9,]*\]\).*/\1 \2/p')"
 }
 
+test_reshard_says_what_it_writes() {
+  made make m.gguf
+  ckptfs reshard m.gguf blocks 2>said
+  grep 'warning: 1 tensor is written as its quantised blocks of uint8' said >/dev/null
+  ckptfs reshard m.gguf values --dequantize=fp32 2>said
+  is "" "$(cat said)"
+}
+
 test_every_range_has_the_values() {
   made make m.gguf
   mount_at m m.gguf -o dequantize=fp32

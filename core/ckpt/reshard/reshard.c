@@ -204,6 +204,22 @@ static int refuse_same_names(const struct resharding *s, struct ckpt_err *e)
 	return 0;
 }
 
+/* No type of a GGUF but quantised blocks is shown as uint8. */
+static void warn_of_blocks(const struct resharding *s)
+{
+	size_t n = 0;
+
+	if (strcmp(s->c->totals.format, "gguf") != 0)
+		return;
+	for (size_t i = 0; i < s->n_tensors; i++)
+		n += s->entries[i].dtype == CKPT_DTYPE_U8;
+	if (n)
+		warn(s,
+		     "%zu tensor%s written as %s quantised blocks of uint8, which only GGUF "
+		     "readers understand: dequantize=bf16, fp16 or fp32 writes the values",
+		     n, n == 1 ? " is" : "s are", n == 1 ? "its" : "their");
+}
+
 static int list_entries(struct resharding *s, struct ckpt_err *e)
 {
 	size_t tensors = s->r->model ? s->c->totals.model_tensors : s->c->totals.tensors;
@@ -218,6 +234,7 @@ static int list_entries(struct resharding *s, struct ckpt_err *e)
 	for (size_t i = 0; i < tensors; i++)
 		add_tensor(s, i);
 	s->n_tensors = s->n;
+	warn_of_blocks(s);
 	if (list_objects(s, objects, e))
 		return -e->code;
 	for (size_t i = 0; i < s->n; i++) {
