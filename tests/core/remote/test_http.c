@@ -1246,8 +1246,9 @@ START_TEST(the_answer_to_a_body_that_was_sent_is_waited_for)
 	struct asked a = { .make = upload_some };
 	struct buf body = BUF_INIT(4096);
 	struct ckpt_err e = { 0 };
+	unsigned lost = 0;
 	const struct http_how how = {
-		.what = "it", .len = UINT64_MAX, .upload = 1000, .cancel = &given_up
+		.what = "it", .len = UINT64_MAX, .upload = 1000, .lost = &lost, .cancel = &given_up
 	};
 
 	on_request = give_up_then_answer;
