@@ -49,9 +49,9 @@ enum {
 	UPLOAD_FILES = 4 << 20, /* of a checkpoint */
 	UPLOAD_HELD = 64 << 20, /* bytes; the default of options.held */
 	UPLOAD_AT_ONCE = 16,	/* requests of a commit or an undo */
-	UPLOAD_UNDO_MS = 10000, /* how long an abort or a removal is retried */
+	UPLOAD_UNDO_MS = 30000, /* how long an abort or a removal is retried */
 	/* If one could not be undone by then, no other is begun: the network may be gone. */
-	UPLOAD_UNDO_ALL_MS = 30000,
+	UPLOAD_UNDO_ALL_MS = 60000,
 };
 
 /* What a request sends. */

@@ -19,7 +19,7 @@
 enum {
 	SESSIONS_MAX = 1024,
 	HASTE_MS = 700, /* somebody has pressed Ctrl-C and waits for the answer */
-	CLOSE_S = 60,	/* the longest time for undoing what a killed process has left */
+	CLOSE_S = 120,	/* the longest time for undoing what a killed process has left */
 };
 
 struct session {
