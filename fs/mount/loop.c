@@ -364,6 +364,7 @@ static unsigned stop_all(struct loop *l)
 	for (struct worker *w = l->all.first, *next; w; w = next) {
 		next = w->link.next;
 		if (!end_worker(w, until)) {
+			(void)pthread_detach(w->thread);
 			left++;
 			continue;
 		}
