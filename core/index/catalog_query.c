@@ -307,7 +307,7 @@ static int parse_metadata(struct catalog *c, size_t len, struct ckpt_err *e)
 	c->metadata = get_count(&d, 7, sizeof(*c->metadata), &c->n_metadata);
 	if (!c->metadata)
 		return catalog_no_memory(e);
-	for (size_t i = 0; i < c->n_metadata && !d.bad; i++) {
+	for (size_t i = 0; i < c->n_metadata; i++) {
 		struct catalog_metadata *m = &c->metadata[i];
 
 		m->name = get_str(&d);
@@ -317,8 +317,10 @@ static int parse_metadata(struct catalog *c, size_t len, struct ckpt_err *e)
 		d.bad = d.bad || !m->name || !m->id || !m->hash ||
 			(*m->hash && strlen(m->hash) != 32) ||
 			(i && strcmp(m[-1].name, m->name) >= 0);
-		m->settled = d.bad || *m->id != CATALOG_UNSETTLED;
-		m->id += !m->settled;
+		if (d.bad)
+			break;
+		m->settled = *m->id != CATALOG_UNSETTLED;
+		m->id += m->settled ? 0 : 1;
 	}
 	return d.bad || d.p != d.end ? catalog_damaged(e, "its list of metadata files") : 0;
 }
