@@ -119,8 +119,8 @@ struct http_how {
 	 */
 	unsigned *lost;
 	const _Atomic bool
-		*cancel; /* set by anybody: ends the call, within a second, or three for the answer
-			  * to a request that counts as lost without it; may be NULL */
+		*cancel; /* set by anybody: ends the call, within a second, or three if a request
+			  * has been sent that `lost` would count; may be NULL */
 };
 
 int http_start(struct net *n, const struct http_ops *ops, void *arg, const struct http_how *how,
