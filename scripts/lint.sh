@@ -32,6 +32,11 @@ have cppcheck && step cppcheck cppcheck --cppcheck-build-dir=build/cppcheck --qu
 # shellcheck disable=SC2317 # step calls it
 lint_sh() { printf '%s\0' "${sh[@]}" | xargs -0 -n 8 -P "$(nproc)" shellcheck -x -P SCRIPTDIR; }
 have shellcheck && step shellcheck lint_sh
+# Such a grep ends at the first match, and with pipefail the command before it may then fail with SIGPIPE. With
+# ">/dev/null" in place of -q it reads all.
+# shellcheck disable=SC2317 # step calls it
+lint_pipes() { ! grep -nE '[^|][|] *grep -[a-zA-Z]*q' "${sh[@]}"; }
+step "no pipe into grep -q" lint_pipes
 mapfile -t py < <(git ls-files '*.py')
 have pyflakes3 && step pyflakes pyflakes3 "${py[@]}"
 mapfile -t js < <(git ls-files '*.js')

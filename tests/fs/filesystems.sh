@@ -50,7 +50,7 @@ up() {
       printf '#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n' >"$base/ssh"
       chmod +x "$base/ssh"
       local links= # an option of later versions, which else refuse links with ".."
-      ! sshfs --help 2>&1 | grep -q no_contain_symlinks || links=,no_contain_symlinks
+      ! sshfs --help 2>&1 | grep no_contain_symlinks >/dev/null || links=,no_contain_symlinks
       under && sshfs -o "ssh_command=$base/ssh,allow_other,default_permissions$links" "x:$base/under/d" "$at"
       ;;
     bindfs) under && bindfs "$base/under/d" "$at" ;;

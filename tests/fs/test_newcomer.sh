@@ -85,7 +85,7 @@ test_6_objects() {
   need_fixture bytes_items
   local ck name
   ck=$(fixture bytes_items)/ckpt
-  name=$(ckptfs ls -l "$ck" | awk '$1 == "object" { print $NF; exit }')
+  name=$(ckptfs ls -l "$ck" | awk '$1 == "object" { name = $NF } END { print name }')
   ckptfs cat "$ck" "objects/$name.json" | python3 -c 'import json, sys; json.load(sys.stdin)'
 }
 
