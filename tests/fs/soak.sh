@@ -3,9 +3,9 @@
 # data; every byte is compared with what soak.c computes. SOAK_SECONDS (60) is the time, SOAK_READERS (64) the
 # number of readers, SOAK_TENSORS (100000, or 20000 for less than five minutes) that of tensors.
 #
-# The daemons' memory and descriptors are sampled all the time: the medians of the second quarter and of the last
-# must be about equal. Medians, because a request that hangs for a while on a busy machine gets one more thread,
-# with its memory. In the end both are unmounted, and nothing may be left.
+# The daemons' memory and descriptors are sampled all the time: in the last quarter, the least memory and the median of
+# descriptors must be about the medians of the second. A request that hangs for a while on a busy machine gets one more
+# thread, with its memory. In the end both are unmounted, and nothing may be left.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
