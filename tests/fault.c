@@ -93,7 +93,7 @@ uint64_t fault_next(uint64_t n)
 
 uint64_t fault_some(uint64_t n)
 {
-	return next_call(n, rng_full());
+	return next_call(n, rng_full() && !rng_most());
 }
 
 void fault_act(void (*fn)(void *arg), void *arg)

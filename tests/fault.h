@@ -53,7 +53,7 @@ bool fault_round(enum fault_kind kind, uint64_t n, uint64_t count);
 /* The call to fail after call n: the next one; in a long run that MOST_CASES bounds, after the
  * first 64 one of the next three; in a short run (rng.h), one of the next n / 8. */
 uint64_t fault_next(uint64_t n);
-/* The same, but short in builds with sanitizers, too: for what takes long. */
+/* For what takes long: the same, but short unless everything is to run, without MOST_CASES. */
 uint64_t fault_some(uint64_t n);
 #define FAULT_LOOP_BY(next, kind, count) \
 	for (uint64_t fault_n = 1; fault_round(kind, fault_n, count); fault_n = next(fault_n))
