@@ -42,7 +42,7 @@ make_libfuse() {
 check() {
   local dir=$1 was
   PKG_CONFIG_PATH=$dir/lib/pkgconfig make -j2 WERROR=1 BUILD=build/libfuse \
-    LDFLAGS="-Wl,-rpath,$dir/lib" build/libfuse/ckptfs build/libfuse/ckptfs-fetch build/libfuse/tests/without
+    LDFLAGS="-Wl,-rpath,$dir/lib" build/libfuse/{ckptfs,ckptfs-fetch,tests/without,tests/dir-fetch}
   was=$(cat "$PARAMETER" 2>/dev/null || echo none)
   if [ "$was" = N ]; then
     trap 'echo N >$PARAMETER' EXIT
