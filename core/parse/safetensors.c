@@ -142,12 +142,12 @@ static int check_layout(struct st_header *h, uint64_t limit, struct ckpt_err *e)
 	return 0;
 }
 
-/* Only strings are allowed, as safetensors demands. */
+/* Only strings are allowed, as safetensors demands; null is the same as nothing. */
 static int check_metadata(struct jval v, struct ckpt_err *e)
 {
 	struct jiter i = jiter(v);
 
-	if (!jval_is(v, J_OBJECT))
+	if (!jval_is(v, J_OBJECT) && !jval_is(v, J_NULL))
 		return bad(e, metadata_key, "not an object");
 	while (jiter_next(&i))
 		if (!jval_is(i.v, J_STRING))

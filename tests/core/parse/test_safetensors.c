@@ -126,13 +126,18 @@ START_TEST(of_an_unknown_dtype_only_the_bytes_are_known)
 }
 END_TEST
 
-START_TEST(a_file_may_hold_nothing)
+START_LOOP_TEST(a_file_may_hold_nothing, 3)
 {
+	static const char *const json[] = { "{}", "{\"__metadata__\":{}}",
+					    "{\"__metadata__\":null}" };
 	struct st_header *h;
 	struct ckpt_err e = { 0 };
+	size_t len = strlen(json[_i]);
 
-	ck_assert_int_eq(read_header("{}", 2, 2, 0, true, &h, &e), 0);
+	ck_assert_msg(!read_header(json[_i], len, len, 0, true, &h, &e), "%s", e.msg);
+	ck_assert_uint_eq(st_count(h), 0);
 	ck_assert_ptr_null(st_find(h, "", 0));
+	ck_assert_ptr_null(st_metadata(h, "format"));
 	st_free(h);
 }
 END_TEST
