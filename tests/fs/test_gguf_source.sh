@@ -91,7 +91,7 @@ test_a_file_is_proven_to_be_made_from_a_checkpoint() {
   is 1 "$exit_status"
   grep '^differs *output.weight ' lines >/dev/null
   grep '^20 equal, 1 differ, ' lines >/dev/null
-  refused 'would be as a GGUF (to compare the tensors as they are, name the GGUF first): no config.json' ckptfs diff dcp x.gguf
+  refused 'would be as a GGUF \(to compare the tensors as they are, name the GGUF first\): no config.json' ckptfs diff dcp x.gguf
 }
 
 # The text model of a vision model, in which its tensors have other names.
