@@ -564,7 +564,9 @@ START_TEST(people_can_read_the_tables)
 				   "a.b [\"a\",\"b\"]\n"
 				   "lost.it [\"lost\",\"it\"]\n"
 				   "refused (null)\n"
-				   "text 4\n";
+				   "text 4\n"
+				   "0 -1 1\n"
+				   "0 -1 1\n";
 	static const char *const sql[] = {
 		("SELECT offsets, sizes, path, offset, length, encoding FROM chunk WHERE fqn='a' "
 		 "ORDER BY chunk"),
@@ -573,6 +575,8 @@ START_TEST(people_can_read_the_tables)
 		"SELECT fqn, path FROM tensor WHERE fqn='a.b'",
 		"SELECT fqn, path FROM object WHERE fault IS NOT NULL",
 		"SELECT fqn, length(CAST(text AS BLOB)) FROM object WHERE text <> ''",
+		"SELECT min(id), max(id) - count(*), count(*) > 1 FROM tensor",
+		"SELECT min(id), max(id) - count(*), count(*) > 1 FROM object",
 	};
 	struct buf b = BUF_INIT(10000);
 	sqlite3 *db;
