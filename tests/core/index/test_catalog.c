@@ -861,6 +861,13 @@ START_TEST(what_is_no_index_is_refused)
 	struct ckpt_err e = { 0 };
 
 	ck_assert_ptr_null(open_and_show(&e)); /* nothing there */
+	for (int fifo = 0; fifo < 2; fifo++) {
+		REQUIRE(!(fifo ? mkfifoat(dir_fd, "index.sqlite", 0600)
+			       : mkdirat(dir_fd, "index.sqlite", 0700)));
+		ck_assert_ptr_null(open_and_show(&e));
+		ck_assert_int_eq(e.code, EBADMSG);
+		REQUIRE(!unlinkat(dir_fd, "index.sqlite", fifo ? 0 : AT_REMOVEDIR));
+	}
 	put_file(dir_fd, "index.sqlite", "", 0);
 	ck_assert_ptr_null(open_and_show(&e));
 	ck_assert_int_eq(e.code, EBADMSG);
