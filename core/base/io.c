@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 
@@ -384,6 +385,17 @@ int io_remove(int dirfd, const char *name, struct ckpt_err *e)
 int io_remove_if(int dirfd, const char *name, io_may_remove_fn *may, struct ckpt_err *e)
 {
 	return remove_within(dirfd, name, 0, may, e);
+}
+
+int io_lock(int fd)
+{
+	while (flock(fd, LOCK_EX | LOCK_NB)) {
+		if (errno == ENOSYS || errno == EOPNOTSUPP || errno == ENOLCK)
+			return 1;
+		if (errno != EINTR)
+			return -errno;
+	}
+	return 0;
 }
 
 int io_mkdirs(const char *path)

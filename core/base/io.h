@@ -84,6 +84,12 @@ int io_remove(int dirfd, const char *name, struct ckpt_err *e);
 typedef bool io_may_remove_fn(int dirfd, const char *name);
 int io_remove_if(int dirfd, const char *name, io_may_remove_fn *may, struct ckpt_err *e);
 
+/*
+ * Locks an open file for this process, and does not wait: 0, -EWOULDBLOCK or another -errno. 1: its
+ * file system has no such locks, as Lustre and NFS do not if they are mounted without them.
+ */
+int io_lock(int fd);
+
 /* mkdir -p; new directories have mode 0700. 0 or -errno. */
 int io_mkdirs(const char *path);
 

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,13 +63,13 @@ static bool is_still_named(const struct site *p, int fd)
  * file takes the lock. */
 static int lock_file(const struct site *p, int fd, bool made, struct ckpt_err *e)
 {
-	if (!flock(fd, LOCK_EX | LOCK_NB))
-		return 0;
-	if (errno == EWOULDBLOCK)
+	int rc = io_lock(fd);
+
+	if (rc == -EWOULDBLOCK)
 		return err_set(e, EBUSY, "another save to '%s' is under way", p->path);
-	if (errno != ENOSYS && errno != ENOTSUP && errno != ENOLCK)
-		return err_sys(e, errno, "lock '%s.partial.lock'", p->path);
-	if (made)
+	if (rc < 0)
+		return err_sys(e, -rc, "lock '%s.partial.lock'", p->path);
+	if (!rc || made)
 		return 0;
 	return err_set(
 		e, EBUSY,

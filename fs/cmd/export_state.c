@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 
 enum { HEADER = 512 };
 
@@ -79,6 +78,7 @@ int export_state_open(int dirfd, const char *name, struct export_state *ret, str
 {
 	autoclose int fd = -1;
 	struct stat st = { 0 };
+	int rc;
 
 	/* The previous holder of the lock may have finished and removed the file while we
 	 * waited. */
@@ -89,9 +89,9 @@ int export_state_open(int dirfd, const char *name, struct export_state *ret, str
 			    0644);
 		if (fd < 0)
 			return err_sys(e, errno, "create '%s'", name);
-		/* On a file system without locks it is used unlocked. */
-		if (flock(fd, LOCK_EX | LOCK_NB) && errno != ENOSYS && errno != EOPNOTSUPP)
-			return errno == EWOULDBLOCK ? -EBUSY : err_sys(e, errno, "lock '%s'", name);
+		rc = io_lock(fd); /* if there are no locks, it is used without */
+		if (rc < 0)
+			return rc == -EWOULDBLOCK ? -EBUSY : err_sys(e, -rc, "lock '%s'", name);
 		if (fstat(fd, &st))
 			return err_sys(e, errno, "stat '%s'", name);
 	}

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <time.h>
 #include <xxhash.h>
 
@@ -172,19 +171,16 @@ static int build(const struct index_request *rq, const char *path, struct catalo
 	return rc;
 }
 
-/* flock, but the holder may have been stopped, or wait for storage that does not answer. */
+/* io_lock, but the holder may have been stopped, or wait for storage that does not answer. */
 static int lock_soon(int fd, uint64_t until_ns)
 {
 	const struct timespec pause = { .tv_nsec = LOCK_PAUSE_MS * 1000 * 1000L };
 
-	while (flock(fd, LOCK_EX | LOCK_NB)) {
-		if (errno != EWOULDBLOCK && errno != EINTR)
-			return -errno;
-		if (clock_ns() >= until_ns)
-			return -EWOULDBLOCK;
+	int rc;
+
+	while ((rc = io_lock(fd)) == -EWOULDBLOCK && clock_ns() < until_ns)
 		(void)nanosleep(&pause, NULL);
-	}
-	return 0;
+	return rc;
 }
 
 /*
@@ -208,11 +204,11 @@ static int lock(const char *path)
 		if (!S_ISREG(ours.st_mode) || ours.st_size)
 			return -EEXIST;
 		rc = lock_soon(fd, until);
-		if (rc) {
-			/* No other process can hold it: there are no locks here. */
-			if (rc == -ENOSYS || rc == -EOPNOTSUPP)
-				(void)unlink(path);
+		if (rc < 0)
 			return rc;
+		if (rc) { /* nobody can hold it, so it is in nobody's way */
+			(void)unlink(path);
+			return -ENOLCK;
 		}
 		if (!stat(path, &named) && named.st_ino == ours.st_ino &&
 		    named.st_dev == ours.st_dev)

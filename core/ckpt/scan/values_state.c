@@ -11,7 +11,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -61,6 +60,7 @@ static int open_file(const char *path, int *ret, struct ckpt_err *e)
 {
 	autoclose int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
 	struct stat st;
+	int rc;
 
 	if (fd < 0)
 		return err_sys(e, errno, "create '%s'", path);
@@ -68,10 +68,10 @@ static int open_file(const char *path, int *ret, struct ckpt_err *e)
 		return err_sys(e, errno, "stat '%s'", path);
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, EEXIST, "'%s' is not a regular file", path);
-	/* File systems without locks are used without locking. */
-	if (flock(fd, LOCK_EX | LOCK_NB) && errno != ENOSYS && errno != EOPNOTSUPP)
-		return errno == EWOULDBLOCK ? err_set(e, EBUSY, "another process uses '%s'", path)
-					    : err_sys(e, errno, "lock '%s'", path);
+	rc = io_lock(fd); /* if there are no locks, it is used without */
+	if (rc < 0)
+		return rc == -EWOULDBLOCK ? err_set(e, EBUSY, "another process uses '%s'", path)
+					  : err_sys(e, -rc, "lock '%s'", path);
 	*ret = steal_fd(&fd);
 	return 0;
 }
