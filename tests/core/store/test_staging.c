@@ -12,6 +12,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -557,6 +558,31 @@ START_TEST(ranks_write_into_one_directory)
 	staging_end(s[0]);
 	ck_assert_uint_eq(entries("ckpt"), 2);
 	only_dest_is_there();
+}
+END_TEST
+
+/* Root may write everywhere, and is asked not to. */
+static void with_modes(bool on)
+{
+	struct __user_cap_header_struct h = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct v[2];
+	const uint32_t ignoring = 1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH;
+
+	REQUIRE(!syscall(SYS_capget, &h, v));
+	v[0].effective = on ? v[0].effective & ~ignoring : v[0].permitted;
+	REQUIRE(!syscall(SYS_capset, &h, v));
+}
+
+START_TEST(what_cannot_be_removed_is_not_replaced)
+{
+	must_save('a', false);
+	REQUIRE(!fchmodat(dir_fd, "ckpt", 0555, 0));
+	with_modes(true);
+	REFUSED(staging_check(dest, staging_alone, NULL, &e), EACCES,
+		"'%s' cannot be replaced: Permission denied", dest);
+	with_modes(false);
+	REQUIRE(!fchmodat(dir_fd, "ckpt", 0755, 0));
+	must_save('b', true);
 }
 END_TEST
 
