@@ -77,8 +77,16 @@ static void make_index(struct mount *m, struct ckpt_err *ret)
 		(void)err_nomem(ret);
 	else if (confine(&command_mount, m->opts, &missing) && m->sandbox == SANDBOX_ON)
 		(void)err_set(ret, missing.code, "mount '%s': sandbox: %s", m->target, missing.msg);
-	else if (!cmd_open(m->source, &o, &how, &c, ret))
+	else if (!cmd_open(m->source, &o, &how, &c, ret)) {
+		const char *unkept = ckpt_index_why(c);
+
+		if (unkept)
+			(void)err_set(ret, ENOSPC,
+				      "checkpoint '%.200s': its chunk index cannot be kept: %s; "
+				      "'index=:memory:' does without",
+				      m->source, unkept);
 		ckpt_close(c);
+	}
 }
 
 /* The process has nothing of the daemon's but its standard files: not the pipes to the command that
@@ -171,7 +179,6 @@ int mount_open(struct mount *m, struct ckpt_err *e)
 	}
 	return err_set(e, EAGAIN,
 		       "checkpoint '%.200s': a chunk index was made several times, and is not "
-		       "current: the checkpoint changes while it is read, or there is no room for "
-		       "the index ('index=:memory:' keeps none)",
+		       "current: the checkpoint changes while it is read",
 		       m->source);
 }
