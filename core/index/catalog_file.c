@@ -280,8 +280,9 @@ static int check_schema(sqlite3 *db, struct ckpt_err *e)
 	return catalog_schema[i] ? err_set(e, ERR_CORRUPT, "chunk index lacks a table") : 0;
 }
 
-/* The first statement reads the schema, so limits on its contents are set before. */
-static int set_up(const struct catalog_file *f, sqlite3 *db, struct ckpt_err *e)
+/* The first statement reads the schema, so limits on its contents are set before. What is long is
+ * read as a blob, to which that of lengths does not apply. */
+static int set_up(sqlite3 *db, struct ckpt_err *e)
 {
 	int rc;
 
@@ -289,11 +290,7 @@ static int set_up(const struct catalog_file *f, sqlite3 *db, struct ckpt_err *e)
 	(void)sqlite3_db_config(db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
 	(void)sqlite3_limit(db, SQLITE_LIMIT_LENGTH, CATALOG_PAGE);
 	rc = sql_exec(db, "PRAGMA cell_size_check=ON; PRAGMA cache_size=-1024", e);
-	if (!rc)
-		rc = check_schema(db, e);
-	(void)sqlite3_limit(db, SQLITE_LIMIT_LENGTH,
-			    (int)min_u64(f->size, CATALOG_MAX_MAP + CATALOG_PAGE));
-	return rc;
+	return rc ? rc : check_schema(db, e);
 }
 
 int catalog_file_open(const char *path, struct catalog_file **ret, sqlite3 **ret_db,
@@ -309,7 +306,7 @@ int catalog_file_open(const char *path, struct catalog_file **ret, sqlite3 **ret
 	if (!rc)
 		rc = open_db(f, &db, e);
 	if (!rc)
-		rc = set_up(f, db, e);
+		rc = set_up(db, e);
 	if (rc) {
 		(void)sqlite3_close(db);
 		catalog_file_close(f);
