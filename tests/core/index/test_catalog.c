@@ -599,6 +599,25 @@ START_TEST(people_can_read_the_tables)
 }
 END_TEST
 
+static int lowest_free_descriptor(void)
+{
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	REQUIRE(fd >= 0 && !close(fd));
+	return fd;
+}
+
+START_TEST(nothing_stays_open)
+{
+	int before = lowest_free_descriptor();
+	struct ckpt_err e = { 0 };
+
+	free(build_and_show(path));
+	free(open_and_show(&e));
+	ck_assert_int_eq(lowest_free_descriptor(), before);
+}
+END_TEST
+
 /* Returns c if something is wrong, else NULL. */
 static void *load_all(void *arg)
 {
@@ -1659,7 +1678,11 @@ START_LOOP_TEST(a_disk_that_fails_leaves_nothing_behind, 3)
 
 		(void)fault_off();
 		if (fault_hit() && strcmp(fault_name(), "unlink") != 0) {
+			const char *named = strstr(e.msg, "'");
+
 			ck_assert_int_eq(rc, _i ? -EIO : -ENOSPC);
+			ck_assert_msg(named && bytes_begin(named + 1, strlen(named + 1), path),
+				      "%s", e.msg);
 			ck_assert_int_ne(fstatat(dir_fd, "index.sqlite", &st, 0), 0);
 			failed++;
 		}
