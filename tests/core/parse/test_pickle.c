@@ -311,6 +311,9 @@ static const struct {
 	{ "K\7)R.", "?" },
 	{ "cm\nC\n.", "m.C" },
 	{ "](cm\nC\n)\x81}b]e.", "[?, []]" },
+	{ "\x8f.", "?" }, /* sets */
+	{ "\x8f(K\1\x90.", "?" },
+	{ "(K\1\x91.", "?" },
 	{ "ctorch\nSize\nK\3\x85\x85R.", "(3,)" },
 	{ "ccollections\nOrderedDict\n)R.", "{}" },
 	{ "ccollections\nOrderedDict\n]\x85R.", "{}" },

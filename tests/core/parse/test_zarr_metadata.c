@@ -293,6 +293,7 @@ START_LOOP_TEST(what_contradicts_the_specification_is_refused, ARRAY_LEN(bads))
 	struct ckpt_err e = { 0 };
 
 	ck_assert_int_lt(parse(bads[_i].json, &a, &e), 0);
+	ck_assert_int_eq(e.code, EBADMSG);
 	ck_assert_str_eq(e.msg, bads[_i].msg);
 }
 END_TEST
