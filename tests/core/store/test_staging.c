@@ -374,6 +374,7 @@ START_TEST(what_the_new_checkpoint_has_as_well_is_replaced)
 	REFUSED(staging_check(dest, staging_alone, NULL, &e), ENOTEMPTY,
 		"'%s' holds 'config.json', which is not part of a checkpoint and would be lost",
 		dest);
+	put_file(fd, "tokenizer.json", "x", 1);
 	ck_assert_int_eq(staging_check(dest, over, NULL, &ok), 0);
 	REFUSED(staging_check(dest, NULL, NULL, &e), EEXIST,
 		"'%s' already exists and is not empty: use the option overwrite to replace it",
