@@ -19,6 +19,7 @@
 #include <ckptfs/ckpt_mount.h>
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -277,6 +278,80 @@ START_TEST(an_inner_directory_that_cannot_be_opened_is_not_absent)
 	ck_assert_uint_ge(failed, 10);
 	buf_release(&want);
 	buf_release(&got);
+}
+END_TEST
+
+/* ---- others write ---- */
+
+static size_t root_len;
+
+static int copy_one(const char *path, const struct stat *st, int what, struct FTW *at)
+{
+	const char *name = path + root_len;
+
+	(void)st;
+	(void)at;
+	if (what == FTW_D) {
+		REQUIRE(!*name || !mkdirat(dir_fd, name + 1, 0755));
+	} else {
+		size_t len;
+		autofree uint8_t *data = get_file(AT_FDCWD, path, &len);
+
+		put_file(dir_fd, name + 1, data, len);
+	}
+	return 0;
+}
+
+static time_t written;
+
+static int write_one(const char *path, const struct stat *st, int what, struct FTW *at)
+{
+	const struct timespec then[] = { { 1, 0 }, { written, 0 } };
+
+	(void)st;
+	(void)at;
+	REQUIRE(what != FTW_F || !utimensat(AT_FDCWD, path, then, 0));
+	return 0;
+}
+
+static void write_all(void *arg)
+{
+	(void)arg;
+	written++;
+	REQUIRE(!nftw(dir, write_one, 8, FTW_PHYS));
+}
+
+static const char *const changing[] = {
+	"plain/ckpt",	   "old_112/ckpt",    "ds_z1_bf16_ga32_w4/ckpt", "fsdp_placed/ckpt",
+	"mranks_moe/ckpt", "mcore_zarr/ckpt", "fsw_safetensors/ckpt",	 "orbax/data_files/ckpt"
+};
+
+/* If a file is written to between two looks at it, what they found might not belong together. */
+START_LOOP_TEST(what_changes_while_it_is_opened_is_refused, ARRAY_LEN(changing))
+{
+	const struct ckpt_opts o = { .index = ":memory:" };
+	unsigned refused = 0, rounds = 0;
+	char from[4500];
+
+	(void)snprintf(from, sizeof(from), "%s/%s", data_dir(), changing[_i]);
+	root_len = strlen(from);
+	REQUIRE(!nftw(from, copy_one, 8, FTW_PHYS));
+	fault_act(write_all, NULL);
+	FAULT_LOOP_SOME(FAULT_READ, 1)
+	{
+		struct ckpt_err e = { 0 };
+		struct ckpt *c = NULL;
+		int rc = open_typed(dir, &o, &c, &e);
+
+		(void)fault_off();
+		ck_assert_msg(!rc || rc == -EAGAIN, "%s", e.msg);
+		refused += rc != 0;
+		rounds++;
+		ckpt_close(c);
+	}
+	fault_act(NULL, NULL);
+	/* What was not looked at before, or is not looked at again, may change. */
+	ck_assert_msg(2 * refused >= rounds, "%u of %u", refused, rounds);
 }
 END_TEST
 
