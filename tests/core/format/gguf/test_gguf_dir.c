@@ -130,6 +130,16 @@ START_TEST(a_missing_part_is_named)
 }
 END_TEST
 
+/* Their numbers have five digits, but no model has ten thousand parts. */
+START_TEST(a_number_of_parts_is_bounded)
+{
+	put_model("m-00001-of-09999.gguf", 1, 0, 9999, 4);
+	expect_refused(ENOENT, "'m-00002-of-09999.gguf' is missing: the model is in 9999 files");
+	REQUIRE(!renameat(dir_fd, "m-00001-of-09999.gguf", dir_fd, "m-00001-of-10000.gguf"));
+	expect_refused(EBADMSG, "whose files must be named X-00001-of-09999.gguf");
+}
+END_TEST
+
 START_TEST(parts_have_to_be_what_they_are_named)
 {
 	put_model("m-00001-of-00002.gguf", 1, 1, 2, 4);

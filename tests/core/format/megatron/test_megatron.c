@@ -6,6 +6,7 @@
 #include "dcp_util.h"
 #include "dir_util.h"
 #include "format/format.h"
+#include "format/megatron/megatron.h"
 #include "index/catalog_build.h"
 #include "index/catalog_query.h"
 #include "opts_util.h"
@@ -16,6 +17,7 @@
 #include "suites.h"
 #include <ckptfs/ckpt.h>
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -369,6 +371,20 @@ START_LOOP_TEST(a_list_that_says_nothing_is_a_fault, ARRAY_LEN(lists))
 	put_files("x");
 	put_checkpoint("");
 	ck_assert_uint_eq(check(lists[_i].json, lists[_i].msg), 0);
+}
+END_TEST
+
+START_TEST(a_path_has_an_end)
+{
+	char name[PATH_MAX] = "", path[PATH_MAX];
+	struct ckpt_err e = { 0 };
+
+	memset(name, 'n', PATH_MAX - 5);
+	ck_assert_int_eq(megatron_path("dir/", name, path, &e), 0);
+	ck_assert_uint_eq(strlen(path), PATH_MAX - 1);
+	memset(name, 'n', PATH_MAX - 4);
+	ck_assert_int_eq(megatron_path("dir/", name, path, &e), -ENAMETOOLONG);
+	ck_assert_msg(strstr(e.msg, "is too long a name"), "%s", e.msg);
 }
 END_TEST
 

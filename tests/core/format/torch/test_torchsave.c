@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/text.h"
 #include "dir_util.h"
+#include "fault.h"
 #include "format/format.h"
 #include "format/torch/torchsave.h"
 #include "index/catalog_build.h"
@@ -691,6 +692,25 @@ START_LOOP_TEST(a_stream_is_read_like_an_archive, (int)ARRAY_LEN(states))
 		return; /* needs the element size of every storage */
 	put_legacy("f.pt", text, keys, 0);
 	expect("f.pt", states[_i].want);
+}
+END_TEST
+
+START_LOOP_TEST(a_read_that_fails_is_not_damage, 2)
+{
+	if (_i)
+		put_legacy("f.pt", "](<T><T>e", "]<0>a", 0);
+	else
+		put_zip("f.pt", "](<T><T>e", "little");
+	FAULT_LOOP(FAULT_READ)
+	{
+		struct catalog *c = NULL;
+		struct ckpt_err e = { 0 };
+		int rc = scan("f.pt", &c, &e);
+
+		(void)fault_off();
+		ck_assert_msg(rc == (fault_hit() ? -EIO : 0), "%s", e.msg);
+		catalog_close(c);
+	}
 }
 END_TEST
 
