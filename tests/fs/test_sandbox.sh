@@ -861,13 +861,14 @@ with sqlite3.connect(sys.argv[1]) as db: db.execute("update chunkmap set chunks 
 # The daemon does not parse what it could not keep: whoever wrote the checkpoint could make its index large.
 test_an_index_without_room_mounts_nothing() {
   need_sandbox
+  [[ $(id -u) == 0 ]] || skip "not root"
   mkdir c m small
   "$PYTHON" -c 'import json, struct, sys
 h = json.dumps({f"layer.{i}.weight": {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i in range(30000)})
 sys.stdout.buffer.write(struct.pack("<Q", len(h)) + h.encode() + bytes(30000))' >c/model.safetensors
   mount -t tmpfs -o size=1500k tmpfs small
   XDG_CACHE_HOME=$PWD/small refused "c': its chunk index cannot be kept: .*; 'index=:memory:' does without$" \
-    timeout 60 "$CKPTFS" mount c m
+    ckptfs mount c m
   XDG_CACHE_HOME=$PWD/small ckptfs mount -q c m -o index=:memory:
   is 30000 "$(ls m/tensors | wc -l)"
   ckptfs umount m
