@@ -1,21 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/capture.h"
 
+#include "base/cleanup.h"
+#include "base/err.h"
 #include "base/io.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-void capture_start(struct capture *c)
+int capture_start(struct capture *c, struct ckpt_err *e)
 {
+	autoclose int saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+	autoclose int file = memfd_create("stderr", MFD_CLOEXEC);
+
 	(void)fflush(stderr);
-	c->saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
-	c->file = memfd_create("stderr", MFD_CLOEXEC);
-	if (c->file >= 0)
-		(void)dup2(c->file, STDERR_FILENO);
+	if (saved < 0 || file < 0 || dup2(file, STDERR_FILENO) < 0)
+		return err_sys(e, errno, "redirect standard error");
+	c->saved = steal_fd(&saved);
+	c->file = steal_fd(&file);
+	return 0;
 }
 
 static const char *after_prefix(const char *s)
@@ -34,14 +41,11 @@ void capture_stop(struct capture *c, char *line, size_t cap)
 	int64_t n;
 
 	(void)fflush(stderr);
-	n = c->file >= 0 ? io_pread_some(c->file, text, sizeof(text) - 1, 0) : 0;
+	n = io_pread_some(c->file, text, sizeof(text) - 1, 0);
 	text[n > 0 ? n : 0] = 0;
 	text[strcspn(text, "\n")] = 0;
 	(void)snprintf(line, cap, "%s", after_prefix(text));
-	if (c->saved >= 0) {
-		(void)dup2(c->saved, STDERR_FILENO);
-		(void)close(c->saved);
-	}
-	if (c->file >= 0)
-		(void)close(c->file);
+	(void)dup2(c->saved, STDERR_FILENO);
+	(void)close(c->saved);
+	(void)close(c->file);
 }

@@ -4,7 +4,8 @@
  * message.
  *
  *	struct capture c;
- *	capture_start(&c);
+ *	if (capture_start(&c, e))
+ *		return -e->code;
  *	rc = fuse_session_mount(se, path);
  *	capture_stop(&c, line, sizeof(line));
  *
@@ -15,11 +16,14 @@
 
 #include <stddef.h>
 
+struct ckpt_err;
+
 struct capture {
 	int saved, file;
 };
 
-void capture_start(struct capture *c);
+/* 0, or -errno with a sentence: nothing is caught. */
+int capture_start(struct capture *c, struct ckpt_err *e);
 /* The first line that was printed, without a prefix such as "fuse: "; "" if there was none. */
 void capture_stop(struct capture *c, char *line, size_t cap);
 

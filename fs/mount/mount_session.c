@@ -72,7 +72,8 @@ int mount_new_session(struct mount *m, struct ckpt_err *e)
 	    fuse_opt_add_arg(&args, list) || (o->debug && fuse_opt_add_arg(&args, "-d")))
 		return err_sys(e, ENOMEM, "mount options");
 	watch_ops(&ops);
-	capture_start(&c);
+	if (capture_start(&c, e))
+		return -e->code;
 	m->session = fuse_session_new(&args, &ops, sizeof(ops), m->fs);
 	capture_stop(&c, line, sizeof(line));
 	if (!m->session)
@@ -138,7 +139,8 @@ int mount_start_session(struct mount *m, struct ckpt_err *e)
 	if (fuse_set_signal_handlers(m->session))
 		return err_set(e, EINVAL, "mount '%s': signal handlers refused", m->target);
 	m->signals = true;
-	capture_start(&c);
+	if (capture_start(&c, e))
+		return -e->code;
 	rc = fuse_session_mount(m->session, where(m, by_fd));
 	capture_stop(&c, line, sizeof(line));
 	if (m->target_fd >= 0)

@@ -316,7 +316,8 @@ static int run_fusermount(const char *path, bool lazy, struct ckpt_err *e)
 
 	if (!copy)
 		return err_sys(e, ENOMEM, "umount: '%s'", path);
-	capture_start(&c);
+	if (capture_start(&c, e))
+		return -e->code;
 	rc = posix_spawnp(&pid, name, NULL, NULL, argv, environ);
 	if (!rc && waitpid(pid, &status, 0) < 0)
 		rc = errno;

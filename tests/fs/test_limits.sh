@@ -101,6 +101,28 @@ test_few_descriptors() {
   use_again $MANY
 }
 
+# One clear line, wherever they end.
+test_mount_with_too_few_descriptors() {
+  local ckpt n rc refused=0
+  [[ ${VARIANT:-release} == release ]] || return 0
+  ckpt=$(zoo)
+  mkdir m
+  for ((n = 5; n < 40; n++)); do
+    rc=0
+    (ulimit -n $n && exec "$CKPTFS" mount -q "$ckpt" m) 2>err || rc=$?
+    if [[ $rc == 0 ]]; then
+      cmp m/tensors/model.n "$ckpt.model.n.bin"
+      ckptfs umount m
+      break
+    fi
+    is 2 $rc
+    [[ $(wc -l <err) == 1 && $(cat err) == *': Too many open files' ]] || fail "$n: $(cat err)"
+    ! is_mounted m || fail "$n: still mounted"
+    refused=$((refused + 1))
+  done
+  ((n < 40 && refused > 2)) || fail "$refused refused"
+}
+
 # A mount that cannot be used is an error, and is gone.
 test_mount_with_too_little_memory() {
   local ckpt kib rc served=0 refused=0
