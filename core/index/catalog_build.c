@@ -255,15 +255,6 @@ static void put_str(struct buf *b, const char *p)
 	put_text(b, p, p ? strlen(p) : 0);
 }
 
-/* Will a later change of the file show? Where times are whole seconds, not if it comes in the same
- * second, by a clock that may be a little ahead. */
-static bool is_settled(const struct place_seen *seen)
-{
-	uint64_t now = clock_wall_ns(), then = seen->mtime_ns;
-
-	return then % CLOCK_SECOND || max_u64(now, then) - min_u64(now, then) >= CATALOG_SETTLED_NS;
-}
-
 int catalog_add_metadata(struct catalog_writer *w, const char *name, const struct place_seen *seen,
 			 const struct digest *hash, struct ckpt_err *e)
 {
@@ -276,7 +267,7 @@ int catalog_add_metadata(struct catalog_writer *w, const char *name, const struc
 	if (hash)
 		digest_hex(hash, hex);
 	if (seen) {
-		bool settled = is_settled(seen);
+		bool settled = place_is_settled(seen);
 
 		*id = CATALOG_UNSETTLED;
 		place_id_hex(&seen->id, id + !settled);

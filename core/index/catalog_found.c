@@ -196,7 +196,7 @@ static bool put_ids(const struct catalog_found *f, struct buf *b)
 		uint64_t written = files_mtime_ns(f->files, i);
 		struct place_id id;
 
-		if (written > now || now - written < CATALOG_SETTLED_NS)
+		if (written > now || now - written < PLACE_SETTLED_NS)
 			return false;
 		files_id(f->files, i, &id);
 		buf_varint(b, id.len);

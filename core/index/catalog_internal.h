@@ -19,10 +19,7 @@
 #include <pthread.h>
 #include <sqlite3.h>
 
-/* A file that was written longer ago cannot change again without another time: no file system's
- * clock is coarser. */
-#define CATALOG_SETTLED_NS (2 * CLOCK_SECOND)
-/* Before the id of one that can. */
+/* Before the id of a file that can change without another time: see place_is_settled. */
 #define CATALOG_UNSETTLED '?'
 
 struct catalog_file;

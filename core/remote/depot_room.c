@@ -6,6 +6,7 @@
 #include "base/digest.h"
 #include "base/io.h"
 #include "base/json_out.h"
+#include "base/text.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -353,24 +354,36 @@ static int disk_room_once(struct depot *d, int dir, const char *name, uint64_t s
 	return rc;
 }
 
-/* Whoever runs a store chooses paths and versions. The hash must resist deliberate collisions, as
+/* Does its identity tell it from what may be there in a moment? An ETag does; times, those of a file
+ * or a Last-Modified ('M': see store_internal.h), may not. */
+static bool is_sure(const char *address, const struct place_seen *seen)
+{
+	bool has_etag = !text_file_path(address) && seen->id.v[0] != 'M';
+
+	return has_etag || place_is_settled(seen);
+}
+
+/* What may still change unseen gets a directory that nobody opens again.
+ * Whoever runs a store chooses paths and versions. The hash must resist deliberate collisions, as
  * that of base/digest.h does not: an object of one store must not get the directory, and so the
  * bytes, of another's. */
 static void name_object(const char *address, const char *path, const struct place_seen *seen,
 			char ret[static DIGEST_HEX])
 {
+	uint64_t only_now = is_sure(address, seen) ? 0 : clock_wall_ns();
 	const struct {
 		const void *p;
 		uint64_t n;
 	} v[] = { { address, strlen(address) },
 		  { path, strlen(path) },
 		  { seen->id.v, seen->id.len },
-		  { &seen->size, sizeof(seen->size) } };
+		  { &seen->size, sizeof(seen->size) },
+		  { &only_now, sizeof(only_now) } };
 	uint8_t hash[(DIGEST_HEX - 1) / 2];
 	struct sha256_ctx c;
 
 	sha256_init(&c);
-	for (size_t i = 0; i < ARRAY_LEN(v); i++) {
+	for (size_t i = 0; i < ARRAY_LEN(v) - !only_now; i++) {
 		sha256_update(&c, sizeof(v[i].n), (const uint8_t *)&v[i].n);
 		sha256_update(&c, v[i].n, v[i].p);
 	}

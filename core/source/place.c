@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "source/place.h"
 
+#include "base/checked.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "source/archive.h"
@@ -8,6 +10,13 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+bool place_is_settled(const struct place_seen *seen)
+{
+	uint64_t now = clock_wall_ns(), then = seen->mtime_ns;
+
+	return then % CLOCK_SECOND || max_u64(now, then) - min_u64(now, then) >= PLACE_SETTLED_NS;
+}
 
 bool place_is_remote(const char *address)
 {

@@ -58,6 +58,13 @@ struct place_seen {
 	struct place_id id;
 };
 
+/* A file that was written longer ago cannot change again without another time: no file system's
+ * clock is coarser. */
+#define PLACE_SETTLED_NS (2 * CLOCK_SECOND)
+/* Will a later change of the file show? Where times are whole seconds, not if it comes in the same
+ * second, by a clock that may be a little ahead. */
+bool place_is_settled(const struct place_seen *seen);
+
 /* How a file or directory was created. */
 struct place_made {
 	uint64_t born_ns; /* when it was created; 0: not known */

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "blob_util.h"
 #include "fault.h"
@@ -700,6 +701,50 @@ START_LOOP_TEST(whatever_fails_gives_no_other_bytes, ARRAY_LEN(kinds))
 		object_close(o);
 		depot_free(d);
 	}
+}
+END_TEST
+
+static const struct {
+	const char *address;
+	char id;	  /* its first byte */
+	int64_t after_ns; /* its time, after a second that is about to come */
+	bool again;	  /* it is found again */
+} times[] = {
+	{ "file:///d", 'E', 0, false },
+	{ "file:///d", 'E', 1, true }, /* not a whole second */
+	{ "file:///d", 'E', -(int64_t)CLOCK_SECOND * 10, true },
+	{ "https://h/d", 'M', 0, false },
+	{ "https://h/d", 'M', -(int64_t)CLOCK_SECOND * 10, true },
+	{ "https://h/d", 'E', 0, true },
+};
+
+/* A file that is overwritten in the second in which it was written keeps its time. */
+START_LOOP_TEST(what_may_change_unseen_is_not_found_again, ARRAY_LEN(times))
+{
+	struct place_seen seen = version((unsigned)times[_i].id, WIRE_BLOCK);
+	uint64_t second;
+	bool has;
+
+	do { /* until the machine was fast enough */
+		second = (clock_wall_ns() / CLOCK_SECOND + 1) * CLOCK_SECOND;
+		seen.mtime_ns = second + (uint64_t)times[_i].after_ns;
+		for (int again = 0; again < 2; again++) {
+			struct depot *d = depot_at(cache, 100 * MIB);
+			struct ckpt_err e = { 0 };
+			struct object *o;
+
+			ck_assert_int_eq(depot_prepare(d, times[_i].address, "x", &seen, &o, &e),
+					 0);
+			depot_adopt(o);
+			has = object_has(o, 0);
+			if (!has)
+				fetch(o, 0, 0, 1);
+			check(o, 0, 0, 1);
+			object_close(o);
+			depot_free(d);
+		}
+	} while (clock_wall_ns() >= second + CLOCK_SECOND);
+	ck_assert_int_eq(has, times[_i].again);
 }
 END_TEST
 
