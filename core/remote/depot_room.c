@@ -364,6 +364,7 @@ static bool is_sure(const char *address, const struct place_seen *seen)
 }
 
 /* What may still change unseen gets a directory that nobody opens again.
+ *
  * Whoever runs a store chooses paths and versions. The hash must resist deliberate collisions, as
  * that of base/digest.h does not: an object of one store must not get the directory, and so the
  * bytes, of another's. */
@@ -383,7 +384,7 @@ static void name_object(const char *address, const char *path, const struct plac
 	struct sha256_ctx c;
 
 	sha256_init(&c);
-	for (size_t i = 0; i < ARRAY_LEN(v) - !only_now; i++) {
+	for (size_t i = 0; i < ARRAY_LEN(v) - (only_now ? 0 : 1); i++) {
 		sha256_update(&c, sizeof(v[i].n), (const uint8_t *)&v[i].n);
 		sha256_update(&c, v[i].n, v[i].p);
 	}

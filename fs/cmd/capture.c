@@ -14,11 +14,14 @@
 
 int capture_start(struct capture *c, struct ckpt_err *e)
 {
-	autoclose int saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
 	autoclose int file = memfd_create("stderr", MFD_CLOEXEC);
+	autoclose int saved = -1;
 
-	(void)fflush(stderr);
-	if (saved < 0 || file < 0 || dup2(file, STDERR_FILENO) < 0)
+	*c = (struct capture){ .saved = -1, .file = -1 };
+	if (file < 0 && errno == ENOSYS)
+		return 0;
+	saved = file < 0 ? -1 : fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+	if (saved < 0 || fflush(stderr) || dup2(file, STDERR_FILENO) < 0)
 		return err_sys(e, errno, "redirect standard error");
 	c->saved = steal_fd(&saved);
 	c->file = steal_fd(&file);
@@ -40,6 +43,9 @@ void capture_stop(struct capture *c, char *line, size_t cap)
 	char text[512];
 	int64_t n;
 
+	*line = 0;
+	if (c->file < 0)
+		return;
 	(void)fflush(stderr);
 	n = io_pread_some(c->file, text, sizeof(text) - 1, 0);
 	text[n > 0 ? n : 0] = 0;

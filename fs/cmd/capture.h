@@ -22,7 +22,7 @@ struct capture {
 	int saved, file;
 };
 
-/* 0, or -errno with a sentence: nothing is caught. */
+/* 0, or -errno with a sentence. Before Linux 3.17, nothing is caught. */
 int capture_start(struct capture *c, struct ckpt_err *e);
 /* The first line that was printed, without a prefix such as "fuse: "; "" if there was none. */
 void capture_stop(struct capture *c, char *line, size_t cap);

@@ -152,7 +152,7 @@ test_a_file_system_without_locks() {
   LD_PRELOAD=$so ckptfs sum "$ckpt" >b 2>err
   cmp a b
   if grep -v '^LLVM Profile ' err; then fail "$(cat err)"; fi # counters of coverage need locks, too
-  [[ $2 == 37 || -z $(find cache -name '*.lock') ]] || fail "$(find cache)"
+  [[ -z $(find cache -name '*.lock') ]] || fail "$(find cache)"
   LD_PRELOAD=$so ckptfs stat --resume=state "$ckpt" >c 2>err || fail "$(cat err)"
   LD_PRELOAD=$so ckptfs export -q "$ckpt" tensors copied 2>err || fail "$(cat err)"
   LD_PRELOAD=$so ckptfs reshard -q "$ckpt" saved 2>err || fail "$(cat err)"

@@ -175,7 +175,6 @@ static int build(const struct index_request *rq, const char *path, struct catalo
 static int lock_soon(int fd, uint64_t until_ns)
 {
 	const struct timespec pause = { .tv_nsec = LOCK_PAUSE_MS * 1000 * 1000L };
-
 	int rc;
 
 	while ((rc = io_lock(fd)) == -EWOULDBLOCK && clock_ns() < until_ns)
