@@ -5,6 +5,7 @@
     merge.py average DIR BASE OTHER...	their mean: float32 and bfloat16 by the definition
     merge.py adapter DIR SEED		a LoRA adapter as PEFT saves it, with a replaced embedding
     merge.py norm DIR			an adapter that only replaces a norm
+    merge.py tokens DIR BASE MERGED	an adapter for more tokens than BASE has, and the model that it makes of BASE
     merge.py merged DIR BASE ADAPTER SCALE	a checkpoint with an adapter merged into it
     merge.py patch DIR FROM TO		the elements in which two differ, as TRL and prime-rl publish them
 
@@ -114,6 +115,17 @@ def norm(path):
         json.dump({"peft_type": "LORA", "r": 8, "lora_alpha": 16, "modules_to_save": ["norm"]}, f)
 
 
+def tokens(path, base, result):
+    r, merged_with = random.Random(5), dict(read(base))
+    embedding = ("BF16", [70, 32], pack("BF16", [r.gauss(0, 1) for _ in range(70 * 32)]))
+    write(path, {"base_model.model." + n: embedding for n in ("model.embed_tokens.weight", "lm_head.weight")})
+    os.rename(path + "/model.safetensors", path + "/adapter_model.safetensors")
+    with open(path + "/adapter_config.json", "w") as f:
+        json.dump({"peft_type": "LORA", "r": 8, "lora_alpha": 16}, f)
+    merged_with["model.embed_tokens.weight"] = embedding
+    write(result, merged_with)
+
+
 def merged(path, base, lora, scale):
     result, tensors = dict(read(base)), read(lora, "/adapter_model.safetensors")
     factor = ALPHA / RANK * float(scale)
@@ -156,4 +168,4 @@ def patch(path, before, after):
 
 
 if __name__ == "__main__":
-    {"step": step, "average": average, "adapter": adapter, "norm": norm, "merged": merged, "patch": patch}[sys.argv[1]](*sys.argv[2:])
+    {"step": step, "average": average, "adapter": adapter, "norm": norm, "tokens": tokens, "merged": merged, "patch": patch}[sys.argv[1]](*sys.argv[2:])

@@ -175,6 +175,24 @@ test_an_adapter_is_compared_exported_and_resharded() {
   ckptfs cat want tensors/model.norm.weight --dtype=bf16 | cmp got -
 }
 
+# The checkpoint has no output embeddings, because they are tied; PEFT stores them twice.
+test_an_adapter_with_more_tokens_resizes_the_vocabulary() {
+  cp -r "$(tuned)/." .
+  merge tokens more base want
+  printf '{\n  "vocab_size": 64,\n  "tie_word_embeddings": true\n}\n' >base/config.json
+  sed 's/64/70/' base/config.json >want/config.json
+  touch -d '1 hour ago' more/* want/* base/config.json more want base
+  mount_at m base -o lora=more
+  mount_at n want
+  same_tree m n
+  cmp m/hf/config.json want/config.json
+  cp base/config.json more/
+  echo '{"new": "tokenizer"}' >more/tokenizer.json
+  ckptfs export -q base hf out -o lora=more,assets=more
+  cmp out/config.json want/config.json
+  cmp out/tokenizer.json more/tokenizer.json
+}
+
 # A relative path is relative to the directory of the mount command, even for checkpoints that are opened later.
 test_each_checkpoint_of_a_run_gets_the_adapter() {
   cp -r "$(tuned)/." .

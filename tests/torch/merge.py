@@ -15,7 +15,9 @@ import random
 import sys
 
 import torch
-from safetensors.torch import save_file
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
@@ -127,12 +129,50 @@ def adapter(root, rng, number):
     expect(root, exact)
 
 
+def resized(root, rng, tied):
+    """A model that gets more tokens, or fewer, before it is tuned: PEFT stores its embeddings whole, both if they are
+    one matrix (peft/utils/save_and_load.py)."""
+    config = LlamaConfig(vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, tie_word_embeddings=tied, torch_dtype="bfloat16")
+    model = LlamaForCausalLM(config).bfloat16()
+    model.save_pretrained(f"{root}/ckpt")
+    model.resize_token_embeddings(rng.choice([37, 43, 64]), mean_resizing=False)
+    with torch.no_grad():
+        for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):
+            embedding.weight.copy_(torch.randn(embedding.weight.shape))
+        lora = {f"base_model.model.{n}": t.clone() for n, t in model.state_dict().items() if "embed" in n or "head" in n}
+        for name, linear in model.named_modules():
+            if name.endswith("q_proj"):
+                a, b = torch.randn(4, 32), torch.randn(32, 4)
+                lora |= {f"base_model.model.{name}.lora_A.weight": a, f"base_model.model.{name}.lora_B.weight": b}
+                linear.weight.add_(in_order(b, a) * 2)
+    assert len(lora) == 6, lora.keys()
+    put(f"{root}/lora", lora, "adapter_model.safetensors")
+    with open(f"{root}/lora/adapter_config.json", "w") as f:
+        json.dump({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}, f)
+    options(root, "ckpt", "lora=@/lora")
+    model.save_pretrained(f"{root}/model")
+    expect(root, load_file(f"{root}/model/model.safetensors"))
+
+
+def check_model(root, got):
+    """The model with its new vocabulary, as transformers loads it from hf/."""
+    want, have = (LlamaForCausalLM.from_pretrained(p) for p in (f"{root}/model", got))
+    same = want.config.vocab_size == have.config.vocab_size and want.state_dict().keys() == have.state_dict().keys() and \
+        all(torch.equal(t, have.state_dict()[n]) for n, t in want.state_dict().items())
+    print(f"{root}: {want.config.vocab_size} tokens", "" if same else "FAIL")
+    return same
+
+
 def make(seed, root):
+    transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(seed)
     rng = random.Random(seed)
     averages(root, rng)
     for i in range(6):
         adapter(f"{root}/lora-{i}", rng, i)
+    for tied in (False, True):
+        resized(f"{root}/resized-{tied}", rng, tied)
 
 
 def check(root, got):
@@ -148,7 +188,7 @@ def check(root, got):
                 dtype = getattr(torch, f.read())
             want, have = (torch.frombuffer(bytearray(open(p, "rb").read()), dtype=dtype) for p in
                           (f"{root}/{case}/expected/{name}", f"{got}/{case}/{name}"))
-            same = want.shape == have.shape
+            same, wrong = want.shape == have.shape, want.numel()
             if same:
                 nans = want.isnan() & have.isnan() if dtype.is_floating_point else torch.zeros_like(want, dtype=bool)
                 bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
@@ -157,6 +197,9 @@ def check(root, got):
             good, bad = good + same, bad + (not same)
             if not same:
                 print(f"FAIL: {case} {name}: {wrong} of {want.numel()} elements")
+        if os.path.exists(f"{root}/{case}/model"):
+            same = check_model(f"{root}/{case}", f"{got}/{case}.hf")
+            good, bad = good + same, bad + (not same)
     print(f"{good} passed, {bad} failed")
     return bad
 

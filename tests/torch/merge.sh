@@ -21,6 +21,7 @@ for case in "$tmp"/made/*; do
   { read -r where && read -r words; } <"$case/options"
   try "$name: mount" "$ckptfs" mount "$case/$where" "$tmp/mnt" -o "${words//@/$case}" || continue
   try "$name: tensors" cp -r "$tmp/mnt/tensors/." "$tmp/got/$name/" || true
+  [[ ! -e $case/model ]] || try "$name: hf" cp -r "$tmp/mnt/hf" "$tmp/got/$name.hf" || true
   unmount "$name" "$tmp/mnt"
 done
 counted "merge.py check" in_chroot python3 /mnt/tests/merge.py check /mnt/out/made /mnt/out/got

@@ -10,10 +10,12 @@
 #include "base/vec.h"
 #include "ckpt/ckpt_internal.h"
 #include "ckpt/computed/lora_config.h"
+#include "ckpt/computed/lora_vocabulary.h"
 #include "ckpt/computed/overlay.h"
 #include "codec/cast.h"
 #include "format/small_file.h"
 #include "index/catalog_query.h"
+#include "model/box.h"
 #include "read/derived/low_rank.h"
 
 #include <errno.h>
@@ -37,6 +39,11 @@ struct change {
 	bool replaces, embeds;
 };
 
+/* Of the tensors that it resizes; 0, 0: of none. */
+struct rows {
+	uint64_t before, after;
+};
+
 struct adapter {
 	struct engine *eng;
 	struct engine *other; /* where its tensors are */
@@ -46,6 +53,7 @@ struct adapter {
 	struct change *v;
 	size_t n, cap;
 	char *prefix; /* of the checkpoint's names: "", or "model." */
+	struct rows rows;
 	struct ckpt_err *e;
 };
 
@@ -146,6 +154,52 @@ static int sort_tensor(struct adapter *a, uint32_t i)
 
 /* ---- names in the checkpoint ---- */
 
+/* Does the checkpoint have a tensor of that name, or with it at the end? */
+static bool exists(const struct adapter *a, const struct change *c)
+{
+	size_t n;
+	const struct catalog_tensor *t = catalog_tensors(a->eng->catalog, &n);
+
+	for (size_t i = 0; i < n; i++)
+		if (t[i].fqn_len >= c->len &&
+		    !memcmp(t[i].fqn + t[i].fqn_len - c->len, c->name, c->len) &&
+		    (t[i].fqn_len == c->len || t[i].fqn[t[i].fqn_len - c->len - 1] == '.'))
+			return true;
+	return false;
+}
+
+static bool alike(const struct catalog_tensor *a, const struct catalog_tensor *b)
+{
+	return a->dtype == b->dtype && a->n_dims == b->n_dims &&
+	       dims_equal(a->n_dims, a->shape, b->shape);
+}
+
+/*
+ * Output embeddings that are tied to the input embeddings are stored once in most checkpoints, but
+ * twice by PEFT. Drops the second if it equals the first tensor of its dtype and shape.
+ */
+static int drop_tied(struct adapter *a)
+{
+	const struct catalog_tensor *t = catalog_tensors(a->other->catalog, NULL);
+	size_t out = 0, in = 0;
+	bool same = false;
+	int rc;
+
+	while (out < a->n && !(a->v[out].replaces && lora_is_output(a->v[out].name, a->v[out].len)))
+		out++;
+	if (out == a->n || exists(a, &a->v[out]))
+		return 0;
+	while (in < a->n &&
+	       (in == out || !a->v[in].replaces || !alike(&t[a->v[in].a], &t[a->v[out].a])))
+		in++;
+	if (in == a->n)
+		return 0;
+	rc = lora_same_tensor(a->other, a->v[in].a, a->v[out].a, &same, a->e);
+	if (!rc && same)
+		memmove(&a->v[out], &a->v[out + 1], (--a->n - out) * sizeof(*a->v));
+	return rc;
+}
+
 /* The checkpoint's number of a name after a prefix; -1: there is none. */
 static int64_t find_behind(const struct adapter *a, const char *prefix, size_t n,
 			   const struct change *c)
@@ -222,20 +276,45 @@ static int find_prefix(struct adapter *a, const char *weights)
 
 /* ---- merging ---- */
 
+/* Allows replacements to have another number of rows, if all have the same that differ: those that
+ * the adapter's vocabulary has, as the first matrix of that kind tells. */
+static void find_resized(struct adapter *a, struct overlay_pair *v, size_t n)
+{
+	const struct catalog_tensor *from = catalog_tensors(a->other->catalog, NULL),
+				    *to = catalog_tensors(a->eng->catalog, NULL);
+	struct rows *r = &a->rows;
+
+	for (size_t i = 0; i < n && !r->after; i++) {
+		const struct catalog_tensor *f = &from[v[i].from], *t = &to[v[i].to];
+
+		if (f->n_dims == 2 && t->n_dims == 2 && t->shape[0] && f->shape[0] != t->shape[0])
+			*r = (struct rows){ t->shape[0], f->shape[0] };
+	}
+	for (size_t i = 0; i < n && r->after; i++) {
+		const struct catalog_tensor *f = &from[v[i].from], *t = &to[v[i].to];
+
+		v[i].resized = f->n_dims && t->n_dims && t->shape[0] == r->before &&
+			       f->shape[0] == r->after;
+	}
+}
+
 static int replace(struct adapter *a)
 {
 	autofree struct overlay_pair *v = calloc(a->n + 1, sizeof(*v));
 	size_t n = 0;
+	int rc;
 
 	if (!v)
 		return err_nomem(a->e);
 	for (size_t i = 0; i < a->n; i++)
 		if (a->v[i].replaces)
-			v[n++] = (struct overlay_pair){
-				a->v[i].a,
-				(uint32_t)find_behind(a, a->prefix, strlen(a->prefix), &a->v[i])
-			};
-	return n ? overlay_replace(a->eng, a->other, "lora", v, n, true, a->e) : 0;
+			v[n++] = (struct overlay_pair){ .from = a->v[i].a,
+							.to = (uint32_t)find_behind(
+								a, a->prefix, strlen(a->prefix),
+								&a->v[i]) };
+	find_resized(a, v, n);
+	rc = n ? overlay_replace(a->eng, a->other, "lora", v, n, true, a->e) : 0;
+	return !rc && a->rows.after ? lora_resize(a->eng, a->rows.before, a->rows.after, a->e) : rc;
 }
 
 static int bad_matrices(const struct adapter *a, const struct change *c,
@@ -406,6 +485,8 @@ static int merge_one(struct engine *eng, const struct ckpt_opts *o, const char *
 		rc = sort_tensor(&a, i);
 	if (!rc && !a.n)
 		rc = err_set(e, EINVAL, "option 'lora': '%.300s' has no tensors", dir);
+	if (!rc)
+		rc = drop_tied(&a);
 	if (!rc)
 		rc = find_prefix(&a, o->weights);
 	if (!rc)

@@ -32,7 +32,8 @@ static int describe(struct engine *eng, const struct engine *other, const char *
 
 	if (!in || !kept)
 		return err_nomem(e);
-	if (from->n_dims != to->n_dims || !dims_equal(to->n_dims, from->shape, to->shape))
+	if (from->n_dims != to->n_dims ||
+	    !dims_equal(to->n_dims - p->resized, from->shape + p->resized, to->shape + p->resized))
 		return err_set(e, EINVAL,
 			       "option '%s': '%.120s' has shape %s in '%.300s', and '%.120s' has "
 			       "shape %s",
@@ -51,7 +52,7 @@ static int describe(struct engine *eng, const struct engine *other, const char *
 				      .like = p->to,
 				      .dtype = dtype,
 				      .n_dims = to->n_dims,
-				      .shape = to->shape,
+				      .shape = from->shape,
 				      .run = replace_run,
 				      .how = kept,
 				      .inputs = in,
@@ -108,8 +109,9 @@ static int put_whole(struct put *p, uint32_t i)
 			       "checkpoint has none of that name",
 			       p->other->c->root, FQN_TEXT(t->fqn, t->fqn_len));
 	p->hide[at] = true;
-	return describe(p->eng, p->other, "overlay", &(struct overlay_pair){ i, (uint32_t)at },
-			false, &p->make[p->n++], p->e);
+	return describe(p->eng, p->other, "overlay",
+			&(struct overlay_pair){ .from = i, .to = (uint32_t)at }, false,
+			&p->make[p->n++], p->e);
 }
 
 static int put_sparse(struct put *p, const struct overlay_sparse *s)

@@ -19,9 +19,11 @@ struct ckpt_opts;
 struct digest;
 struct engine;
 
-/* A tensor of another checkpoint and the one that it replaces; catalog numbers. */
+/* A tensor of another checkpoint and the one that it replaces; catalog numbers. resized: it may
+ * have another number of rows, along dimension 0. */
 struct overlay_pair {
 	uint32_t from, to;
+	bool resized;
 };
 
 /*

@@ -370,6 +370,161 @@ START_TEST(what_is_saved_besides_replaces)
 }
 END_TEST
 
+/* ---- another vocabulary ---- */
+
+static const float wide[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 }, biases[] = { 1, 2, 3, 4 };
+
+/* An adapter that resizes what base/ has with two rows; output: its bytes, or NULL for none. */
+static void put_resized(const char *config, const void *output)
+{
+	const struct weights_tensor t[] = {
+		{ "base_model.model.model.embed_tokens.weight", CKPT_DTYPE_F32, 2, { 4, 3 }, wide },
+		{ "base_model.model.model.norm.weight", CKPT_DTYPE_F32, 1, { 2 }, biases },
+		{ "base_model.model.lm_head.weight", CKPT_DTYPE_F32, 2, { 4, 3 }, output },
+	};
+
+	weights_put_as(dir_fd, "lora", "adapter_model.safetensors", t, output ? 3 : 2);
+	weights_put_text(dir_fd, "lora", "adapter_config.json",
+			 "{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":1}");
+	weights_put_text(dir_fd, "base", "config.json", config);
+}
+
+static void put_small(bool tied)
+{
+	const struct weights_tensor base[] = {
+		{ "model.embed_tokens.weight", CKPT_DTYPE_F32, 2, { 2, 3 }, NULL },
+		{ "model.norm.weight", CKPT_DTYPE_F32, 1, { 2 }, NULL },
+		{ "lm_head.weight", CKPT_DTYPE_F32, 2, { 2, 3 }, NULL },
+	};
+
+	weights_put(dir_fd, "base", base, tied ? 2 : 3);
+}
+
+static const char *config_of(struct ckpt *c, char got[static 200])
+{
+	struct ckpt_file *f = NULL;
+	struct ckpt_err e = { 0 };
+	int64_t n;
+
+	ck_assert_msg(!ckpt_file_open_path(c, "hf/config.json", &f, &e), "%s", e.msg);
+	n = ckpt_file_read(f, got, 199, 0, &e);
+	ck_assert_int_ge(n, 0);
+	got[n] = 0;
+	ckpt_file_close(f);
+	return got;
+}
+
+START_LOOP_TEST(a_resized_vocabulary_is_that_of_the_adapter, 8)
+{
+	static const struct {
+		const char *config, *shown; /* NULL: the same */
+	} of[] = {
+		{ "{\"vocab_size\": 2}", "{\"vocab_size\": 4}" },
+		{ "{\"vocab_size\":2, \"a\":[2]}\n", "{\"vocab_size\":4, \"a\":[2]}\n" },
+		{ "{\"b\":\"\\u00e9\",\"text_config\":{\"vocab_size\":2},\"vocab_size\":2}",
+		  "{\"b\":\"\\u00e9\",\"text_config\":{\"vocab_size\":4},\"vocab_size\":4}" },
+		{ "{\"vocab_size\":3,\"vision_config\":{\"vocab_size\":2}}", NULL },
+		{ "{\"vocab_size\":20,\"text_config\":[]}", NULL },
+		{ "{\"vocab_size\":\"2\",\"text_config\":2}", NULL },
+		{ "{\"vocab_size\":2.0}", NULL },
+		{ "{\"vocab_size\":2", NULL },
+	};
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+	char config[200];
+	float got[12];
+
+	put_small(_i % 2);
+	put_resized(of[_i].config, _i % 2 ? NULL : wide);
+	ck_assert_msg(!open_with("lora", &c, &e), "%s", e.msg);
+	ck_assert(!weights_read(c, "model.embed_tokens.weight", got, sizeof(got), 0, &e));
+	ck_assert(!memcmp(got, wide, sizeof(got)));
+	ck_assert_str_eq(config_of(c, config), of[_i].shown ? of[_i].shown : of[_i].config);
+	ckpt_close(c);
+}
+END_TEST
+
+/* The same matrix is stored once in the checkpoint, twice in the adapter. */
+START_TEST(tied_embeddings_are_stored_once)
+{
+	struct ckpt_err e = { 0 };
+	struct ckpt_totals totals;
+	struct ckpt *c;
+	float got[12], other[12];
+
+	put_small(true);
+	put_resized("{}", wide);
+	ck_assert_msg(!open_with("lora", &c, &e), "%s", e.msg);
+	ck_assert(!weights_read(c, "model.embed_tokens.weight", got, sizeof(got), 0, &e));
+	ck_assert(!memcmp(got, wide, sizeof(got)));
+	ckpt_totals(c, &totals);
+	ck_assert_uint_eq(totals.tensors, 2);
+	ckpt_close(c);
+	memcpy(other, wide, sizeof(other));
+	other[11] = 0;
+	put_resized("{}", other);
+	ck_assert_int_eq(open_with("lora", &c, &e), -EINVAL);
+	ck_assert_msg(strstr(e.msg, "changes 'lm_head.weight', but the checkpoint stores no"), "%s",
+		      e.msg);
+}
+END_TEST
+
+START_TEST(a_resized_vocabulary_whatever_fails)
+{
+	struct ckpt_err e;
+	char config[200];
+	float got[12];
+
+	put_small(true);
+	put_resized("{\"vocab_size\": 2}", wide);
+	FAULT_LOOP_SOME(FAULT_ANY, 1)
+	{
+		struct ckpt *c = NULL;
+		int rc;
+
+		e = (struct ckpt_err){ 0 };
+		rc = open_with("lora", &c, &e);
+		if (!rc)
+			rc = weights_read(c, "model.embed_tokens.weight", got, sizeof(got), 0, &e);
+		fault_off();
+		ck_assert(!rc || (e.code == -rc && *e.msg));
+		ck_assert(rc || !memcmp(got, wide, sizeof(got)));
+		if (!rc)
+			ck_assert_str_eq(config_of(c, config), "{\"vocab_size\": 4}");
+		ckpt_close(c);
+	}
+}
+END_TEST
+
+START_TEST(each_adapter_may_resize)
+{
+	char base[4200], one[4200], two[4300];
+	const char *const adapters[] = { one, two, NULL };
+	struct ckpt_opts o = { .index = ":memory:", .lora = adapters };
+	const struct weights_tensor t = {
+		"base_model.model.model.embed_tokens.weight", CKPT_DTYPE_F32, 2, { 1, 3 }, wide + 9
+	};
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+	char config[200];
+	float got[3];
+
+	(void)snprintf(base, sizeof(base), "%s/base", dir);
+	(void)snprintf(one, sizeof(one), "%s/lora", dir);
+	(void)snprintf(two, sizeof(two), "%s/less", dir);
+	put_small(true);
+	put_resized("{\"vocab_size\": 2}", NULL);
+	weights_put_as(dir_fd, "less", "adapter_model.safetensors", &t, 1);
+	weights_put_text(dir_fd, "less", "adapter_config.json",
+			 "{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":1}");
+	ck_assert_msg(!open_typed(base, &o, &c, &e), "%s", e.msg);
+	ck_assert(!weights_read(c, "model.embed_tokens.weight", got, sizeof(got), 0, &e));
+	ck_assert(!memcmp(got, wide + 9, sizeof(got)));
+	ck_assert_str_eq(config_of(c, config), "{\"vocab_size\": 1}");
+	ckpt_close(c);
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 START_LOOP_TEST(a_configuration_that_is_not_understood_is_refused, 30)
@@ -540,6 +695,38 @@ static const struct {
 	{ "xbase_layer.weight F32 2", "base_model.model.xbase_layer.weight F32 2", "", NULL, NULL },
 	{ "weight F32 2", "base_model.model.base_layer.weight F32 2", "", NULL, NULL },
 	{ "a.weight F32 2", "base_model.model.a.base_layer.weight F32 2", "", NULL, NULL },
+	/* Another number of rows: that of the vocabulary, for all. */
+	{ "a F32 2x3; b F32 2x3", "base_model.model.a F32 5x3; base_model.model.b F32 5x3", "",
+	  NULL, NULL },
+	{ "a F32 2x3; b F32 2", "base_model.model.a F32 5x3; base_model.model.b F32 5", "", NULL,
+	  NULL },
+	{ "a F32 2x3; b F32 2x3; n F32 3x2",
+	  "base_model.model.a F32 5x3; base_model.model.n F32 3x2", "", NULL, NULL },
+	{ "a F32 2x3; b F32 4x3", "base_model.model.a F32 5x3; base_model.model.b F32 5x3", "",
+	  NULL, "has shape (5, 3) in" },
+	{ "a F32 2x3; b F32 2x3", "base_model.model.a F32 5x3; base_model.model.b F32 6x3", "",
+	  NULL, "has shape (6, 3) in" },
+	{ "a F32 2x3", "base_model.model.a F32 5x4", "", NULL, "has shape (5, 4) in" },
+	{ "a F32 2x3", "base_model.model.a F32 0x3", "", NULL, "has shape (0, 3) in" },
+	{ "a F32 0x3", "base_model.model.a F32 5x3", "", NULL, "has shape (5, 3) in" },
+	{ "a F32 2x3x1", "base_model.model.a F32 5x3x1", "", NULL, "has shape (5, 3, 1) in" },
+	{ "a F32 2", "base_model.model.a F32 5", "", NULL, "has shape (5,) in" },
+	{ "a F32 2x3; b F32 2", "base_model.model.a F32 5x3; base_model.model.b F32 4", "", NULL,
+	  "has shape (4,) in" },
+	/* Output embeddings that the checkpoint does not store. */
+	{ "a F32 2x3", "base_model.model.a F32 2x3; base_model.model.lm_head.weight F32 3x2", "",
+	  NULL, "changes 'lm_head.weight', but" },
+	{ "a F32 2x3", "base_model.model.a F32 2x3; base_model.model.lm_head.weight F16 2x3", "",
+	  NULL, "changes 'lm_head.weight', but" },
+	{ "a F32 2x3", "base_model.model.lm_head.weight F32 2x3", "", NULL,
+	  "changes 'lm_head.weight', but" },
+	{ "a F32 0x3", "base_model.model.a F32 0x3; base_model.model.lm_head.weight F32 0x3", "",
+	  NULL, NULL },
+	{ "a F32 0x3", "base_model.model.a F32 0x3; base_model.model.xlm_head.weight F32 0x3", "",
+	  NULL, "changes 'xlm_head.weight', but" },
+	{ "x.a F32 0x3; x.lm_head.weight F32 1",
+	  "base_model.model.a F32 0x3; base_model.model.lm_head.weight F32 0x3", "", NULL,
+	  "has shape (0, 3) in" },
 };
 
 START_LOOP_TEST(a_word_names_an_adapter_that_fits, ARRAY_LEN(words))
