@@ -277,7 +277,8 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(zarr_array) \
 	X(zarr_metadata) \
 	X(zip) \
-	X(zstd)
+	X(zstd) \
+	X(zstd_frames)
 
 #define SUITE_DECLARE(name) Suite *name##_suite(void);
 SUITES(SUITE_DECLARE)

@@ -195,9 +195,11 @@ static int drop_tied(struct adapter *a)
 	if (in == a->n)
 		return 0;
 	rc = lora_same_tensor(a->other, a->v[in].a, a->v[out].a, &same, a->e);
-	if (!rc && same)
+	if (rc)
+		return err_wrap(a->e, "option 'lora'");
+	if (same)
 		memmove(&a->v[out], &a->v[out + 1], (--a->n - out) * sizeof(*a->v));
-	return rc;
+	return 0;
 }
 
 /* The checkpoint's number of a name after a prefix; -1: there is none. */

@@ -391,6 +391,7 @@ START_TEST(families_have_keys_of_their_own)
 		{ V3, "deepseek2.attention.value_length_mla", 7 },
 		{ V3, "deepseek2.rope.dimension_count", 2 },
 		{ KIND("Granite"), "granite.rope.dimension_count", 2 },
+		{ KIND("SmolLM3") ", \"no_rope_layers\": [1]", "smollm3.rope.dimension_count", 2 },
 		{ GRANITE_MOE ", \"num_experts_per_tok\": 2", "granitemoe.expert_used_count", 2 },
 		{ GRANITE_MOE ", \"num_experts_per_tok\": 2", "granitemoe.expert_count", 4 },
 		{ GRANITE_MOE ", \"num_experts_per_tok\": 2", "granitemoe.feed_forward_length", 6 },
@@ -478,6 +479,61 @@ START_TEST(what_is_not_said_is_the_default_of_the_class)
 		memcpy(&f, &bits, sizeof(f));
 		ck_assert_msg(!v.bad && f == want[i].theta, "%s: %g", theta, (double)f);
 		buf_release(&k.text);
+		gguf_config_release(&c);
+	}
+}
+END_TEST
+
+/* Each family reads these on its own. */
+START_TEST(each_family_has_an_epsilon_and_an_activation)
+{
+	static const struct {
+		const char *more, *key, *act;
+	} of[] = {
+		{ "", "llama", "hidden_act" },
+		{ PHI3, "phi3", "hidden_act" },
+		{ GLM_MOE, "glm4moe", "hidden_act" },
+		{ KIND("Glm4") ", \"num_key_value_heads\": 1, \"head_dim\": 4", "glm4",
+		  "hidden_act" },
+		{ V2 ", \"topk_method\": \"greedy\"", "deepseek2", "hidden_act" },
+		{ V3, "deepseek2", "hidden_act" },
+		{ KIND("Granite"), "granite", "hidden_act" },
+		{ GRANITE_MOE ", \"num_experts_per_tok\": 2", "granitemoe", "hidden_act" },
+		{ KIND("SmolLM3"), "smollm3", "hidden_act" },
+		{ KIND("Olmo2"), "olmo2", "hidden_act" },
+		{ KIND("Olmo3") ", \"sliding_window\": 8", "olmo2", "hidden_act" },
+		{ OSS, "gpt-oss", "hidden_act" },
+		{ NEXT, "qwen3next", "hidden_act" },
+		{ QWEN35, "qwen35", "hidden_act" },
+		{ GEMMA("2") CAPS, "gemma2", "hidden_activation" },
+		{ COHERE, "command-r", "hidden_act" },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(of); i++) {
+		struct gguf_keys k = GGUF_KEYS_INIT(of[i].key);
+		char text[1000], other[1200], key[60];
+		struct gguf_config c;
+		struct ckpt_err e = { 0 };
+		struct cursor v;
+		uint32_t bits;
+		float f;
+
+		fill_config(text, of[i].more);
+		ck_assert_msg(!read_config(text, &c, &e), "%s: %s", of[i].key, e.msg);
+		gguf_config_put(&c, &k);
+		(void)snprintf(key, sizeof(key), "%s.attention.layer_norm_%sepsilon", of[i].key,
+			       !strcmp(of[i].key, "command-r") ? "" : "rms_");
+		v = gguf_value(&k, key, GGUF_F32);
+		bits = cursor_le32(&v);
+		memcpy(&f, &bits, sizeof(f));
+		ck_assert_msg(!v.bad && f == 1e-5F, "%s: %g", key, (double)f);
+		buf_release(&k.text);
+		gguf_config_release(&c);
+		(void)snprintf(other, sizeof(other), "%s, \"%s\": \"relu\"", of[i].more, of[i].act);
+		fill_config(text, other);
+		ck_assert_int_eq(read_config(text, &c, &e), -ERR_UNSUPPORTED);
+		ck_assert_msg(strstr(e.msg, of[i].act) && strstr(e.msg, "other than"), "%s: %s",
+			      of[i].key, e.msg);
 		gguf_config_release(&c);
 	}
 }
