@@ -580,23 +580,68 @@ START_LOOP_TEST(weights_are_what_the_formula_says, ARRAY_LEN(values))
 }
 END_TEST
 
+/* Block FP8 in blocks of 16 x 32; a scale for all, for each row, for each 64 columns of a row; and a
+ * power of two for each 32. */
+static float block_at(uint8_t *const *in, uint64_t i, uint64_t j, const uint64_t *shape)
+{
+	return e4m3_value(in[0][i * shape[1] + j]) *
+	       f32_at(in[1], i / 16 * ((shape[1] + 31) / 32) + j / 32);
+}
+
+static float tensor_at(uint8_t *const *in, uint64_t i, uint64_t j, const uint64_t *shape)
+{
+	return e4m3_value(in[0][i * shape[1] + j]) * f32_at(in[1], 0);
+}
+
+static float channel_at(uint8_t *const *in, uint64_t i, uint64_t j, const uint64_t *shape)
+{
+	return (float)(int8_t)in[0][i * shape[1] + j] * f32_at(in[1], i);
+}
+
+static float group_at(uint8_t *const *in, uint64_t i, uint64_t j, const uint64_t *shape)
+{
+	return e4m3_value(in[0][i * shape[1] + j]) * f32_at(in[1], i * (shape[1] / 64) + j / 64);
+}
+
+static float mx_at(uint8_t *const *in, uint64_t i, uint64_t j, const uint64_t *shape)
+{
+	unsigned power = in[1][i * ((shape[1] + 31) / 32) + j / 32];
+	float scale = power == 255 ? NAN : ldexpf(1, (int)power - 127);
+
+	return e4m3_value(in[0][i * shape[1] + j]) * scale;
+}
+
+#define WHOLE (1U << 30) /* no blocks in this dimension */
+
 /* Of weights that take several steps to compute, some elements. */
 static const struct {
 	const char *config, *codes, *scales, *zeros;
 	formula *at;
 	/* shapes, as numbers of rows and of columns of the weight, divided by these */
 	unsigned code_rows, code_columns, scale_rows, scale_columns, zero_rows, zero_columns;
+	unsigned unit; /* the number of columns is a multiple of it */
 	bool turned;
 } large[] = {
-	{ FP8, "a.weight F8_E4M3", "a.weight_scale_inv F32", NULL, fp8_at, 1, 1, 128, 128, 0, 0,
+	{ FP8, "a.weight F8_E4M3", "a.weight_scale_inv F32", NULL, fp8_at, 1, 1, 128, 128, 0, 0, 1,
 	  false },
-	{ INT4, "a.weight_packed I32", "a.weight_scale F32", NULL, int4_at, 1, 8, 1, 32, 0, 0,
+	{ "{\"weight_block_size\":[16,32]}", "a.weight F8_E4M3", "a.weight_scale_inv F32", NULL,
+	  block_at, 1, 1, 16, 32, 0, 0, 1, false },
+	{ NULL, "a.weight F8_E4M3", "a.weight_scale F32", NULL, tensor_at, 1, 1, WHOLE, WHOLE, 0, 0,
+	  1, false },
+	{ NULL, "a.weight I8", "a.weight_scale F32", NULL, channel_at, 1, 1, 1, WHOLE, 0, 0, 1,
+	  false },
+	{ NULL, "a.weight F8_E4M3", "a.weight_scale F32", NULL, group_at, 1, 1, 1, 64, 0, 0, 64,
+	  false },
+	{ NULL, "a.weight F8_E4M3", "a.weight_scale U8", NULL, mx_at, 1, 1, 1, 32, 0, 0, 32,
+	  false },
+	{ INT4, "a.weight_packed I32", "a.weight_scale F32", NULL, int4_at, 1, 8, 1, 32, 0, 0, 32,
 	  false },
 	{ INT4, "a.weight_packed I32", "a.weight_scale F32", "a.weight_zero_point I32", zeros_at, 1,
-	  8, 1, 32, 8, 32, false },
-	{ GPTQ, "a.qweight I32", "a.scales F16", "a.qzeros I32", gptq_at, 1, 8, 1, 32, 8, 32,
+	  8, 1, 32, 8, 32, 32, false },
+	{ GPTQ, "a.qweight I32", "a.scales F16", "a.qzeros I32", gptq_at, 1, 8, 1, 32, 8, 32, 32,
 	  true },
-	{ AWQ, "a.qweight I32", "a.scales F16", "a.qzeros I32", awq_at, 8, 1, 1, 32, 8, 32, true },
+	{ AWQ, "a.qweight I32", "a.scales F16", "a.qzeros I32", awq_at, 8, 1, 1, 32, 8, 32, 32,
+	  true },
 };
 
 static size_t put_shape(char *to, size_t cap, const char *name, const uint64_t *shape,
@@ -621,7 +666,8 @@ START_LOOP_TEST(parts_of_large_weights_are_computed, 4 * ARRAY_LEN(large))
 	struct ckpt_err e = { 0 };
 	struct ckpt *c = NULL;
 
-	shape[1] = (300000 / shape[0] / 32 + rng_below(&r, 9)) * 32;
+	shape[0] += large[kind].turned ? 0 : rng_below(&r, 8);
+	shape[1] = (300000 / shape[0] / large[kind].unit + rng_below(&r, 9)) * large[kind].unit;
 	n = put_shape(text, sizeof(text), large[kind].codes, shape, large[kind].code_rows,
 		      large[kind].code_columns, large[kind].turned);
 	n += put_shape(text + n, sizeof(text) - n, large[kind].scales, shape,
