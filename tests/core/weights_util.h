@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * weights_util - checkpoints of one safetensors file, and reading tensors of an opened one.
+ * weights_util - checkpoints of one safetensors file, reading tensors of an opened one, and values of
+ * codes.
  *
  *	const struct weights_tensor t[] = { { "w", CKPT_DTYPE_F32, 2, { 3, 5 }, bytes } };
  *	weights_put(dir_fd, "step-1", t, 1);
@@ -12,6 +13,7 @@
 
 #include "model/dtype.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,6 +27,22 @@ struct weights_tensor {
 	uint64_t shape[4];
 	const void *bytes; /* NULL: zeros */
 };
+
+/* The value of a code of float8_e4m3fn, and the scale that a code of float8_e8m0fnu is. */
+static inline float e4m3_value(uint8_t code)
+{
+	int exponent = code >> 3 & 15;
+	float f = exponent ? ldexpf(8 + (float)(code & 7), exponent - 10)
+			   : ldexpf((float)(code & 7), -9);
+
+	if ((code & 0x7f) == 0x7f)
+		return NAN;
+	return code & 0x80 ? -f : f;
+}
+static inline float e8m0_value(uint8_t code)
+{
+	return code == 255 ? NAN : ldexpf(1, code - 127);
+}
 
 uint64_t weights_elements(const struct weights_tensor *t);
 /* Writes SUB/NAME, below dirfd, where SUB is made if it is not there. */

@@ -34,10 +34,13 @@
 static const struct ckpt_opts as_fp32 = { .dequantize = "fp32", .index = ":memory:" };
 static const struct ckpt_opts as_bf16 = { .dequantize = "bf16", .index = ":memory:" };
 
-#define FP8   "{\"quant_method\":\"fp8\"}"
-#define INT4  "{\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":4,\"group_size\":32}}}}"
-#define GPTQ  "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":32}"
-#define AWQ   "{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":32}"
+#define FP8  "{\"quant_method\":\"fp8\"}"
+#define INT4 "{\"config_groups\":{\"g\":{\"weights\":{\"num_bits\":4,\"group_size\":32}}}}"
+#define GPTQ "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":32}"
+#define AWQ  "{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":32}"
+#define AUTO_ROUND(packing) \
+	"{\"quant_method\":\"auto-round\",\"bits\":4,\"group_size\":32,\"packing_format\":" \
+	"\"" packing "\"}"
 #define ROUND "{\"quant_method\":\"auto-round\",\"bits\":4,\"packing_format\":\"new\"}"
 
 /* config: the value of quantization_config, NULL: there is no config.json. */
@@ -425,17 +428,6 @@ END_TEST
 
 /* ---- values ---- */
 
-static float e4m3_value(uint8_t code)
-{
-	int exponent = code >> 3 & 15;
-	float f = exponent ? (1 + (float)(code & 7) / 8) * (float)(1 << exponent) / 128
-			   : (float)(code & 7) / 512;
-
-	if ((code & 0x7f) == 0x7f)
-		return NAN;
-	return code & 0x80 ? -f : f;
-}
-
 static float f32_at(const uint8_t *p, uint64_t i)
 {
 	float f;
@@ -605,10 +597,8 @@ static float group_at(uint8_t *const *in, uint64_t i, uint64_t j, const uint64_t
 
 static float mx_at(uint8_t *const *in, uint64_t i, uint64_t j, const uint64_t *shape)
 {
-	unsigned power = in[1][i * ((shape[1] + 31) / 32) + j / 32];
-	float scale = power == 255 ? NAN : ldexpf(1, (int)power - 127);
-
-	return e4m3_value(in[0][i * shape[1] + j]) * scale;
+	return e4m3_value(in[0][i * shape[1] + j]) *
+	       e8m0_value(in[1][i * ((shape[1] + 31) / 32) + j / 32]);
 }
 
 #define WHOLE (1U << 30) /* no blocks in this dimension */
@@ -718,6 +708,11 @@ static const struct {
 	{ "null", "{\"bits\":4,\"checkpoint_format\":\"gptq_v2\"}", 0, NULL },
 	{ GPTQ, "{\"bits\":4,\"checkpoint_format\":\"gptq_v2\"}", 1, NULL },
 	{ GPTQ, "[", 1, NULL },
+	{ AUTO_ROUND("auto_round"), "[", 0, NULL },
+	{ AUTO_ROUND("auto_round:gptqmodel"), "[", 0, NULL },
+	{ AUTO_ROUND("auto_round:auto_gptq"), "[", 1, NULL },
+	{ AUTO_ROUND("auto_round:other"), "[", 0,
+	  "does not say in a known way how the zero points" },
 	{ NULL, "[", 0, "/quantize_config.json', line 1: " },
 	{ NULL, "{}", 0, "whose zero points are stored in two ways" },
 };

@@ -28,6 +28,7 @@
 #include "rng.h"
 #include "suites.h"
 #include "tree_util.h"
+#include "weights_util.h"
 #include <ckptfs/ckpt.h>
 
 #include <stdio.h>
@@ -742,6 +743,64 @@ START_LOOP_TEST(operations_round_as_torch_rounds_them, ARRAY_LEN(computed))
 			      (double)element(p, computed[_i].as, i), (double)computed[_i].want[i]);
 	ckpt_file_close(f);
 	ckpt_close(c);
+}
+END_TEST
+
+/* Transformer Engine's scales are of blocks, or of parts of rows and then in columns; padding follows
+ * those that count. */
+static const struct {
+	const char *saved;
+	bool powers;		/* of two are the scales, and not float32 */
+	unsigned rows, columns; /* of a block */
+	uint64_t stride;	/* of scales, from one row of theirs to the next */
+	bool turned;
+} engine[] = {
+	{ "{w: " MX "(U8[200,300], U8[256,12], N, N, 7, torch.bfloat16, (200,300), N, F)}", true, 1,
+	  32, 12, false },
+	{ "{w: " BLOCKS "((200,300), U8[200,300], F32[2,4], N, N, 7, torch.bfloat16, N, T, N)}",
+	  false, 128, 128, 4, false },
+	{ "{w: " BLOCKS "((200,300), U8[200,300], F32[3,208], N, N, 7, torch.bfloat16, N, F, N)}",
+	  false, 1, 128, 208, true },
+};
+
+static float f32_at(const uint8_t *p, uint64_t i)
+{
+	float f;
+
+	memcpy(&f, p + 4 * i, 4);
+	return f;
+}
+
+START_LOOP_TEST(scales_of_transformer_engine_are_of_their_blocks, ARRAY_LEN(engine))
+{
+	char path[4200];
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+
+	if (open_saved(engine[_i].saved, &as_they_are, &c, &e))
+		ck_abort_msg("%s", e.msg);
+	autofree uint8_t *codes = tree_bytes(c, "tensors/w._rowwise_data", NULL);
+	autofree uint8_t *scales = tree_bytes(c, "tensors/w._rowwise_scale_inv", NULL);
+	ckpt_close(c);
+	(void)snprintf(path, sizeof(path), "%s/f.pt", dir);
+	if (open_typed(path, &as_fp32, &c, &e))
+		ck_abort_msg("%s", e.msg);
+	autofree uint8_t *got = tree_bytes(c, "tensors/w", NULL);
+	ckpt_close(c);
+	for (uint64_t i = 0; i < 200; i++)
+		for (uint64_t j = 0; j < 300; j++) {
+			uint64_t a = i / engine[_i].rows, b = j / engine[_i].columns;
+			uint64_t at = engine[_i].turned ? b * engine[_i].stride + a
+							: a * engine[_i].stride + b;
+			float scale =
+				engine[_i].powers ? e8m0_value(scales[at]) : f32_at(scales, at);
+			float want = e4m3_value(codes[300 * i + j]) * scale;
+			float have = f32_at(got, 300 * i + j);
+
+			ck_assert_msg(have == want || (have != have && want != want),
+				      "(%d, %d): %g, not %g", (int)i, (int)j, (double)have,
+				      (double)want);
+		}
 }
 END_TEST
 
