@@ -144,6 +144,7 @@ test_links_lead_to_the_ranks() {
     ckptfs cat c "ranks/$(printf %05d $n)/npy/u.npy" -o layout=layout | cmp - "m/ranks/$(printf %05d $n)/npy/u.npy"
   done
   is "$(stat -c %s m/ranks/model-rank-0-part-0.safetensors)" 23
+  is "11 1" "$(jq -r '"\(.model.ranks) \(.model.hf_files)"' m/.ckptfs/info.json)"
   cp -r m/ranks copy
   [[ -L copy/model-rank-10-part-0.safetensors ]]
   diff -r --no-dereference m/ranks copy
