@@ -399,6 +399,8 @@ START_TEST(families_have_keys_of_their_own)
 		{ COHERE ", \"model_max_length\": 64", "command-r.context_length", 64 },
 		{ KIND("Olmo3") ", \"sliding_window\": 8", "olmo2.attention.sliding_window", 8 },
 		{ OSS, "gpt-oss.attention.sliding_window", 8 },
+		{ OSS, "gpt-oss.expert_count", 4 },
+		{ OSS, "gpt-oss.expert_used_count", 2 },
 		{ OSS, "gpt-oss.expert_feed_forward_length", 6 },
 		{ NEXT, "qwen3next.rope.dimension_count", 2 },
 		{ NEXT, "qwen3next.attention.key_length", 16 },

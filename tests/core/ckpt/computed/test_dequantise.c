@@ -521,7 +521,7 @@ static const struct {
 	  { 16, 64 } },
 };
 
-static void read_inputs(uint8_t **in, const char *const *names)
+static void read_inputs(uint8_t **in, const char *const *names, size_t most)
 {
 	static const struct ckpt_opts plain = { .index = ":memory:" };
 	struct ckpt_err e = { 0 };
@@ -529,7 +529,7 @@ static void read_inputs(uint8_t **in, const char *const *names)
 	size_t n;
 
 	REQUIRE(!open_typed(dir, &plain, &c, &e));
-	for (size_t i = 0; i < 3 && names[i]; i++) {
+	for (size_t i = 0; i < most && names[i]; i++) {
 		char path[100];
 
 		(void)snprintf(path, sizeof(path), "tensors/%s", names[i]);
@@ -558,7 +558,7 @@ START_LOOP_TEST(weights_are_what_the_formula_says, ARRAY_LEN(values))
 	size_t n;
 
 	put_checkpoint(values[_i].config, values[_i].tensors);
-	read_inputs(in, values[_i].inputs);
+	read_inputs(in, values[_i].inputs, 3);
 	REQUIRE(!open_typed(dir, &as_fp32, &c, &e));
 	autofree uint8_t *have = tree_bytes(c, "tensors/a.weight", &n);
 	ck_assert_uint_eq(n, 4 * shape[0] * shape[1]);
@@ -673,7 +673,7 @@ START_LOOP_TEST(parts_of_large_weights_are_computed, 4 * ARRAY_LEN(large))
 	names[1] = scales;
 	if (large[kind].zeros && sscanf(large[kind].zeros, "%39s", zeros) == 1)
 		names[2] = zeros;
-	read_inputs(in, names);
+	read_inputs(in, names, 3);
 	ck_assert_msg(!open_typed(dir, &as_fp32, &c, &e), "%s", e.msg);
 	for (int k = 0; k < 60; k++) {
 		float got[50];
@@ -734,7 +734,7 @@ START_LOOP_TEST(either_configuration_tells_what_zero_points_are, ARRAY_LEN(zeros
 		ck_assert_msg(strstr(e.msg, zeros[_i].error) != NULL, "%s", e.msg);
 		return;
 	}
-	read_inputs(in, names);
+	read_inputs(in, names, 3);
 	autofree uint8_t *have = tree_bytes(c, "tensors/a.weight", &n);
 	ck_assert_uint_eq(n, 4 * 16 * 64);
 	for (uint64_t i = 0; i < 16; i++)
@@ -779,7 +779,7 @@ START_TEST(blocks_of_gpt_oss_are_there_as_ggml_has_them)
 	size_t n;
 
 	put_checkpoint(NULL, "p_blocks U8 5x801x9x16; p_scales U8 5x801x9; q F32 3");
-	read_inputs(in, names);
+	read_inputs(in, names, 3);
 	REQUIRE(!open_typed(dir, &as_fp32, &c, &e));
 	autofree char *have = tree_tensors(c);
 	ck_assert_str_eq(have, "p f [5,288,801]; q f [3]");
@@ -1032,7 +1032,7 @@ START_LOOP_TEST(a_form_is_read_whole_or_not_at_all, ARRAY_LEN(whole))
 	}
 	ck_assert_msg(!rc, "%s", e.msg);
 	if (whole[_i].at) {
-		read_inputs(in, whole[_i].inputs);
+		read_inputs(in, whole[_i].inputs, 3);
 		for (uint64_t i = 0; i < shape[0]; i++)
 			for (uint64_t j = 0; j < shape[1]; j++)
 				check_value(want[i * shape[1] + j], whole[_i].at(in, i, j, shape),
@@ -1059,6 +1059,68 @@ START_LOOP_TEST(a_form_is_read_whole_or_not_at_all, ARRAY_LEN(whole))
 			ck_assert(fault_hit() && e.msg[0]);
 		ckpt_close(c);
 	}
+}
+END_TEST
+
+/* A scale for 64 elements one after the other. The first of two codes is in the high bits. */
+static float flat_at(uint8_t *const *in, uint64_t i, uint64_t j, const uint64_t *shape)
+{
+	uint64_t at = i * shape[1] + j;
+	unsigned code = nibble_at(in[0], at ^ 1);
+
+	return f32_at(in[2], code) * f32_at(in[1], at / 64);
+}
+
+/* The scales are codes, too, of 256 numbers; 32 of them have a scale. */
+static float nested_at(uint8_t *const *in, uint64_t i, uint64_t j, const uint64_t *shape)
+{
+	uint64_t at = i * shape[1] + j, block = at / 64;
+	volatile float product = f32_at(in[4], in[1][block]) * f32_at(in[3], block / 32);
+
+	return f32_at(in[2], nibble_at(in[0], at ^ 1)) * (product + 0.5F);
+}
+
+static const struct {
+	const char *tensors, *inputs[5];
+	formula *at;
+} flattened[] = {
+	{ "w U8 150150x1; w.absmax F32 4693; w.quant_map F32 16" STATE(
+		  "{\"shape\":[300,1001],\"blocksize\":64}"),
+	  { "w", "w.absmax", "w.quant_map" },
+	  flat_at },
+	{ "w U8 150150x1; w.absmax U8 4693; w.quant_map F32 16; w.nested_absmax F32 147; "
+	  "w.nested_quant_map F32 256" STATE("{\"shape\":[300,1001],\"blocksize\":64,"
+					     "\"nested_blocksize\":32,\"nested_offset\":0.5}"),
+	  { "w", "w.absmax", "w.quant_map", "w.nested_absmax", "w.nested_quant_map" },
+	  nested_at },
+};
+
+START_LOOP_TEST(flattened_weights_are_what_the_formula_says, ARRAY_LEN(flattened))
+{
+	static const uint64_t shape[] = { 300, 1001 };
+	struct rng r = rng_new();
+	uint8_t *in[5] = { NULL };
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+
+	put_stated(NULL, flattened[_i].tensors);
+	read_inputs(in, flattened[_i].inputs, 5);
+	ck_assert_msg(!open_typed(dir, &as_fp32, &c, &e), "%s", e.msg);
+	for (int k = 0; k < 200; k++) {
+		float got[50];
+		uint64_t all = shape[0] * shape[1], from = rng_below(&r, all);
+		uint64_t count = min_u64(1 + rng_below(&r, ARRAY_LEN(got)), all - from);
+
+		ck_assert_msg(!read_first(c, got, 4 * count, 4 * from, &e), "%s", e.msg);
+		for (uint64_t x = 0; x < count; x++) {
+			uint64_t i = (from + x) / shape[1], j = (from + x) % shape[1];
+
+			check_value(got[x], flattened[_i].at(in, i, j, shape), i, j);
+		}
+	}
+	ckpt_close(c);
+	for (size_t i = 0; i < ARRAY_LEN(in); i++)
+		free(in[i]);
 }
 END_TEST
 

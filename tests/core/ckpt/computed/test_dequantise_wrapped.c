@@ -709,6 +709,10 @@ static const struct {
 	  "F32[1,1,1]=3}}",
 	  &as_fp32,
 	  { 3, 4.5F, -3, 0 } },
+	{ "{w: " STATE4 "<2,2>{codes: U8[2]=16,35, scale: F32[2]=2,3, qmap: "
+	  "F32[16]=7,5,4,-1,0,0,0,0,0,0,0,0,0,0,0,0, signed: T}}",
+	  &as_fp32,
+	  { 10, 14, 12, -3 } },
 	{ "{w: " STATEF "<2,2>{codes: E4[2,2]=56,60,184,0, scale: F32[2]=3,5}}",
 	  &as_fp32,
 	  { 3, 4.5F, -5, 0 } },
@@ -748,19 +752,23 @@ END_TEST
 
 /* Transformer Engine's scales are of blocks, or of parts of rows and then in columns; padding follows
  * those that count. */
+#define ROWWISE "tensors/w._rowwise_data", "tensors/w._rowwise_scale_inv"
+
 static const struct {
-	const char *saved;
+	const char *saved, *codes, *scales;
 	bool powers;		/* of two are the scales, and not float32 */
 	unsigned rows, columns; /* of a block */
 	uint64_t stride;	/* of scales, from one row of theirs to the next */
 	bool turned;
 } engine[] = {
-	{ "{w: " MX "(U8[200,300], U8[256,12], N, N, 7, torch.bfloat16, (200,300), N, F)}", true, 1,
-	  32, 12, false },
+	{ "{w: " FP8_0 "(U8[200,300], 6, F32[1], torch.bfloat16, (200,300))}", "tensors/w._data",
+	  "tensors/w._scale_inv", false, 200, 300, 1, false },
+	{ "{w: " MX "(U8[200,300], U8[256,12], N, N, 7, torch.bfloat16, (200,300), N, F)}", ROWWISE,
+	  true, 1, 32, 12, false },
 	{ "{w: " BLOCKS "((200,300), U8[200,300], F32[2,4], N, N, 7, torch.bfloat16, N, T, N)}",
-	  false, 128, 128, 4, false },
+	  ROWWISE, false, 128, 128, 4, false },
 	{ "{w: " BLOCKS "((200,300), U8[200,300], F32[3,208], N, N, 7, torch.bfloat16, N, F, N)}",
-	  false, 1, 128, 208, true },
+	  ROWWISE, false, 1, 128, 208, true },
 };
 
 static float f32_at(const uint8_t *p, uint64_t i)
@@ -779,8 +787,8 @@ START_LOOP_TEST(scales_of_transformer_engine_are_of_their_blocks, ARRAY_LEN(engi
 
 	if (open_saved(engine[_i].saved, &as_they_are, &c, &e))
 		ck_abort_msg("%s", e.msg);
-	autofree uint8_t *codes = tree_bytes(c, "tensors/w._rowwise_data", NULL);
-	autofree uint8_t *scales = tree_bytes(c, "tensors/w._rowwise_scale_inv", NULL);
+	autofree uint8_t *codes = tree_bytes(c, engine[_i].codes, NULL);
+	autofree uint8_t *scales = tree_bytes(c, engine[_i].scales, NULL);
 	ckpt_close(c);
 	(void)snprintf(path, sizeof(path), "%s/f.pt", dir);
 	if (open_typed(path, &as_fp32, &c, &e))
