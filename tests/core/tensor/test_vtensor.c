@@ -279,6 +279,8 @@ START_TEST(steps_are_the_same_elements)
 		struct vtensor *v[2] = { NULL, NULL };
 
 		mosaic_make(&m, &r, i % 2 ? 60 : 0);
+		m.v.arith = (struct arith){ ARITH_TIMES, 3 };
+		m.v.after = (struct arith){ ARITH_PLUS, 1 };
 		for (size_t d = 0; d < m.v.n_dims; d++)
 			apart[d] = 1;
 		for (int depth = 0; depth < 2; depth++) {
@@ -295,6 +297,8 @@ START_TEST(steps_are_the_same_elements)
 			}
 			REQUIRE(!vtensor_steps(from, off, step, count, &v[depth], &e));
 			from = v[depth];
+			ck_assert(arith_equal(from->arith, m.v.arith) &&
+				  arith_equal(from->after, m.v.after));
 			check(&m, from, corner, apart, &r);
 		}
 		free(v[0]);

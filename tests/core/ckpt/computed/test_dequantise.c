@@ -205,6 +205,12 @@ static const struct {
 	{ FP8, "a.weight F8_E4M3 300x200; a.weight_scale_inv I64 3x2",
 	  SAYS "'a.weight' has codes of shape (300, 200) (float8_e4m3fn), and "
 	       "'a.weight_scale_inv' has shape (3, 2) (int64): " NEITHER },
+	{ FP8, "a.weight F8_E4M3 2x3x64; a.weight_scale F32 3x3x1",
+	  SAYS "'a.weight' has codes of shape (2, 3, 64) (float8_e4m3fn), and 'a.weight_scale' has "
+	       "shape (3, 3, 1) (float32): " NEITHER },
+	{ FP8, "a.weight F8_E4M3 2x3x64; a.weight_scale F32 2x3",
+	  SAYS "'a.weight' has codes of shape (2, 3, 64) (float8_e4m3fn), and 'a.weight_scale' has "
+	       "shape (2, 3) (float32): " NEITHER },
 	{ FP8, "a.weight F8_E4M3 4; a.weight_scale F32 1",
 	  SAYS "'a.weight' has codes of shape (4,) (float8_e4m3fn), and 'a.weight_scale' has shape "
 	       "(1,) (float32): codes must have two dimensions or more" },

@@ -501,6 +501,8 @@ static const struct {
 	{ "{w: " INT8 "<6,8>{qdata: I8[6,8], scale: F32[6,1], block_size: (1,8), act_pre_scale: "
 	  "F32[8]}}",
 	  "'w.act_pre_scale' is to be multiplied into activations, which is not supported" },
+	{ "{w: " INT4 "<6,64>{qdata: I8[6,32], scale: F32[2,6], zero_point: F32[2,6]}}",
+	  "'w', of class Int4Tensor: it has no block_size for each of its dimensions" },
 	{ "{w: " INT4 "<6,64>{qdata: I8[6,32], scale: F32[6,2], zero_point: F32[6,2], block_size: "
 	  "(1,32)}}",
 	  "'w.scale' has shape (6, 2) (float32): that is not a scale for each group, rows last" },
