@@ -1130,6 +1130,44 @@ START_LOOP_TEST(flattened_weights_are_what_the_formula_says, ARRAY_LEN(flattened
 }
 END_TEST
 
+/* GPTQ with desc_act: g_idx says which group an input is of. */
+START_TEST(groups_of_gptq_may_be_in_any_order)
+{
+	enum { N = 72, K = 4160, GROUPS = K / 32 };
+	static uint8_t codes[K / 8 * N * 4], scales[GROUPS * N * 2], qzeros[GROUPS * N / 8 * 4];
+	static uint32_t groups[K];
+	const struct weights_tensor t[] = {
+		{ "a.g_idx", CKPT_DTYPE_I32, 1, { K }, groups },
+		{ "a.qweight", CKPT_DTYPE_I32, 2, { K / 8, N }, codes },
+		{ "a.qzeros", CKPT_DTYPE_I32, 2, { GROUPS, N / 8 }, qzeros },
+		{ "a.scales", CKPT_DTYPE_F16, 2, { GROUPS, N }, scales },
+	};
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	char path[4200];
+
+	random_bytes(&r, codes, sizeof(codes));
+	random_bytes(&r, scales, sizeof(scales));
+	random_bytes(&r, qzeros, sizeof(qzeros));
+	for (size_t k = 0; k < K; k++)
+		groups[k] = (uint32_t)rng_below(&r, GROUPS);
+	weights_put(dir_fd, "act", t, ARRAY_LEN(t));
+	weights_put_text(dir_fd, "act", "config.json", "{\"quantization_config\":" GPTQ "}");
+	(void)snprintf(path, sizeof(path), "%s/act", dir);
+	ck_assert_msg(!open_typed(path, &as_fp32, &c, &e), "%s", e.msg);
+	for (int x = 0; x < 3000; x++) {
+		uint64_t n = rng_below(&r, N), k = rng_below(&r, K), at = groups[k] * N + n;
+		float code = (float)nibble_at(codes, (k / 8 * N + n) * 8 + k % 8);
+		float zero = (float)nibble_at(qzeros, at) + 1, got;
+
+		ck_assert(!weights_read(c, "a.weight", &got, 4, 4 * (n * K + k), &e));
+		check_value(got, (code - zero) * f16_at(scales, at), n, k);
+	}
+	ckpt_close(c);
+}
+END_TEST
+
 /* ---- a state in bytes ---- */
 
 static const struct {

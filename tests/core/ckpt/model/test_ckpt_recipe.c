@@ -19,6 +19,7 @@
 #include "opts_util.h"
 #include "pickle_util.h"
 #include "sha256_util.h"
+#include "st_util.h"
 #include "suites.h"
 #include "tree_util.h"
 #include <ckptfs/ckpt_diff.h>
@@ -30,6 +31,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char dir[4096]; /* a copy of a checkpoint */
@@ -470,6 +472,48 @@ START_TEST(what_is_made_of_a_missing_file_is_left_out)
 END_TEST
 
 /* As core_v0.19 saves it: a list of one dict, in an item of the checkpoint. */
+/* Each of the tensors that are joined can be the one that is cut off. */
+START_LOOP_TEST(what_is_joined_needs_all_of_its_parts, 3)
+{
+	struct rng r = rng_new();
+	struct ckpt_err e = { 0 };
+	struct ckpt *c;
+	struct stat st;
+	char recipe[4200], cut[4300];
+
+	for (int i = 0; i < 3; i++) {
+		char name[60], tensor[20];
+
+		(void)snprintf(name, sizeof(name), "model-0000%d-of-00003.safetensors", i + 1);
+		(void)snprintf(tensor, sizeof(tensor), "%c F32 2x3", 'a' + i);
+		st_put(dir_fd, name, &r, tensor);
+	}
+	put_text("model.safetensors.index.json",
+		 "{\"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\", \"b\": "
+		 "\"model-00002-of-00003.safetensors\", \"c\": "
+		 "\"model-00003-of-00003.safetensors\"}}");
+	put_text("r.recipe", "all = a [2, 3] + b [2, 3] + c [2, 3]\na = a [2, 3]\n"
+			     "b = b [2, 3]\nc = c [2, 3]\n");
+	(void)snprintf(recipe, sizeof(recipe), "%s/r.recipe", dir);
+	(void)snprintf(cut, sizeof(cut), "%s/model-0000%d-of-00003.safetensors", dir, _i + 1);
+	REQUIRE(!stat(cut, &st) && !truncate(cut, st.st_size - 1));
+	c = open_with((struct ckpt_opts){ .recipe = recipe, .allow_missing = true });
+	ck_assert_uint_eq(ckpt_model_tensors(c), 4);
+	for (uint64_t i = 0; i < 4; i++) {
+		struct ckpt_file *f = NULL;
+		struct ckpt_tensor t;
+		bool whole;
+
+		ckpt_model_tensor(c, i, &t);
+		whole = strcmp(t.fqn, "all") != 0 && *t.fqn != 'a' + _i;
+		ck_assert_msg(!t.fault == whole, "%s", t.fqn);
+		ck_assert_int_eq(ckpt_model_open(c, i, &f, &e), whole ? 0 : -EIO);
+		ckpt_file_close(f);
+	}
+	ckpt_close(c);
+}
+END_TEST
+
 START_LOOP_TEST(args_may_lie_in_an_object, 2)
 {
 	struct archive a = { 0 };
