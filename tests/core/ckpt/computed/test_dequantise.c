@@ -26,10 +26,13 @@
 #include <ckptfs/ckpt.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const struct ckpt_opts as_fp32 = { .dequantize = "fp32", .index = ":memory:" };
 static const struct ckpt_opts as_bf16 = { .dequantize = "bf16", .index = ":memory:" };
@@ -1164,6 +1167,50 @@ START_TEST(groups_of_gptq_may_be_in_any_order)
 		ck_assert(!weights_read(c, "a.weight", &got, 4, 4 * (n * K + k), &e));
 		check_value(got, (code - zero) * f16_at(scales, at), n, k);
 	}
+	ckpt_close(c);
+}
+END_TEST
+
+/* Two files, of which the second, with a small tensor, has lost its end. */
+static void put_cut(const char *config, const char *tensors, const char *small)
+{
+	static const char cut[] = "model-00002-of-00002.safetensors";
+	struct rng r = rng_new();
+	struct stat st;
+
+	put_checkpoint(config, tensors);
+	REQUIRE(!renameat(dir_fd, "model.safetensors", dir_fd, "model-00001-of-00002.safetensors"));
+	st_put(dir_fd, cut, &r, small);
+	REQUIRE(!fstatat(dir_fd, cut, &st, 0));
+	autoclose int fd = openat(dir_fd, cut, O_RDWR | O_CLOEXEC);
+	REQUIRE(fd >= 0 && !ftruncate(fd, st.st_size - 1));
+}
+
+/* Without it, a weight is not known, or cannot be read: its columns may be padding. */
+START_TEST(a_shape_that_is_missing_is_said)
+{
+	const struct ckpt_opts as = { .dequantize = "fp32",
+				      .allow_missing = true,
+				      .index = ":memory:" };
+	static const char state[] = "{\"shape\":[3,50],\"blocksize\":64}";
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	char small_one[200];
+	float got[15];
+
+	(void)snprintf(small_one, sizeof(small_one), "w%s U8 %zu=%s", NF4, strlen(state), state);
+	put_cut(NULL, "w U8 75x1; w.absmax F32 3; w.quant_map F32 16", small_one);
+	ck_assert_int_eq(open_typed(dir, &as, &c, &e), -EINVAL);
+	ck_assert_msg(strstr(e.msg, "it is missing, so the shape of the weight is not known") !=
+			      NULL,
+		      "%s", e.msg);
+	put_cut(INT4, "a.weight_packed I32 5x8; a.weight_scale F32 5x2", "a.weight_shape I64 2");
+	ck_assert_msg(!open_typed(dir, &as, &c, &e), "%s", e.msg);
+	autofree char *have = tree_tensors(c);
+	ck_assert_str_eq(have, "a.weight f [5,64]");
+	ck_assert_int_lt(weights_read(c, "a.weight", got, sizeof(got), 0, &e), 0);
+	ck_assert_msg(strstr(e.msg, "has 91 bytes, items in it reach up to 92") != NULL, "%s",
+		      e.msg);
 	ckpt_close(c);
 }
 END_TEST
