@@ -248,6 +248,7 @@ Suite *suite_make(const char *name, const struct test_row *rows, struct suite_se
 	X(sandbox) \
 	X(save_run) \
 	X(s3) \
+	X(seal) \
 	X(server) \
 	X(shards) \
 	X(sign) \
