@@ -154,4 +154,34 @@ START_TEST(what_is_too_deep_is_refused)
 }
 END_TEST
 
+/* A fetcher that begins later gets the same cache, of the same size. */
+START_TEST(a_fetcher_begins_with_what_was_named)
+{
+	static struct wire_msg m;
+	static const struct wire_msg last = { .head = { .n = { 0, 1, 7, 8, 9 }, .text = 6 },
+					      .text = "/dir\0",
+					      .fd = -1 };
+
+	for (int i = 0; i < 2; i++) {
+		m = (struct wire_msg){
+			.head = { .kind = WIRE_HELLO, .n = { 5, 7, 8, 9 }, .text = 5 },
+			.text = "/dir",
+			.fd = -1
+		};
+		ck_assert(seal_allows(&s, &m));
+		for (int n = 1; n < 4; n++) {
+			m.head.n[n]--;
+			ck_assert(seal_allows(&s, &m) == !i);
+			m.head.n[n]++;
+		}
+		m.head.n[0] = m.head.n[4] = 1; /* its version, which is checked elsewhere */
+		ck_assert(seal_allows(&s, &m));
+		m.text[1] = 'e';
+		ck_assert(seal_allows(&s, &m) == !i);
+		seal_take(&s, &last);
+	}
+	ck_assert_uint_eq(s.sizes[2], 9);
+}
+END_TEST
+
 SUITE(seal, .setup = setup, .teardown = teardown)
