@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "ckpt/ckpt_internal.h"
 #include "codec/cast.h"
 #include "dir_util.h"
@@ -18,6 +19,10 @@
 #include "scan_util.h"
 #include "st_util.h"
 #include "suites.h"
+#include "tensor/arch.h"
+#include "tensor/config_values.h"
+#include "tree_util.h"
+#include "weights_util.h"
 #include <ckptfs/ckpt.h>
 #include <ckptfs/ckpt_mount.h>
 
@@ -333,6 +338,158 @@ START_LOOP_TEST(a_model_is_placed_under_other_names, ARRAY_LEN(rows))
 	ckpt_close(c);
 }
 END_TEST
+
+/* ---- there and back ---- */
+
+#define QWEN_EXPERTS ", 'num_experts': 2, 'num_experts_per_tok': 1, 'moe_intermediate_size': 6"
+#define ROUTED \
+	", 'n_routed_experts': 2, 'num_experts_per_tok': 1, 'n_shared_experts': 1, " \
+	"'moe_intermediate_size': 6, 'first_k_dense_replace': 1, 'routed_scaling_factor': 1.5"
+#define LATENT \
+	", 'kv_lora_rank': 6, 'q_lora_rank': 10, 'qk_rope_head_dim': 2, 'qk_nope_head_dim': 3, " \
+	"'v_head_dim': 7"
+#define QWEN2_MOE QWEN_EXPERTS ", 'shared_expert_intermediate_size': 10"
+#define QWEN3_MOE QWEN_EXPERTS ", 'norm_topk_prob': true"
+#define GLM_MOE	  ROUTED ", 'partial_rotary_factor': 0.5, 'n_group': 1, 'topk_group': 1"
+#define V2	  ROUTED LATENT ", 'topk_method': 'greedy'"
+#define V3	  ROUTED LATENT ", 'n_group': 2, 'topk_group': 1"
+#define GEMMAS	  ", 'query_pre_attn_scalar': 4, 'sliding_window': 8"
+#define CAPS	  ", 'attn_logit_softcapping': 50, 'final_logit_softcapping': 30"
+
+/* Two layers, of which some families treat the first in another way. */
+static const struct {
+	const char *name, *more;
+	const char *joined; /* model_type, if the experts of a layer are in one tensor */
+} families[] = {
+	{ "Llama", "", NULL },		 { "Mistral", "", NULL },
+	{ "Qwen2", "", NULL },		 { "Qwen3", "", NULL },
+	{ "Gemma", "", NULL },		 { "Gemma2", GEMMAS CAPS, NULL },
+	{ "Gemma3", GEMMAS, NULL },	 { "Phi3", "", NULL },
+	{ "Olmo2", "", NULL },		 { "Granite", "", NULL },
+	{ "SmolLM3", "", NULL },	 { "Glm4", ", 'partial_rotary_factor': 0.5", NULL },
+	{ "Mixtral", MOE, NULL },	 { "Mixtral", MOE, "mixtral" },
+	{ "Qwen2Moe", QWEN2_MOE, NULL }, { "Qwen2Moe", QWEN2_MOE, "qwen2_moe" },
+	{ "Qwen3Moe", QWEN3_MOE, NULL }, { "Qwen3Moe", QWEN3_MOE, "qwen3_moe" },
+	{ "Glm4Moe", GLM_MOE, NULL },	 { "Glm4Moe", GLM_MOE, "glm4_moe" },
+	{ "DeepseekV2", V2, NULL },	 { "DeepseekV2", V2, "deepseek_v2" },
+	{ "DeepseekV3", V3, NULL },	 { "DeepseekV3", V3, "deepseek_v3" },
+};
+
+/* All tensors of a model, as safetensors; joined: with the experts of a layer in one. Elements are small multiples of 1/8, so that adding 1 to
+ * them can be undone. */
+static void put_model(const char *config, bool joined)
+{
+	struct buf text CLEANUP(buf_release) = BUF_INIT(1 << 20);
+	static struct weights_tensor t[400];
+	static char names[ARRAY_LEN(t)][ARCH_NAME_CAP];
+	struct jdoc d CLEANUP(jdoc_release) = { 0 };
+	struct ckpt_err e = { 0 };
+	struct config_in in = { .e = &e };
+	struct rng r = rng_new();
+	struct arch a = { 0 };
+	size_t n = 0;
+
+	for (; *config; config++)
+		buf_add(&text, *config == '\'' ? "\"" : config, 1);
+	REQUIRE(!text.err && !jdoc_parse_copy(&d, text.data, text.len, JDOC_BIG, &e));
+	in.from = jdoc_root(&d);
+	ck_assert_msg(!arch_read(&in, &a), "%s", e.msg);
+	for (size_t k = 0; k < arch_n_weights; k++) {
+		const struct arch_weight *w = &arch_weights[k];
+		bool layered = w->scope == ARCH_LAYER || w->scope == ARCH_EXPERT;
+
+		for (uint64_t i = 0; i < (layered ? a.layers : 1); i++)
+			for (uint64_t x = 0; x < (w->scope == ARCH_EXPERT ? a.experts : 1); x++) {
+				if (arch_needs(&a, w, i) != ARCH_MUST ||
+				    w->style == (joined ? ARCH_SPLIT : ARCH_FUSED) ||
+				    w->style == (joined ? ARCH_SPLIT_ROUTER : ARCH_FUSED_ROUTER))
+					continue;
+				REQUIRE(n < ARRAY_LEN(t));
+				arch_name(&a, w, arch_prefix(&a, 0), i, x, names[n]);
+				t[n] = (struct weights_tensor){
+					names[n], CKPT_DTYPE_F32, w->n_dims, { 0 }, NULL
+				};
+				arch_shape(&a, w, t[n].shape);
+				n++;
+			}
+	}
+	for (size_t i = 0; i < n; i++) {
+		uint64_t elements = weights_elements(&t[i]);
+		float *p = calloc(elements + 1, sizeof(*p));
+
+		REQUIRE(p);
+		for (uint64_t k = 0; k < elements; k++)
+			p[k] = (float)(1 + rng_below(&r, 4000)) / 8;
+		t[i].bytes = p;
+	}
+	weights_put(dir_fd, "hf", t, n);
+	weights_put_text(dir_fd, "hf", "config.json", (const char *)text.data);
+	for (size_t i = 0; i < n; i++)
+		free((void *)(uintptr_t)t[i].bytes);
+	arch_release(&a);
+}
+
+/* assets: the directory whose config.json says what the model is; NULL: the GGUF's keys say it. */
+static void take_out(struct ckpt *c, const char *from, const char *assets)
+{
+	struct ckpt_opts o = { .assets = assets, .index = ":memory:" };
+	struct ckpt_err e = { 0 };
+	struct ckpt *again = NULL;
+
+	ck_assert_msg(!open_typed(from, &o, &again, &e), "%s", e.msg);
+	ck_assert_uint_eq(ckpt_model_tensors(again), ckpt_model_tensors(c));
+	for (uint64_t i = 0; i < ckpt_model_tensors(c); i++) {
+		struct ckpt_file *f = NULL, *g = NULL;
+		struct ckpt_tensor t;
+		size_t n, n_again;
+		int64_t at;
+
+		ckpt_model_tensor(c, i, &t);
+		at = ckpt_model_find(again, t.fqn, t.fqn_len);
+		ck_assert_msg(at >= 0, "%s", t.fqn);
+		REQUIRE(!ckpt_model_open(c, i, &f, &e) &&
+			!ckpt_model_open(again, (uint64_t)at, &g, &e));
+		autofree uint8_t *want = tree_bytes_of(f, &n), *got = tree_bytes_of(g, &n_again);
+		ck_assert_msg(n == n_again && !memcmp(want, got, n), "%s", t.fqn);
+	}
+	ckpt_close(again);
+}
+
+START_LOOP_TEST(what_was_placed_can_be_taken_out_again, ARRAY_LEN(families))
+{
+	static const char tokenizer[] =
+		"{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
+		"\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, "
+		"\"merges\": [\"a b\"]}}";
+	const struct ckpt_opts o = { .gguf_dtype = "f32",
+				     .experts = families[_i].joined ? "split" : NULL,
+				     .index = ":memory:" };
+	const char *type = families[_i].joined;
+	char config[2000], hf[4200], back[4096], names[1000];
+	struct ckpt_err e = { 0 };
+	struct ckpt *c = NULL;
+	int fd = new_dir(back);
+
+	(void)snprintf(config, sizeof(config),
+		       "{'architectures': ['%sForCausalLM'], 'vocab_size': 8, 'hidden_size': 8, "
+		       "'intermediate_size': 12, 'num_hidden_layers': 2, 'num_attention_heads': 2, "
+		       "'num_key_value_heads': 1, 'head_dim': 4, 'max_position_embeddings': 16, "
+		       "'rms_norm_eps': 1e-5, 'model_type': '%s'%s}",
+		       families[_i].name, type ? type : "", families[_i].more);
+	put_model(config, type);
+	weights_put_text(dir_fd, "hf", "tokenizer.json", tokenizer);
+	(void)snprintf(hf, sizeof(hf), "%s/hf", dir);
+	ck_assert_msg(!open_typed(hf, &o, &c, &e), "%s", e.msg);
+	copy_out(c, fd, names);
+	ck_assert_str_eq(names, "model.gguf ");
+	take_out(c, back, hf);
+	take_out(c, back, NULL);
+	ckpt_close(c);
+	(void)close(fd);
+}
+END_TEST
+
+/* ---- files ---- */
 
 static const struct {
 	size_t shard_size;
