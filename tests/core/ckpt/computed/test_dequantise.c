@@ -376,8 +376,7 @@ START_TEST(codes_of_all_forms_have_no_average)
 		"a.weight._data I8 3x4; a.weight._scale F16 3x1",
 		"a.B I32 3x4; a.s F16 1x4",
 		"a.codes I16 3x4x1; a.codebooks F16 1x16x1x8; a.scales F16 3x1x1x1",
-		"a.weight BF16 3x1; a.weight.absmax F32 3; "
-		"a.weight.quant_state.bitsandbytes__nf4 U8 8",
+		"a.weight BF16 3x1; a.weight.absmax F32 3; a.weight" NF4 " U8 8",
 	};
 	const struct ckpt_opts as = { .average = ".", .index = ":memory:" };
 
